@@ -82,6 +82,10 @@ class NotReachable(SpeError):
     """No process of a cluster answers; says which addresses were tried."""
 
 
+class OtherConfiguration(SpeError):
+    """A version of the directory does not fit the configuration of a process; says in what."""
+
+
 class OtherOrigin(SpeError):
     """A producer's rows are not those that a consumer has read: a source's log is another one, or ends before."""
 

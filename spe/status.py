@@ -69,6 +69,19 @@ class ServerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryStatus:
+    """Version of the directory that a process goes by (docs/internals/directory.md).
+
+    Attributes:
+      epoch: of the coordinator that issued it; 0 where the configuration is all there is.
+      number: grows with each version.
+    """
+
+    epoch: Integer
+    number: Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Process:
     """What all kinds have in common.
 
@@ -77,12 +90,14 @@ class _Process:
       name: node id, `source:NAME`, `client:NAME`, `coordinator` or `supervisor`.
       incarnation: grows with each start of the process.
       server: who is connected; null where the process was not asked over a connection.
+      directory: who runs what, as the process knows it; null as with `server`.
     """
 
     kind: str
     name: Text
     incarnation: Integer
     server: ServerStatus | None = None
+    directory: DirectoryStatus | None = None
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from consistency.checking.completeness import check_completeness, check_states
 from consistency.checking.corrections import check_corrections
 from consistency.checking.counters import Counters
 from consistency.checking.coverage import cover
+from consistency.checking.directories import check_directories
 from consistency.checking.feeds import check_feeds
 from consistency.checking.finding import Finding, with_surroundings
 from consistency.checking.lost_logs import check_lost_logs
@@ -113,6 +114,7 @@ def judge(
         *check_orders(run),
         *check_steady(history, plan, directory, bounds, counters),
         *check_turns(history, directory, counters),
+        *check_directories(history, counters),
         *check_corrections(run),
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]

@@ -59,6 +59,14 @@ class Partners:
         #: Those that run and have fresh results for our consumers while we reconcile (K6).
         self._stand_ins: set[str] = set()
 
+    def set_partners(self, partners: Sequence[str]) -> None:
+        """Other nodes host the partition from now on; new ones were not heard yet."""
+        self._partners = sorted(partners)
+        self.told = {name: self.told.get(name) for name in partners}
+        self._idle.intersection_update(partners)
+        self._stand_ins.intersection_update(partners)
+        self._asked = {number: name for number, name in self._asked.items() if name in self.told}
+
     def heard(self, partner: str, state: NodeState | None, *, runs: bool = True, stands_in: bool = False) -> None:
         """Its node answers.  ``runs``: False for a standby: it is no partner until it runs (H3), even if it is lost."""
         self.told[partner] = state

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
 from typing import Final
 
 import trio
@@ -25,6 +26,7 @@ from replicas.consumer.input import Input, choose_among
 from replicas.consumer.upstream import Upstream
 from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity
+from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
 from spe.errors import SpeError
 from spe.plan.directory import ClientSettings as ClientPlan
@@ -55,10 +57,12 @@ class Client:
     Args:
       plan: the cluster; must name this client, or ``reads`` says what to read.
       name: the client's name in the configuration.
+      kept: file of the directory's newest revision; None: it is kept nowhere.
       announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
 
     Raises:
       ConfigError: the plan has no such client.
+      OtherConfiguration: what is kept is of another configuration.
     """
 
     def __init__(
@@ -69,15 +73,17 @@ class Client:
         name: str,
         *,
         token: str = "",
+        kept: PurePosixPath | None = None,
         announced: Callable[[Sequence[Announcement]], None] | None = None,
     ) -> None:
         check_known("client", name, directory.clients)
         self._env = env
         self._plan = plan
-        self._directory = directory
         self.plan: ClientPlan = directory.clients[name]
         self.name = f"client:{name}"
         self.me = Identity("client", self.name, env.clock.wall_us(), token)
+        self.keeper = DirectoryKeeper(env, directory, self.me, kept)
+        directory = self.keeper.current
         self._waiting: deque[Change] = deque()
         self._arrived = Signal()
         self._room = Signal()
@@ -103,8 +109,9 @@ class Client:
         ]
         self._announcements = Announcements(plan, directory)
         self._announced = announced
-        self._upstream = Upstream(env, plan, directory, self.me, pool=StringPool(), other_message=self._other_message)
+        self._upstream = Upstream(env, plan, self.keeper, pool=StringPool(), other_message=self._other_message)
         self._upstream.add(self)
+        self.keeper.on_change(self._redirect)
 
     def goes_on(self, channel: Channel, position: int, frontier: int, origin: str) -> None:
         """What an earlier session kept of a channel, before :meth:`run`: stable tuples up to an id, and a boundary.
@@ -125,8 +132,13 @@ class Client:
 
     def peers(self) -> dict[str, str]:
         """Name -> address of every process that makes what we read."""
-        producers = (self._directory.producer_addresses(self._plan, channel) for channel in self.channels)
+        producers = (self.keeper.current.producer_addresses(self._plan, channel) for channel in self.channels)
         return {name: address for found in producers for name, address in found.items()}
+
+    def _redirect(self, directory: Directory) -> None:
+        """Another directory counts from here on."""
+        self._announcements.directory = directory
+        self._upstream.redirect(directory, self.peers())
 
     async def _other_message(self, peer: str, message: Message) -> None:
         news = self._announcements.heard(expect(message, Announced).items)
@@ -180,6 +192,13 @@ class Client:
         if any(one.main is None and one.truncated() for one in self.inputs):
             self._arrived.wake()  # wakes whoever waits for changes
         return choose_among(self.inputs, now, peer)
+
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        return [
+            (at, action)
+            for at, one in enumerate(self.inputs)
+            for action in one.set_producers(directory.producer_addresses(self._plan, one.channel))
+        ]
 
     def acks(self) -> list[tuple[Channel, int]]:
         safe = self.safe

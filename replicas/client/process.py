@@ -103,10 +103,10 @@ class ClientProcess(Bystander):
     ) -> None:
         self._env = env
         self._plan = plan
-        self._directory = directory
         self._address = address
         self._injector = injector
-        self.client = Client(env, plan, directory, name, token=token, announced=self._announced)
+        kept = client_folder(name) / "directory"
+        self.client = Client(env, plan, directory, name, token=token, kept=kept, announced=self._announced)
         #: With the times of receipt, to be recorded.
         self._to_record: deque[tuple[int, Announcement]] = deque()
         self.who = self.client.name
@@ -201,7 +201,7 @@ class ClientProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
-                    server = Server(self._env, self._plan, self._directory, self.client.me, self, self._injector)
+                    server = Server(self._env, self._plan, self.client.keeper, self, self._injector)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)

@@ -6,7 +6,7 @@ Pure: heartbeat answers and news of connections come in, :class:`Open` / :class:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from replicas.consumer.feed import (
@@ -57,9 +57,8 @@ class Choosing:
         corrections: bool = True,
     ) -> None:
         self.channel = channel
-        # Each consumer orders equal producers differently, so that consumers spread over them.
-        order = sorted(producers, key=lambda p: (zlib.crc32(f"{consumer}|{p}".encode()), p))
-        self.producers = {name: Producer(name) for name in order}
+        self._consumer = consumer
+        self.producers: dict[str, Producer] = {}
         self.port = port
         self.main: Feed | None = None
         self.corr: Feed | None = None
@@ -71,6 +70,19 @@ class Choosing:
         self._news_at = 0
         self._corrections = corrections
         self._generation = 0
+        self.set_producers(producers)
+
+    def set_producers(self, names: Collection[str]) -> list[Action]:
+        """Other processes serve the channel from now on: who left is not read any more, new ones are not heard yet."""
+        # Each consumer orders equal producers differently, so that consumers spread over them.
+        order = sorted(names, key=lambda p: (zlib.crc32(f"{self._consumer}|{p}".encode()), p))
+        actions: list[Action] = []
+        for feed in self._feeds():
+            if feed is not None and feed.producer not in order:
+                self._forget(feed)
+                actions.append(Close(feed.generation, f"{feed.producer} has left"))
+        self.producers = {name: self.producers.get(name) or Producer(name) for name in order}
+        return actions
 
     def validate(self) -> None:
         """Asserts what holds between two events."""
@@ -83,6 +95,7 @@ class Choosing:
                 assert feed.generation <= self._generation, "F1: generations are given in turn"
                 assert feed.position <= self.port.position, "U10: what came counts once, by id"
                 assert feed.frontier <= self.port.frontier, "B2: each stable boundary counts"
+                assert feed.producer in self.producers, "D2: who has left is not read"
 
     def feed(self, generation: int) -> Feed | None:
         assert generation > 0, "F1: what was opened has a generation"

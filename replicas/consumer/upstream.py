@@ -7,7 +7,7 @@ acknowledgements with the question (rules F3, A1).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -16,9 +16,10 @@ import trio.lowlevel
 
 from replicas.consumer.feed import Action, Close, Open, SwitchMode
 from replicas.consumer.input import Input
-from replicas.link.connection import Connection, Identity, dial
+from replicas.link.connection import Connection, dial
+from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError
-from spe.plan.directory import Directory
+from spe.plan.directory import Directory, Version
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -30,6 +31,8 @@ from spe.wire.codec import ElementDecoder
 from spe.wire.framing import Frame
 from spe.wire.messages import (
     Ack,
+    DirectoryAnswer,
+    DirectoryRequest,
     Heartbeat,
     HeartbeatAnswer,
     Message,
@@ -39,6 +42,7 @@ from spe.wire.messages import (
     Subscribe,
     Subscribed,
     Truncated,
+    Welcome,
     decode_message,
 )
 from spe.wire.messages import SetMode as SetModeMessage
@@ -67,6 +71,10 @@ class Owner(Protocol):
         """Connection work, per input index: of those that may read ``peer``; None: of all."""
         ...
 
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        """Another directory counts; the connection work that follows, per input index."""
+        ...
+
     def acks(self) -> list[tuple[Channel, int]]: ...
 
     def substream(self, channel: Channel) -> tuple[int, int]:
@@ -86,6 +94,7 @@ class Upstream:
     """See the module.
 
     Args:
+      keeper: who we are, and the directory that counts.
       pool: dictionaries for strings that arrive.
       other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
       heard: called with the peer's name and its HeartbeatAnswer.
@@ -96,8 +105,7 @@ class Upstream:
         self,
         env: Env,
         plan: Plan,
-        directory: Directory,
-        me: Identity,
+        keeper: DirectoryKeeper,
         *,
         pool: StringPool,
         heard: Callable[[str, HeartbeatAnswer], None] | None = None,
@@ -106,8 +114,8 @@ class Upstream:
     ) -> None:
         self._env = env
         self._plan = plan
-        self._directory = directory
-        self._me = me
+        self._keeper = keeper
+        self._me = keeper.me
         self._pool = pool
         self._heard = heard
         self._gone = gone
@@ -121,6 +129,8 @@ class Upstream:
         self._control: dict[str, Connection] = {}
         #: (owner, channel, producer) where the producer does not continue what the owner has read (S6).
         self._refused: set[tuple[str, Channel, str]] = set()
+        #: Address of each process that is asked for heartbeats, and what ends that.
+        self._watched: dict[str, tuple[str, trio.CancelScope]] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(
@@ -128,10 +138,31 @@ class Upstream:
     ) -> None:
         """Runs until cancelled.  ``peers``: name -> address of every process to ask for heartbeats."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for name, address in peers.items():
-                nursery.start_soon(self._watch, name, address)
+            self._nursery = self._keeper.nursery = nursery
+            self._watch_all(nursery, peers)
             task_status.started()
+            await trio.sleep_forever()  # there may be nobody to ask yet
+
+    def redirect(self, directory: Directory, peers: Mapping[str, str]) -> None:
+        """Another directory counts: owners are told, and other processes are asked for heartbeats."""
+        self._makers.clear()
+        now = self._env.clock.monotonic_us()
+        for owner in list(self._owners.values()):
+            for index, action in owner.redirect(directory, now):
+                self._perform(owner, index, action)
+        if self._nursery is not None:
+            self._watch_all(self._nursery, peers)
+            self.choose()
+
+    def _watch_all(self, nursery: trio.Nursery, peers: Mapping[str, str]) -> None:
+        for name in [n for n, (address, _) in self._watched.items() if peers.get(n) != address]:
+            self._watched.pop(name)[1].cancel()
+            self._lose(name)
+        for name, address in peers.items():
+            if name not in self._watched:
+                scope = trio.CancelScope()
+                self._watched[name] = address, scope
+                nursery.start_soon(self._watch, name, address, scope)
 
     def add(self, owner: Owner) -> None:
         self._owners[owner.name] = owner
@@ -162,11 +193,17 @@ class Upstream:
 
     # --- heartbeats ---
 
-    async def _watch(self, peer: str, address: str) -> None:
+    async def _watch(self, peer: str, address: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._ask_for_ever(peer, address)
+
+    async def _ask_for_ever(self, peer: str, address: str) -> None:
         period = self._plan.timing.heartbeat_us / 1e6
         lost = False
         while True:
-            self._control[peer] = connection = await self._reach(peer, address)
+            connection, welcome = await self._reach(peer, address)
+            self._control[peer] = connection
+            exchange = DirectoryExchange(self._keeper, Version(welcome.epoch, welcome.number))
             if lost:
                 self._env.trace.event("peer_reached", peer=peer)
             lost = True
@@ -174,18 +211,19 @@ class Upstream:
                 async with trio.open_nursery() as nursery:
                     # The first answer may take as long as a connection: a slow link is not a dead one.
                     answered = [self._env.clock.monotonic_us() + self._plan.timing.connect_us]
-                    nursery.start_soon(self._answers, peer, connection, answered)
-                    await self._ask(peer, connection, answered)
+                    nursery.start_soon(self._answers, peer, connection, answered, exchange)
+                    await self._ask(peer, connection, answered, exchange)
             except* (*GONE, RemoteProtocolError) as group:
                 self._env.trace.event("peer_lost", peer=peer, why=str(group.exceptions[0]))
             finally:
-                self._control.pop(peer, None)
+                if self._control.get(peer) is connection:
+                    del self._control[peer]
                 with trio.CancelScope(shield=True):
                     await connection.aclose()
             self._lose(peer)
             await self._env.clock.sleep(period / 2)
 
-    async def _reach(self, peer: str, address: str) -> Connection:
+    async def _reach(self, peer: str, address: str) -> tuple[Connection, Welcome]:
         """A control connection, however long it takes.
 
         What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
@@ -197,20 +235,20 @@ class Upstream:
         hello_us = max(HELLO_US, self._plan.timing.connect_us)
         #: Pauses from one attempt to the next beside it.
         apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
-        found: list[Connection] = []
+        found: list[tuple[Connection, Welcome]] = []
         told, told_at = "", 0
 
         async def attempt() -> None:
             nonlocal told, told_at
             try:
-                connection, _ = await dial(self._env, self._plan, self._me, peer, address, hello_us=hello_us)
+                reached = await dial(self._env, self._plan, self._me, peer, address, hello_us=hello_us)
             except (*GONE, RemoteProtocolError) as error:
                 now = self._env.clock.monotonic_us()
                 if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
                     told, told_at = str(error), now
                     self._env.trace.event("unreachable", peer=peer, why=told)
                 return
-            found.append(connection)
+            found.append(reached)
             attempts.cancel_scope.cancel()
 
         try:
@@ -225,10 +263,10 @@ class Upstream:
             return found.pop()
         finally:
             with trio.CancelScope(shield=True):
-                for unwanted in found:  # two came in one moment, or we were cancelled in it
+                for unwanted, _ in found:  # two came in one moment, or we were cancelled in it
                     await unwanted.aclose()
 
-    async def _ask(self, peer: str, connection: Connection, answered: list[int]) -> None:
+    async def _ask(self, peer: str, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
         timing, clock = self._plan.timing, self._env.clock
         number = told = 0
         while True:
@@ -238,9 +276,10 @@ class Upstream:
             told = told if told < len(acks) else 0
             period_us = timing.heartbeat_us * max(1, -(-len(acks) // ACKS_MAX))
             heartbeat = Heartbeat(number, self._me.incarnation, period_us, acks[told : told + ACKS_MAX])
-            await connection.send_within(
-                heartbeat, timing.heartbeat_us * MISSES / 1e6, "it does not read our heartbeats"
-            )
+            patience_s = timing.heartbeat_us * MISSES / 1e6
+            await connection.send_within(heartbeat, patience_s, "it does not read our heartbeats")
+            if (request := exchange.due(asked_at)) is not None:
+                await connection.send_within(request, patience_s, "it does not read what we ask")
             told += ACKS_MAX
             await self._env.clock.sleep(timing.heartbeat_us / 1e6)
             woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
@@ -249,7 +288,9 @@ class Upstream:
             elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
                 raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
 
-    async def _answers(self, peer: str, connection: Connection, answered: list[int]) -> None:
+    async def _answers(
+        self, peer: str, connection: Connection, answered: list[int], exchange: DirectoryExchange
+    ) -> None:
         while True:
             message = await connection.receive_message()
             if isinstance(message, HeartbeatAnswer):
@@ -258,6 +299,11 @@ class Upstream:
                 if self._heard is not None:
                     self._heard(peer, message)
                 self.choose(peer)
+            elif isinstance(message, DirectoryRequest):
+                if (answer := exchange.requested(message)) is not None:
+                    await connection.send(answer)
+            elif isinstance(message, DirectoryAnswer):
+                self._keeper.received(message)
             elif self._other_message is not None:
                 await self._other_message(peer, message)
 
@@ -308,7 +354,7 @@ class Upstream:
     def _producers(self, channel: Channel) -> Collection[str]:
         found = self._makers.get(channel)
         if found is None:
-            found = self._makers[channel] = frozenset(self._directory.producer_addresses(self._plan, channel))
+            found = self._makers[channel] = frozenset(self._keeper.current.producer_addresses(self._plan, channel))
         return found
 
     # --- feeds ---
@@ -376,7 +422,9 @@ class Upstream:
         why = "closed"
         with scope:
             try:
-                address = self._directory.producer_addresses(self._plan, one.channel)[action.producer]
+                address = self._keeper.current.producer_addresses(self._plan, one.channel).get(action.producer)
+                if address is None:
+                    raise LinkClosed(f"{action.producer} has left")
                 connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
                 try:
                     with trio.move_on_after(self._plan.timing.connect_us / 1e6) as waiting:
@@ -443,6 +491,8 @@ class Upstream:
             )
         )
         answer = await connection.receive_message()
+        if action.producer not in one.producers:
+            raise LinkClosed(f"{action.producer} has left")
         if isinstance(answer, Truncated):
             one.producers[action.producer].first = answer.first
             raise LinkClosed(f"{action.producer} begins at id {answer.first}, we need {action.position + 1}")

@@ -19,12 +19,13 @@ class Announcements:
     """The latest of each node and unit of the plan, and so bounded by it.
 
     Attributes:
+      directory: of the cluster now.
       version: grows with each change.
     """
 
     def __init__(self, plan: Plan, directory: Directory) -> None:
         self._plan = plan
-        self._directory = directory
+        self.directory = directory
         self.version = 0
         #: In the order of their changes: version of the change, and what it says.
         self._latest: dict[tuple[str, str], tuple[int, Announcement]] = {}
@@ -43,7 +44,7 @@ class Announcements:
     def _is_placed(self, one: Announcement) -> bool:
         unit = self._plan.unit.get(UnitId(one.unit))
         return unit is not None and any(
-            NodeId(one.node) in self._directory.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)
+            NodeId(one.node) in self.directory.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)
         )
 
     def _take(self, one: Announcement) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.plan.directory import CONFIGURED, Version
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.tls import Tls, TlsNetwork, holder_of
@@ -46,12 +47,14 @@ class Identity:
       role: node, source, client or control.
       incarnation: grows with each start of this process.
       token: shared secret of the cluster; "" where none is configured.
+      directory: version that we go by.
     """
 
     role: Role
     name: str
     incarnation: int
     token: str = ""
+    directory: Version = CONFIGURED
 
 
 class Connection:
@@ -212,6 +215,8 @@ async def dial(
             incarnation=me.incarnation,
             fingerprint=plan.fingerprint,
             token=me.token,
+            epoch=me.directory.epoch,
+            number=me.directory.number,
         )
         with trio.fail_after((hello_us or plan.timing.connect_us) / 1e6):
             await connection.send(hello)

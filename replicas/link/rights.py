@@ -19,6 +19,8 @@ from spe.stream.names import NodeId, UnitId
 from spe.wire.fields import Role
 from spe.wire.messages import (
     Announced,
+    DirectoryAnswer,
+    DirectoryRequest,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -59,6 +61,8 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         PartnerRequest: frozenset(("node",)),
         SnapshotRequest: frozenset(("node",)),
         Order: frozenset(("coordinator",)),
+        DirectoryRequest: _CONSUMERS | {"coordinator"},
+        DirectoryAnswer: frozenset(("node", "coordinator")),
         StatusRequest: frozenset(("control",)),
         Inject: frozenset(("control",)),
         # Answers and elements go the other way only.

@@ -11,6 +11,7 @@ import trio
 
 from replicas.checkpoint.store import CheckpointStore
 from replicas.consumer.upstream import Upstream
+from replicas.link.directory import DirectoryKeeper
 from replicas.node.rejected_rows import RejectedRows
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.ticks import Ticks
@@ -42,10 +43,10 @@ class Hosting:
 
     nursery: trio.Nursery
 
-    def __init__(self, env: Env, plan: Plan, directory: Directory, node: NodeId, upstream: Upstream) -> None:
+    def __init__(self, env: Env, plan: Plan, keeper: DirectoryKeeper, node: NodeId, upstream: Upstream) -> None:
         self.env = env
         self.plan = plan
-        self.directory = directory
+        self._keeper = keeper
         self.node = node
         self.upstream = upstream
         self.running: dict[PartitionId, ReplicaHost] = {}
@@ -60,6 +61,11 @@ class Hosting:
         self._rejected: dict[PartitionId, RejectedRows] = {}
         #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
         self._changes = count(1)
+
+    @property
+    def directory(self) -> Directory:
+        """The one that counts now."""
+        return self._keeper.current
 
     def serving(self, channel: Channel) -> ReplicaHost | None:
         """The replica here that makes a channel, if there is one."""
@@ -130,6 +136,16 @@ class Hosting:
         if self.env.history is not None:
             self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False))
         return standby
+
+    def leave(self, partition: PartitionId) -> None:
+        """Hosts a partition no more, in any way."""
+        if (standby := self.standbys.pop(partition, None)) is not None:
+            self.upstream.remove(standby.name)
+        if partition in self.running:
+            self.put_away(partition)
+            self.told(ReplicaId(*partition, self.node), NodeState.RECOVERING, False)
+        if (scope := self._scopes.pop(partition, None)) is not None:
+            scope.cancel()
 
     # --- tasks of a partition ---
 

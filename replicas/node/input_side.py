@@ -32,6 +32,7 @@ class InputSide:
 
     def __init__(self, plan: Plan, directory: Directory, id: ReplicaId, sunion: SUnion, now: int) -> None:
         node = self._node = directory.share(plan, id.unit, id.node)
+        self._plan = plan
         self._sunion = sunion
         self.inputs = [
             Input(
@@ -73,6 +74,14 @@ class InputSide:
     def choose(self, now: int, peer: str | None = None) -> list[tuple[int, Action]]:
         """Connection work, per input index: of those that may read ``peer``; None: of all."""
         return choose_among(self.inputs, now, peer)
+
+    def redirect(self, directory: Directory) -> list[tuple[int, Action]]:
+        """Other processes make what we read; the connection work that follows, per input index."""
+        return [
+            (at, action)
+            for at, one in enumerate(self.inputs)
+            for action in one.set_producers(directory.producer_addresses(self._plan, one.channel))
+        ]
 
     def origins(self) -> list[str]:
         """Of the log that each input has read (S6); "" where it was not greeted yet."""

@@ -6,6 +6,7 @@ from replicas.node.hosting import Hosting, Tasks
 from replicas.placement.epoch import FollowedEpoch
 from spe.errors import OperatorFailed
 from spe.plan.directory import COORDINATOR
+from spe.runtime.log_line import say
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState, UnitId
 from spe.wire.messages import Order, OrderAnswer
@@ -68,8 +69,31 @@ class OrderFollower:
         hosting.place(made)
         hosting.begin(id.of, self._run)
 
+    def follow_roles(self) -> None:
+        """The directory has changed: runs what we have an active role for, and puts away what we have none for.
+
+        A standby that runs, or a replica that is one now, goes on until an order comes: others may need it.
+        """
+        hosting = self._hosting
+        directory, node = hosting.directory, hosting.node
+        for partition in [*hosting.running, *hosting.standbys]:
+            if node not in directory.hosts(partition):
+                hosting.leave(partition)
+        for id in directory.replicas_on(node):
+            try:
+                if id.of in hosting.standbys:
+                    self._install(id)
+                elif id.of not in hosting.running:
+                    self.run(id)
+            except OperatorFailed as error:  # another node may be able to
+                hosting.env.trace.event("role_not_taken", replica=str(id), why=str(error))
+                say(f"{id} cannot run here: {error}")
+        for id in directory.standbys_on(node):
+            if id.of not in hosting.running and id.of not in hosting.standbys:
+                self.stand_by(id)
+
     def run(self, id: ReplicaId) -> None:
-        """What the plan places here."""
+        """An active role here."""
         self._hosting.host(id)
         self._hosting.begin(id.of, self._run)
 

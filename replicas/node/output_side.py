@@ -80,6 +80,7 @@ class OutputSide:
         self._made_elsewhere = dict.fromkeys(channels, 0)
         #: When each consumer acknowledged last, and after how long it was to do so again.
         self._heard: dict[str, tuple[int, int]] = {}
+        self._consumers = {name for c in channels for name in directory.consumers_of(plan, c)}
         #: Start time, used for consumers that were never heard.
         self._since = now
 
@@ -136,6 +137,20 @@ class OutputSide:
             log.close()
 
     # --- acknowledgements (A2) ---
+
+    def redirect(self, directory: Directory, now: int) -> None:
+        """Others read our outputs: new consumers hold the logs from now on, those that left do not (A6)."""
+        self._directory = directory
+        consumers: set[str] = set()
+        for log in self.logs:
+            names = directory.consumers_of(self._plan, log.channel)
+            log.set_consumers(names, directory.standbys_of(self._plan, log.channel))
+            consumers.update(names)
+        for name in consumers - self._consumers:
+            self._heard[name] = now, self._plan.timing.heartbeat_us  # it is not dead because it was not there before
+        for name in self._consumers - consumers:
+            self._heard.pop(name, None)
+        self._consumers = consumers
 
     def made_elsewhere(self, channel: Channel, id: int) -> None:
         """A partner has made the stable tuples of an output up to ``id``."""

@@ -11,6 +11,7 @@ from replicas.checkpoint.taker import CheckpointTaker
 from replicas.consumer.upstream import Upstream
 from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity
+from replicas.link.directory import DirectoryKeeper
 from replicas.link.incarnation import claim
 from replicas.node.checkpoint_task import CheckpointTask
 from replicas.node.hosting import Hosting
@@ -74,25 +75,24 @@ class NodeProcess:
         self._injector = injector
         self._env = env
         self._plan = plan
-        self._directory = directory
         self._node = node
         self._me = Identity("node", node, env.clock.wall_us(), token)
+        self._keeper = DirectoryKeeper(env, directory, self._me, PurePosixPath("nodes", node, "directory"))
         #: Of X and waits: ours, and what we pass on (T8).
-        self._announcements = Announcements(plan, directory)
+        self._announcements = Announcements(plan, self._keeper.current)
         self._began_us = env.clock.wall_us()
         #: Longest wait of each unit, over all replicas that have run here.
         self._waited: dict[UnitId, int] = {}
         upstream = Upstream(
             env,
             plan,
-            directory,
-            self._me,
+            self._keeper,
             pool=StringPool(),
             heard=self._heard,
             gone=self._gone,
             other_message=self._other_message,
         )
-        self.hosting = Hosting(env, plan, directory, node, upstream)
+        self.hosting = Hosting(env, plan, self._keeper, node, upstream)
         self._snapshots = Snapshots(self.hosting, self._me)
         self._recovery = RecoveryTask(self.hosting, self._snapshots)
         self._work = WorkTask(self.hosting, self._recovery)
@@ -101,39 +101,51 @@ class NodeProcess:
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
-        env, directory, hosting = self._env, self._directory, self.hosting
+        env, hosting = self._env, self.hosting
         self._me.incarnation = await claim(env, PurePosixPath("nodes", self._node, "incarnation"))
         self._orders = OrderFollower(hosting, self._run_replica, self._stand_by)
-        server = Server(env, self._plan, directory, self._me, self, self._injector)
+        server = Server(env, self._plan, self._keeper, self, self._injector)
         async with trio.open_nursery() as nursery:
             hosting.nursery = nursery
-            address = await nursery.start(env.network.serve, directory.nodes[self._node].address, server.handle)
+            began_with = hosting.directory
+            listens_at = began_with.nodes[self._node].address
+            address = await nursery.start(env.network.serve, listens_at, server.handle)
             await nursery.start(hosting.upstream.run, self._peers())
             await hosting.open_spill()
-            for id in directory.replicas_on(self._node):
+            for id in hosting.directory.replicas_on(self._node):
                 self._orders.run(id)
-            for id in directory.standbys_on(self._node):
+            for id in hosting.directory.standbys_on(self._node):
                 self._orders.stand_by(id)
+            self._keeper.on_change(self._redirect)
+            if hosting.directory is not began_with:
+                self._redirect(hosting.directory)
             nursery.start_soon(hosting.ticks.run)
             env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
 
+    def _redirect(self, directory: Directory) -> None:
+        """Another directory counts from here on."""
+        self._announcements.directory = directory
+        self._orders.follow_roles()
+        self.hosting.upstream.redirect(directory, self._peers())
+
     def _peers(self) -> dict[str, str]:
         """Every process that we read from, or that hosts a partner replica."""
         peers: dict[str, str] = {}
-        mine = self._directory.replicas_on(self._node) + self._directory.standbys_on(self._node)
+        directory = self.hosting.directory
+        mine = directory.replicas_on(self._node) + directory.standbys_on(self._node)
         for id in mine:
             for channel in self._plan.unit[id.unit].channels_in(id.partition):
-                peers |= self._directory.producer_addresses(self._plan, channel)
-            peers |= {n: self._directory.nodes[n].address for n in self._directory.hosts(id.of) if n != self._node}
+                peers |= directory.producer_addresses(self._plan, channel)
+            peers |= {n: directory.nodes[n].address for n in directory.hosts(id.of) if n != self._node}
         peers.pop(self._node, None)
         # Units of one node read each other through the same door as everybody else.
         if any(
-            self._node in self._directory.producer_addresses(self._plan, c)
+            self._node in directory.producer_addresses(self._plan, c)
             for id in mine
             for c in self._plan.unit[id.unit].channels_in(id.partition)
         ):
-            peers[self._node] = self._directory.nodes[self._node].address
+            peers[self._node] = directory.nodes[self._node].address
         return peers
 
     async def _run_replica(self, partition: PartitionId) -> None:
@@ -142,7 +154,7 @@ class NodeProcess:
             nursery.start_soon(self._recovery.run, partition)
             if (rejected := self.hosting.rejected(partition)) is not None:
                 nursery.start_soon(rejected.run)
-            if self._directory.disk_us(ReplicaId(*partition, self._node)) is not None:
+            if self.hosting.directory.disk_us(ReplicaId(*partition, self._node)) is not None:
                 nursery.start_soon(self._checkpoints.run, partition)
 
     async def _stand_by(self, partition: PartitionId) -> None:
@@ -230,7 +242,8 @@ class NodeProcess:
         return self._announcements.since(version, ANNOUNCEMENTS_MAX)
 
     def _announcement(self, unit: UnitId, waited_us: int) -> Announcement:
-        node, share = self._directory.nodes[self._node], self._directory.share(self._plan, unit, self._node)
+        directory = self.hosting.directory
+        node, share = directory.nodes[self._node], directory.share(self._plan, unit, self._node)
         return Announcement(
             self._node,
             unit,

@@ -16,7 +16,7 @@ from spe.plan.directory import Directory
 from spe.plan.nodes import Reconcile
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel, ReplicaId
-from spe.stream.names import NodeState
+from spe.stream.names import NodeId, NodeState
 
 
 class Own(enum.Enum):
@@ -50,9 +50,8 @@ class ReplicaRecovery:
         self._inputs = inputs
         self._sunion = sunion
         self._partners = partners
-        standbys = directory.standbys.get(id.of)
-        self.standbys = () if standbys is None else standbys.nodes
-        self._backs = id.node in self.standbys
+        self._id = id
+        self.redirect(directory)
         self.stored: Mapping[str, Any] | None = None
         self.replays = False
         self.partners_are_known = False
@@ -60,6 +59,12 @@ class ReplicaRecovery:
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable = None if directory.disk_us(id) is None else [0 for _ in inputs.inputs]
         self._newest = self._durable
+
+    def redirect(self, directory: Directory) -> None:
+        """Others stand by for the partition."""
+        standbys = directory.standbys.get(self._id.of)
+        self.standbys: Sequence[NodeId] = () if standbys is None else standbys.nodes
+        self._backs = self._id.node in self.standbys
 
     def validate(self) -> None:
         """Asserts what holds between two events."""

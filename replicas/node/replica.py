@@ -76,8 +76,7 @@ class Replica:
         self.reading = InputSide(plan, directory, id, self.sunion, now)
         self.serving = OutputSide(plan, directory, id, now, effects, shelf, changes)
         self.inputs, self.logs = self.reading.inputs, self.serving.logs
-        partners = [n for n in directory.hosts(id.of) if n != id.node]
-        self.partners = Partners(id.node, partners, request_us=plan.timing.request_us, random=random)
+        self.partners = Partners(id.node, _others(directory, id), request_us=plan.timing.request_us, random=random)
         self.recovery = ReplicaRecovery(plan, directory, id, self.reading, self.sunion, self.partners)
         self.core = UnitReplica(
             self.unit,
@@ -90,6 +89,13 @@ class Replica:
             slice_rows=plan.limits.slice_rows,
         )
         self.serving.announce(NodeState.RECOVERING, False)
+
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        """Another directory counts; the connection work that follows, per input index."""
+        self.serving.redirect(directory, now)
+        self.partners.set_partners(_others(directory, self.id))
+        self.recovery.redirect(directory)
+        return self.reading.redirect(directory)
 
     @property
     def state(self) -> NodeState:
@@ -312,3 +318,8 @@ class Replica:
             counters=counters,
             error=error,
         )
+
+
+def _others(directory: Directory, id: ReplicaId) -> list[str]:
+    """The other nodes that host its partition."""
+    return [n for n in directory.hosts(id.of) if n != id.node]

@@ -91,6 +91,11 @@ class ReplicaHost:
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         return [] if self.error else self.replica.choose(now, peer)
 
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        actions = self.replica.redirect(directory, now)
+        self.work.wake()  # consumers that left may have filled an output
+        return actions
+
     def acks(self) -> list[tuple[Channel, int]]:
         return self.replica.recovery.acks()
 

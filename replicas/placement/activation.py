@@ -134,6 +134,12 @@ class Activation:
         self.target = frozenset(self.active)
         self.choice: Choice | None = None
 
+    def redirect(self, directory: Directory) -> None:
+        """Another directory counts: partitions without a standby any more have none that runs."""
+        self._directory = directory
+        self.active.intersection_update(directory.standbys)
+        self.target = self.target.intersection(directory.standbys)
+
     def choose(self, rates: Mapping[str, Sequence[float]], unable: Collection[PartitionId] = ()) -> Choice:
         """The best plan under these rates.  Takes up to a second for a thousand partitions.
 
@@ -143,8 +149,9 @@ class Activation:
         Raises:
           ConfigError: the planner cannot do it; it says why.
         """
-        topology = topology_of(self._plan, self._directory, rates)
-        costs = costs_of(self._plan, self._directory, topology, unable)
+        directory = self._directory  # another one may count while this thread works
+        topology = topology_of(self._plan, directory, rates)
+        costs = costs_of(self._plan, directory, topology, unable)
         most = PlanningProblem(topology, 0, costs).most
         problem = PlanningProblem(topology, min(self.budget, most) if unable else self.budget, costs)
         found = make_plan(problem, self._algorithm, now=_no_clock)
@@ -160,7 +167,7 @@ class Activation:
         better = choice.value > choice.before * (1.0 if room else 1 + self._margin) + 1e-9
         if len(self.active) <= self.budget and not better:
             return False
-        self.choice, self.target = choice, choice.active
+        self.choice, self.target = choice, choice.active.intersection(self._directory.standbys)
         return True
 
     @property

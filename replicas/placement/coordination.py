@@ -82,10 +82,19 @@ class Coordination:
         self._alive: set[NodeId] = set()
         self._heard: set[NodeId] = set()
         self._partitions = {id: _Partition(now) for id in directory.standbys}
-        self._before = {id: _before(plan, id) for id in directory.standbys}
         #: Smallest id that each replica of a partition still has in all its outputs.
         self._first: dict[PartitionId, dict[NodeId, int]] = {}
         self._replays_at: dict[Decision, int] = {}
+
+    def redirect(self, directory: Directory, now: int) -> None:
+        """Another directory counts.  Who runs what has its first standbys now, heartbeats have yet to tell."""
+        known = self._partitions
+        self._directory = directory
+        self._partitions = {id: known.get(id) or _Partition(now + self._recovery_us) for id in directory.standbys}
+        for id, one in self._partitions.items():
+            one.wanted.intersection_update(directory.standbys[id].nodes)
+            for node in set(one.running).difference(directory.hosts(id)):
+                self._runs(one, node, None, now)
 
     # --- news ---
 
@@ -224,7 +233,7 @@ class Coordination:
     def _replays(self, id: PartitionId) -> list[Decision]:
         """The last resort: one replica of everything before it begins anew, unless one still has its beginning."""
         found = []
-        for before in self._before[id]:
+        for before in _before(self._plan, id):
             firsts = self._first.get(before, {})
             if firsts and min(firsts.values()) > 1:
                 found.append(Decision("replay", ReplicaId(*before, max(firsts))))

@@ -15,6 +15,7 @@ from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Identity
 from replicas.placement.activation import Activation, RateMeter
 from replicas.placement.coordination import Coordination, Decision
+from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.store import CoordinatorStore
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
@@ -62,9 +63,10 @@ class Coordinator(Bystander):
         self._injector = injector
         self._env = env
         self._plan = plan
-        self._directory = directory
         self._me = Identity("coordinator", COORDINATOR, env.clock.wall_us(), token)
         self._store = store
+        self.directories = DirectoryIssuer(env, directory, self._me, store)
+        directory = self.directories.current
         now = env.clock.monotonic_us()
         timing = plan.timing
         self.coordination = Coordination(
@@ -89,13 +91,13 @@ class Coordinator(Bystander):
         self._upstream = Upstream(
             env,
             plan,
-            directory,
-            self._me,
+            self.directories,
             pool=StringPool(),
             heard=self._heard,
             gone=self._gone,
             other_message=self._answered,
         )
+        self.directories.on_change(self._redirect)
         self._epoch = 0
         self._number = store.last_number()
         self._open: dict[int, Decision] = {}
@@ -112,12 +114,13 @@ class Coordinator(Bystander):
           OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
         """
         self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
-        server = Server(self._env, self._plan, self._directory, self._me, self, self._injector)
+        await self.directories.begin()
+        server = Server(self._env, self._plan, self.directories, self, self._injector)
         self._env.trace.event("coordinator_began", epoch=self._epoch)
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(self._env.network.serve, self._directory.coordinator.address, server.handle)
-            everybody = self._directory.addresses()
-            await nursery.start(self._upstream.run, {n: a for n, a in everybody.items() if n != COORDINATOR})
+            at = self.directories.current.coordinator.address
+            address = await nursery.start(self._env.network.serve, at, server.handle)
+            await nursery.start(self._upstream.run, self._peers())
             task_status.started(address)
             nursery.start_soon(self._plan_actives)
             nursery.start_soon(self._keep_notes)
@@ -126,10 +129,26 @@ class Coordinator(Bystander):
             nursery.cancel_scope.cancel()
         raise Superseded(self._superseded or "")
 
+    def _peers(self) -> dict[str, str]:
+        return {n: a for n, a in self.directories.current.addresses().items() if n != COORDINATOR}
+
+    def _redirect(self, directory: Directory) -> None:
+        """Another directory counts from here on."""
+        now = self._env.clock.monotonic_us()
+        self.coordination.redirect(directory, now)
+        self.activation.redirect(directory)
+        wanted = self.coordination.wanted()
+        for id, nodes in self.activation.wanted().items():
+            if wanted.get(id) != nodes:
+                self.coordination.want(id, nodes, now)
+        self._upstream.redirect(directory, self._peers())
+
     async def _decide(self) -> None:
         """Gives orders until this coordinator is superseded."""
         while self._superseded is None:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+            if self.directories.later > self._epoch:
+                self._supersede(self.directories.later, "somebody has the directory of")
             for decision in self.coordination.decide(self._env.clock.monotonic_us()):
                 self._order(decision)
 
@@ -154,7 +173,7 @@ class Coordinator(Bystander):
 
     async def _plan_actives(self) -> None:
         """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
-        every_us, activation = self._directory.coordinator.adapt_us, self.activation
+        every_us, activation = self.directories.current.coordinator.adapt_us, self.activation
         if len(activation.active) != activation.budget:
             await self._choose({})
         next_at = self._env.clock.monotonic_us() + (every_us or 0)
@@ -202,11 +221,11 @@ class Coordinator(Bystander):
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._meter.heard(answer.outputs)
-        if peer in self._directory.nodes:
+        if peer in self.directories.current.nodes:
             self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
 
     def _gone(self, peer: str) -> None:
-        if peer in self._directory.nodes:
+        if peer in self.directories.current.nodes:
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
 
     async def _answered(self, peer: str, message: Message) -> None:
@@ -214,10 +233,7 @@ class Coordinator(Bystander):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} for a coordinator")
         decision = self._open.pop(message.number, None)
         if message.epoch > self._epoch:
-            self._later = max(self._later, message.epoch)
-            self._superseded = (
-                f"{peer} follows a coordinator that began later (epoch {message.epoch}, ours {self._epoch})"
-            )
+            self._supersede(message.epoch, f"{peer} follows")
         if decision is None:
             return
         if message.error:
@@ -232,6 +248,10 @@ class Coordinator(Bystander):
             message.error,
         )
         self._unwritten = True  # in its own task: the peer's heartbeats wait for us
+
+    def _supersede(self, epoch: int, who: str) -> None:
+        self._later = max(self._later, epoch)
+        self._superseded = f"{who} a coordinator that began later (epoch {epoch}, ours {self._epoch})"
 
     # --- answering for ourselves (replicas.producer.server.Service) ---
 

@@ -69,6 +69,13 @@ class Standby:
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         return []
 
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        self._directory = directory
+        known = directory.hosts(self.id.of)
+        for peer in [p for p in self._told if p not in known]:
+            self.lost(peer)
+        return []
+
     def acks(self) -> list[tuple[Channel, int]]:
         return list(zip(self._channels, self._acknowledged, strict=True))
 

@@ -1,4 +1,4 @@
-"""What a coordinator keeps on disk: its epoch, and which standbys it wants to run.  A SQLite file.
+"""What a coordinator keeps on disk: its epoch, its directories, and which standbys it wants to run.  A SQLite file.
 
 The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): so it goes
 through the same storage as everything else, and a crash leaves the old one or the new one.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final, Self
 
 from spe.errors import LogCorrupt
+from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -19,9 +21,12 @@ from spe.stream.names import NodeId, UnitId
 PATH: Final = PurePosixPath("coordinator", "state.sqlite")
 #: Orders kept for people, the newest.
 ORDERS: Final = 1_000
+#: Revisions of the directory that are kept; the newest counts, the others are for people.
+REVISIONS: Final = 100
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
+CREATE TABLE IF NOT EXISTS directories (epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (epoch, number));
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
@@ -54,7 +59,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "wanted", "orders"):
+        for table in ("epoch", "wanted", "directories", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -75,6 +80,32 @@ class CoordinatorStore:
         self._database.execute("DELETE FROM epoch")
         self._database.execute("INSERT INTO epoch VALUES (?)", (epoch,))
         await self.write()
+
+    def revision(self) -> Revision | None:
+        """The newest version of the directory that can be read."""
+        rows = self._database.execute("SELECT revision FROM directories ORDER BY epoch DESC, number DESC")
+        for (data,) in rows.fetchall():
+            with suppress(ValueError):
+                return Revision.decode(data)
+        return None
+
+    async def keep(self, revision: Revision) -> None:
+        """Stores a version of the directory.
+
+        Raises:
+          OSError: the disk refuses; it is not stored.
+          ValueError: it is too large.
+        """
+        row = (*revision.version, revision.encode())
+        self._database.execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?)", row)
+        self._database.execute(
+            "DELETE FROM directories WHERE number <= ? AND epoch <= ?", (revision.version.number - REVISIONS, row[0])
+        )
+        try:
+            await self.write()
+        except OSError:
+            self._database.execute("DELETE FROM directories WHERE epoch = ? AND number = ?", row[:2])
+            raise
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         found: dict[PartitionId, set[NodeId]] = {}

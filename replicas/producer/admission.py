@@ -49,12 +49,22 @@ class Reception:
     """
 
     def __init__(self, plan: Plan, directory: Directory, me: Identity) -> None:
+        self._plan = plan
+        self._me = me
+        #: By peer, in order of arrival.
+        self._inside: dict[str, dict[trio.CancelScope, None]] = {}
+        self.sent_away = 0
+        self.redirect(directory)
+
+    def redirect(self, directory: Directory) -> None:
+        """Another directory counts.  Who is inside stays, also who has no place of its own any more."""
+        plan, me = self._plan, self._me
         peers = [
             *directory.nodes,
             *(f"source:{s}" for s in plan.sources),
             *(f"client:{c}" for c in directory.clients),
         ]
-        if directory.standbys:
+        if directory.coordinated:
             peers.append(COORDINATOR)
         self._places = {GUESTS: GUESTS_MAX} | {
             peer: PLACES
@@ -62,9 +72,8 @@ class Reception:
             + checkpoints(directory, me.name, peer)
             for peer in peers
         }
-        #: By peer, in order of arrival.
-        self._inside: dict[str, dict[trio.CancelScope, None]] = {peer: {} for peer in self._places}
-        self.sent_away = 0
+        for peer in self._places:
+            self._inside.setdefault(peer, {})
 
     @contextmanager
     def visit(self, peer: str) -> Iterator[trio.CancelScope]:

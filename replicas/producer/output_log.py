@@ -289,8 +289,9 @@ class OutputLog:
         self._acks[consumer].evicted = True
         self._truncate()
 
-    def set_consumers(self, consumers: Iterable[str]) -> None:
-        """A changed set of configured consumers (A6): new ones were never heard, those that left do not count."""
+    def set_consumers(self, consumers: Iterable[str], standbys: Collection[str] = ()) -> None:
+        """A changed set of consumers (A6): new ones were never heard, those that left do not count."""
+        self._standbys = frozenset(standbys)
         self._acks = {name: self._acks.get(name) or _Ack() for name in consumers}
         self._truncate()
 

@@ -8,19 +8,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from replicas.link.connection import HELLO_SECONDS, Connection, Identity
+from replicas.link.connection import HELLO_SECONDS, Connection
+from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, wrong_claim
 from replicas.link.signal import Signal
 from replicas.producer.admission import Reception
 from replicas.producer.subscription import Subscription
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
-from spe.plan.directory import Directory
+from spe.plan.directory import Version
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import SparingTrace
 from spe.runtime.spill import SpillNotLoaded
 from spe.runtime.tls import holder_of
-from spe.status import ProcessStatus, ReaderOfOtherLog, ServerStatus
+from spe.status import DirectoryStatus, ProcessStatus, ReaderOfOtherLog, ServerStatus
 from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, Buffer
@@ -29,6 +30,8 @@ from spe.wire.messages import (
     SNAPSHOT_PART_BYTES,
     Announced,
     Announcement,
+    DirectoryAnswer,
+    DirectoryRequest,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -143,7 +146,7 @@ class Server:
     """Accepts connections for a :class:`Service`.
 
     Args:
-      me: our name and incarnation; the token that every peer must bring.
+      keeper: our name and incarnation, the token that every peer must bring, and the directory that counts.
       injector: makes faults happen in this process, for experiments; None: none can be asked for.
     """
 
@@ -151,18 +154,18 @@ class Server:
         self,
         env: Env,
         plan: Plan,
-        directory: Directory,
-        me: Identity,
+        keeper: DirectoryKeeper,
         service: Service,
         injector: Injector | None = None,
     ) -> None:
         self._env = env
         self._plan = plan
-        self._directory = directory
-        self._me = me
+        self._keeper = keeper
+        self._me = keeper.me
         self._service = service
         self._injector = injector
-        self._reception = Reception(plan, directory, me)
+        self._reception = Reception(plan, keeper.current, keeper.me)
+        keeper.on_change(self._reception.redirect)
         #: Traces what peers do wrong, but not each time.
         self._complaints = SparingTrace(env.trace)
         #: Consumers that have read another log than ours (S6), how often each asked, and why it was not served.
@@ -196,14 +199,17 @@ class Server:
             token=self._me.token,
             name=self._me.name,
             incarnation=self._me.incarnation,
+            directory=self._keeper.version,
         )
         if not isinstance(answer, Refused) and (
-            why := wrong_claim(self._plan, self._directory, hello.role, hello.name)
+            why := wrong_claim(self._plan, self._keeper.current, hello.role, hello.name)
         ):
             answer = Refused(why)
         if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
             answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
         if not isinstance(answer, Refused):
+            if hello.role == "coordinator":
+                self._keeper.heard_of(hello.incarnation)  # which is its epoch
             connection.allow(CONTROL_BYTES)  # on a subscription, data goes only to the consumer
             connection.named(hello.name)
         await connection.send(answer)
@@ -221,9 +227,12 @@ class Server:
     async def _converse(self, connection: Connection, hello: Hello) -> None:
         service, peer = self._service, hello.name
         told = _Told(0, None)
+        # A client is not asked: what it says is not for others.
+        theirs, asks = Version(hello.epoch, hello.number), hello.role in ("node", "coordinator")
+        exchange = DirectoryExchange(self._keeper, theirs, asks=asks)
         while True:
             message = await connection.receive_message()
-            check_right(self._directory, hello.role, peer, message)
+            check_right(self._keeper.current, hello.role, peer, message)
             if isinstance(message, Subscribe):
                 await self._subscription(connection, peer, message)
                 return
@@ -231,6 +240,13 @@ class Server:
                 await _answer(connection, service.heartbeat(peer, message))
                 if hello.role in _CONSUMERS:
                     told = await self._announce(connection, told)
+                if (request := exchange.due(self._env.clock.monotonic_us())) is not None:
+                    await _answer(connection, request)
+            elif isinstance(message, DirectoryRequest):
+                if (newer := exchange.requested(message)) is not None:
+                    await _answer(connection, newer)
+            elif isinstance(message, DirectoryAnswer):
+                self._keeper.received(message)
             elif isinstance(message, PartnerRequest):
                 await _answer(connection, service.partner_request(message))
             elif isinstance(message, SnapshotRequest):
@@ -238,7 +254,7 @@ class Server:
             elif isinstance(message, Order):
                 await _answer(connection, service.order(peer, message))
             elif isinstance(message, StatusRequest):
-                await _answer(connection, Status(replace(service.status(), server=self._status())))
+                await _answer(connection, Status(self._status()))
             elif isinstance(message, Inject):
                 inject = self._injector
                 error = "this process injects no faults" if inject is None else await inject(message.fault)
@@ -246,13 +262,15 @@ class Server:
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
 
-    def _status(self) -> ServerStatus:
+    def _status(self) -> ProcessStatus:
         others = (ReaderOfOtherLog(reader=r, count=n, why=why) for r, (n, why) in self._other_logs.items())
-        return ServerStatus(
+        server = ServerStatus(
             connections=self._reception.connections(),
             sent_away=self._reception.sent_away,
             other_logs=tuple(others),
         )
+        epoch, number = self._keeper.version
+        return replace(self._service.status(), server=server, directory=DirectoryStatus(epoch=epoch, number=number))
 
     async def _announce(self, connection: Connection, told: _Told) -> _Told:
         """Says what is new of X and waits, behind the answer to a heartbeat; waits change often, so not behind each."""

@@ -216,8 +216,9 @@ class SimCluster:
         return {name: replica for node in self.nodes.values() for name, replica in node.replicas().items()}
 
     def expected(self) -> set[str]:
-        """Replicas that run when nothing fails: those of the plan, and standbys that the coordinator wants to run."""
-        placed = {str(id) for node in self.directory.nodes for id in self.directory.replicas_on(node)}
+        """Replicas that run when nothing fails: those of the directory, and standbys that are wanted."""
+        directory = self.directory if self.coordinator is None else self.coordinator.directories.current
+        placed = {str(id) for node in directory.nodes for id in directory.replicas_on(node)}
         wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
         return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
 

@@ -13,11 +13,13 @@ import trio
 
 from replicas.connectors import Live
 from replicas.link.connection import Identity
+from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
 from replicas.producer.log_entry import Substream
 from replicas.producer.server import Accepted, Bystander, Injector, Server
 from replicas.producer.substream import substream
 from replicas.source.proxy import SourceProxy
+from spe.log.source_log import source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -120,7 +122,6 @@ class SourceProcess(Bystander):
     ) -> None:
         self._env = env
         self._plan = plan
-        self._directory = directory
         self._address = directory.sources[stream]
         self._source = plan.sources[stream]
         self._folder = folder
@@ -129,6 +130,8 @@ class SourceProcess(Bystander):
         self._reader = reader
         self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
         self.who = self._me.name
+        folder = source_folder(stream) if folder is None else folder
+        self._keeper = DirectoryKeeper(env, directory, self._me, folder / "directory")
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
         self._division = Division()
@@ -141,9 +144,10 @@ class SourceProcess(Bystander):
         """
         proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
         self._proxy = proxy
-        server = Server(self._env, self._plan, self._directory, self._me, self, self._injector)
+        server = Server(self._env, self._plan, self._keeper, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
+                self._keeper.nursery = nursery
                 address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 task_status.started(address)
                 await proxy.run(self._publish, say, self._reader)

@@ -18,6 +18,7 @@ from replicas.faults.model import Fault, FaultKind, configured_faults, load_faul
 from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import Conditions, FaultState
 from replicas.link.connection import Identity, secured
+from replicas.link.directory import DirectoryKeeper
 from replicas.local.cluster import Cluster, open_cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Server
@@ -239,7 +240,7 @@ class Supervisor:
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
         service = SupervisorService(job.directory, faults, job.links.mode, me.incarnation)
-        server = Server(env, job.plan, job.directory, me, service, service.inject)
+        server = Server(env, job.plan, DirectoryKeeper(env, job.directory, me), service, service.inject)
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:

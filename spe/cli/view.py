@@ -18,7 +18,7 @@ from spe.cli.polling import Seen, last_of
 from spe.cli.story import failures_of
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration
-from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.directory import CONFIGURED, COORDINATOR, Directory, Version
 from spe.plan.plan import Plan
 from spe.status import (
     ChannelStatus,
@@ -87,6 +87,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, directory, sight)]
     if directory.standbys:
         parts.append(_coordinator(sight))
+    if (directories := _directories(sight)) is not None:
+        parts.append(directories)
     clients = _clients(plan, directory, sight)
     if clients.row_count:
         parts.append(clients)
@@ -199,6 +201,19 @@ def _coordinator(sight: Sight) -> Text:
         text.append(f"  nobody serves {', '.join(waiting)}", style="bold red")
     if budget := status.activation.budget:
         text.append(f"  active for a budget of {budget}: {', '.join(status.activation.active) or 'none yet'}")
+    return text
+
+
+def _directories(sight: Sight) -> Text | None:
+    """Which version of the directory counts, and who does not have it yet; None where there is the configuration's."""
+    told = {name: seen.status.directory for name, seen in sight.seen.items()}
+    versions = {name: Version(one.epoch, one.number) for name, one in told.items() if one is not None}
+    newest = max(versions.values(), default=CONFIGURED)
+    if newest == CONFIGURED:
+        return None
+    text = Text(f"directory    version {newest.number}")
+    if behind := [f"{name} has {one.number}" for name, one in versions.items() if one != newest]:
+        text.append(f"  {', '.join(behind)}", style="yellow")
     return text
 
 

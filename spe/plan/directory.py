@@ -179,10 +179,15 @@ class Directory:
         return replace(self, roles={**self.roles, partition: roles})
 
     def addresses(self) -> dict[str, str]:
-        """Address of every process that listens, by node id, ``source:NAME`` and ``coordinator``."""
+        """Address of every process that listens, by node id, ``source:NAME`` and, if there is one, ``coordinator``."""
         nodes = {str(n): node.address for n, node in self.nodes.items()}
         sources = {f"source:{s}": address for s, address in self.sources.items()}
-        return nodes | sources | ({COORDINATOR: self.coordinator.address} if self.standbys else {})
+        return nodes | sources | ({COORDINATOR: self.coordinator.address} if self.coordinated else {})
+
+    @property
+    def coordinated(self) -> bool:
+        """Is there a coordinator: where there are standbys, or were?"""
+        return bool(self.standbys) or self.version != CONFIGURED
 
     def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
         """Every node that has a role for a partition: its replicas first, then its standbys."""

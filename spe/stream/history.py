@@ -130,6 +130,23 @@ class ProcessDown:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectoryApplied:
+    """A process goes by another version of the directory from here on, or began with one from its disk.
+
+    Attributes:
+      host: as in ``ProcessUp``.
+      epoch, number: the version.
+      kept: it is on the disk of the process, unless that lied.
+    """
+
+    at_us: int
+    host: str
+    epoch: int
+    number: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FaultBegan:
     """A fault happens, with its targets as they were found.
 
@@ -202,6 +219,7 @@ Event = (
     | Sent
     | ProcessUp
     | ProcessDown
+    | DirectoryApplied
     | FaultBegan
     | FaultEnded
     | Buffers

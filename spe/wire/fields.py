@@ -15,6 +15,8 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Bytes of a snapshot per SnapshotPart: a quarter of a control frame, so the link stays free for heartbeats.
 SNAPSHOT_PART_BYTES: Final = 64 << 10
+#: Bytes of a revision of the directory (spe.plan.revision).
+REVISION_BYTES: Final = 192 << 10
 #: Entries of a list.
 MANY: Final = 4_096
 #: Records of one kind that need no second check.
@@ -80,6 +82,12 @@ def snapshot_data(value: Any) -> Any:
     if type(value) is bytes and len(value) <= SNAPSHOT_PART_BYTES:
         return value
     raise ValueError(f"expected at most {SNAPSHOT_PART_BYTES} bytes")
+
+
+def revision_data(value: Any) -> Any:
+    if type(value) is bytes and len(value) <= REVISION_BYTES:
+        return value
+    raise ValueError(f"expected at most {REVISION_BYTES} bytes")
 
 
 def text_map(value: Any) -> Any:

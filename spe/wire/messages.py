@@ -31,6 +31,7 @@ from spe.wire.fields import (
     checks_of,
     integer,
     records_of,
+    revision_data,
     snapshot_data,
     text_map,
 )
@@ -170,6 +171,7 @@ class Hello(Message):
       incarnation: grows with each start of the process.
       fingerprint: of the plan (rule U11); "" is allowed for role control.
       token: shared secret of the cluster; "" when there is none.
+      epoch, number: version of the directory that it goes by.
     """
 
     TAG: ClassVar[int] = 1
@@ -181,16 +183,24 @@ class Hello(Message):
     incarnation: Id
     fingerprint: Name
     token: Name
+    epoch: Id = 0
+    number: Id = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """The hello is accepted; who we are, and which version is spoken from here on."""
+    """The hello is accepted; who we are, and which version is spoken from here on.
+
+    Attributes:
+      epoch, number: version of the directory that we go by.
+    """
 
     TAG: ClassVar[int] = 2
     version: Count
     name: Name
     incarnation: Id
+    epoch: Id = 0
+    number: Id = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +459,23 @@ class Announced(Message):
     items: Annotated[Sequence[Announcement], announcements]
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryRequest(Message):
+    """We go by this version of the directory (epoch, number); who has a newer one answers with it."""
+
+    TAG: ClassVar[int] = 25
+    epoch: Id
+    number: Id
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryAnswer(Message):
+    """A newer version of the directory, as spe.plan.revision encodes it."""
+
+    TAG: ClassVar[int] = 26
+    revision: Annotated[bytes, revision_data]
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -476,6 +503,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     OrderAnswer,
     OtherLog,
     Announced,
+    DirectoryRequest,
+    DirectoryAnswer,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.
@@ -539,7 +568,7 @@ def _known_part(values: list[Any], count: int) -> list[Any]:
     highest = values[1] if len(values) > 1 and type(values[1]) is int else values[0]
     theirs = VersionRange(values[0], highest)
     if PROTOCOL.common(theirs) is None:
-        return [*theirs, "", "node", "", 0, "", ""]
+        return [*theirs, "", "node", "", 0, "", "", 0, 0]
     return values[:count] if theirs.highest > PROTOCOL.highest else values
 
 
@@ -554,13 +583,20 @@ def expect(message: Message, kind: type[M]) -> M:
 
 
 def check_hello(
-    hello: Hello, *, cluster: str, fingerprint: str, token: str, name: str, incarnation: int
+    hello: Hello,
+    *,
+    cluster: str,
+    fingerprint: str,
+    token: str,
+    name: str,
+    incarnation: int,
+    directory: tuple[int, int] = (0, 0),
 ) -> Welcome | Refused:
     """The answer to a hello.
 
     Args:
       cluster, fingerprint, token: what our own plan and configuration say.
-      name, incarnation: ours, for the welcome.
+      name, incarnation, directory: ours, for the welcome.
     """
     theirs = VersionRange(hello.lowest, hello.highest)
     version = PROTOCOL.common(theirs)
@@ -576,7 +612,7 @@ def check_hello(
             f"the plan is another one: fingerprint {hello.fingerprint or '(none)'}, {name} has {fingerprint};"
             " both sides need the same query, schema, partition counts and bucket width"
         )
-    return Welcome(version, name, incarnation)
+    return Welcome(version, name, incarnation, *directory)
 
 
 def check_welcome(answer: Message, name: str | None) -> Welcome:

@@ -19,6 +19,7 @@ from operators.sunion.sunion import SUnion
 from replicas.consumer.input import Input
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
+from replicas.link.directory import DirectoryKeeper
 from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
 from replicas.placement.activation import Activation
@@ -29,6 +30,16 @@ from replicas.producer.output_log import OutputLog
 from replicas.source.writer import SourceWriter
 from spe.stream.times import BEFORE_TIME
 from tests.mutants.patching import Edit, edited, mutant
+
+# --- the directory (D) ---
+
+
+edited(
+    "stale-directory-taken",
+    "a process takes a version of the directory that is older than its own (D2)",
+    Edit(DirectoryKeeper, "wants", "version > self.version and ", ""),
+)
+
 
 # --- correcting (R, K) ---
 
@@ -217,6 +228,7 @@ def difference_not_told(original: Any, self: Any, output: int, last_id: int, mar
 UNSEEN: Final = {
     "difference-not-told": "there is a difference only where an operator is not deterministic",
     "what-is-made-again-is-not-compared": "the same",
+    "stale-directory-taken": "no random run changes the directory yet",
     "followed-epoch-forgotten": "a simulated run has one coordinator at a time, and an order dies with its connection",
     "caught-up-with-the-slowest": "it serves a moment early, and what it serves is right",
 }

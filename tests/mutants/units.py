@@ -20,6 +20,7 @@ from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.consumer.test_input import TestCorrections, TestUsefulness
+from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_coordination as coordination
@@ -62,6 +63,7 @@ UNITS: Final[dict[str, Test]] = {
     "actives-start-together": activation.test_the_next_active_begins_when_the_last_one_serves,
     "older-checkpoint-taken": standby.test_a_checkpoint_that_is_older_in_any_input_is_not_taken,
     "lease-is-not-logged": source.test_a_lease_is_logged_before_it_is_promised,
+    "stale-directory-taken": directory.test_a_process_never_returns_to_an_older_version,
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
     "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,

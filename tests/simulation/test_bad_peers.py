@@ -7,16 +7,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.stream.names import NodeId
-from spe.wire.framing import FrameReader, FrameType
+from spe.wire.framing import FrameReader, FrameType, frame
 from spe.wire.messages import (
     PROTOCOL,
     Heartbeat,
+    HeartbeatAnswer,
     Hello,
     Message,
     NotReady,
@@ -25,6 +27,7 @@ from spe.wire.messages import (
     StatusRequest,
     Subscribe,
     Truncated,
+    VersionRange,
     Welcome,
     decode_message,
 )
@@ -102,6 +105,39 @@ async def test_a_hello_of_another_cluster_is_refused_with_the_reason(
         assert isinstance(answer, Refused)
         assert why in answer.reason
         assert await peer.hear() is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ([6, 6], Welcome),
+        ([6, 9], Welcome),
+        ([4, 9], Welcome),
+        ([4, 5], Refused),
+        ([7, 9], Refused),
+        ([5], Refused),
+    ],
+)
+async def test_a_peer_of_another_release_is_spoken_to_in_a_version_that_both_know(
+    jump_clock: JumpClock, fields: list[int], answer: type[Message]
+) -> None:
+    """A later release may say more in its hello; before version 6 there was one number instead of a range."""
+    async with FaultyCluster(*make_plan()) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        peer = await visit(cluster)
+        rest = [cluster.plan.cluster, "client", "client:c", 1, cluster.plan.fingerprint, ""]
+        rest += [] if len(fields) == 1 else [0, 0]
+        later = ["more", 4] if fields[-1] > PROTOCOL.highest else []
+        await peer.say(frame(FrameType.CONTROL, msgpack.packb([Hello.TAG, *fields, *rest, *later])))
+        told = await peer.hear()
+        assert isinstance(told, answer)
+        if isinstance(told, Welcome):
+            assert told.version == 6
+            await peer.say(heartbeat())
+            assert isinstance(await peer.hear(), HeartbeatAnswer)
+        elif isinstance(told, Refused):
+            assert f"the peer speaks {VersionRange(fields[0], fields[-1])}, n1a speaks version 6" in told.reason
 
 
 BAD: dict[str, Callable[[FaultyCluster], list[Message | bytes]]] = {

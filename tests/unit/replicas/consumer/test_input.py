@@ -616,3 +616,36 @@ class TestRules:
         case.hear("r2", FAILING)
         (opened,) = [a for a in case.choose() if isinstance(a, Open)]
         assert (opened.position, opened.held, opened.t_star) == (1, True, 39)
+
+
+class TestOtherProducers:
+    """The directory names others (D2)."""
+
+    def test_a_removed_producer_is_not_read_and_a_new_one_is_once_heard(self) -> None:
+        case = Case()
+        generation = case.reading("r1")
+        assert case.input.set_producers(["r2", "r3"]) == [Close(generation, "r1 has left")]
+        assert case.choose() == [], "nobody of them was heard"
+        case.hear("r3", STABLE)
+        (opened,) = case.choose()
+        assert isinstance(opened, Open)
+        assert opened.producer == "r3"
+        case.input.validate()
+
+    def test_a_producer_that_stays_is_read_on(self) -> None:
+        case = Case()
+        case.reading("r1")
+        before = case.input.producers["r1"]
+        assert case.input.set_producers(["r3", "r1"]) == []
+        assert case.input.producers["r1"] is before
+        assert case.choose() == []
+
+    def test_the_correcting_feed_of_a_removed_producer_is_closed(self) -> None:
+        case = Case()
+        case.reading("r1", FAILING)
+        case.hear("r2", STABILIZING)
+        (opened,) = case.choose()
+        assert isinstance(opened, Open)
+        assert opened.mode == CORRECTIONS
+        assert case.input.set_producers(["r1"]) == [Close(opened.generation, "r2 has left")]
+        assert case.input.corr is None

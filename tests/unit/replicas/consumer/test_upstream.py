@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
@@ -15,9 +16,11 @@ from replicas.consumer.feed import MAIN, Action, Close, Feed, Open
 from replicas.consumer.input import Input, choose_among
 from replicas.consumer.upstream import ACKS_MAX, ATTEMPTS, Upstream
 from replicas.link.connection import Connection, Identity, dial
+from replicas.link.directory import DirectoryKeeper
 from replicas.producer.server import Bystander, Server, fetch_snapshot
 from replicas.simulation.clock import JumpClock
 from spe.errors import LinkBroken, LinkClosed
+from spe.plan.directory import Directory
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState, StreamId
@@ -39,6 +42,11 @@ from tests.support.plans import SEQUENCE, chain, pass_on, source
 CHANNEL = Channel(StreamId("s"), 0)
 
 
+def upstream_of(cluster: FaultyCluster, me: Identity) -> Upstream:
+    env = cluster.env(me.name)
+    return Upstream(env, cluster.plan, DirectoryKeeper(env, cluster.directory, me), pool=StringPool())
+
+
 class Opening:
     """An owner that opens one feed."""
 
@@ -57,6 +65,9 @@ class Opening:
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
         wanted, self._wanted = self._wanted, []
         return wanted
+
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        return []
 
     def acks(self) -> list[tuple[Channel, int]]:
         return []
@@ -81,9 +92,7 @@ class Undecided(Opening):
 async def test_a_feed_closed_before_its_task_ran_is_not_opened() -> None:
     """Two heartbeat answers in one step: the first makes a replica the choice, the second rules it out."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    upstream = Upstream(
-        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
-    )
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     async with trio.open_nursery() as nursery:
         await nursery.start(upstream.run, {"n1a": cluster.directory.nodes[NodeId("n1a")].address})
         upstream.add(Undecided())
@@ -129,7 +138,7 @@ async def test_the_end_of_a_cut_is_noticed_during_an_attempt(
         reached.append(trio.current_time())
         await trio.sleep_forever()
 
-    upstream = Upstream(cluster.env("source:a"), plan, directory, Identity("source", "a", 1, ""), pool=StringPool())
+    upstream = upstream_of(cluster, Identity("source", "source:a", 1, ""))
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, listen)
         cluster.cut("source:a", "n1a")
@@ -171,9 +180,7 @@ async def test_a_frozen_process_is_not_flooded_with_connections(jump_clock: Jump
         except* (LinkBroken, LinkClosed):
             now.discard(connection)
 
-    upstream = Upstream(
-        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
-    )
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, stand_still)
         await nursery.start(upstream.run, {"n1a": address})
@@ -191,9 +198,10 @@ async def test_a_refusal_is_logged_on_both_sides_repeatedly(jump_clock: JumpCloc
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n1a")
-    server = Server(env, cluster.plan, cluster.directory, Identity("node", "n1a", 1, "secret"), Bystander())
+    keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n1a", 1, "secret"))
+    server = Server(env, cluster.plan, keeper, Bystander())
     me = Identity("client", "client:c", 1, "guess")
-    upstream = Upstream(cluster.env("client:c"), cluster.plan, cluster.directory, me, pool=StringPool())
+    upstream = upstream_of(cluster, me)
     async with trio.open_nursery() as nursery:
         await nursery.start(env.network.serve, address, server.handle)
         await nursery.start(upstream.run, {"n1a": address})
@@ -218,9 +226,7 @@ async def test_a_producer_that_does_not_answer_a_subscription_is_given_up(jump_c
         await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
         await trio.sleep_forever()
 
-    upstream = Upstream(
-        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
-    )
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, silent)
         await nursery.start(upstream.run, {"n1a": address})
@@ -230,6 +236,43 @@ async def test_a_producer_that_does_not_answer_a_subscription_is_given_up(jump_c
         nursery.cancel_scope.cancel()
 
     assert any("feed_lost" in line and "did not answer the subscription" in line for line in cluster.log)
+
+
+async def test_heartbeats_go_to_the_processes_of_the_new_directory(jump_clock: JumpClock) -> None:
+    """One comes, one is at another address, one leaves; who stays keeps its connection."""
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    greeted: list[str] = []
+    gone: list[str] = []
+
+    async def listen(name: str, stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        connection.allow(1 << 20)
+        await connection.receive_message()
+        greeted.append(name)
+        await connection.send(Welcome(PROTOCOL.highest, name.partition(" ")[0], 1))
+        with suppress(LinkBroken, LinkClosed):
+            while True:
+                if isinstance(asked := await connection.receive_message(), Heartbeat):
+                    await connection.send(HeartbeatAnswer(asked.number, 1, []))
+
+    env, me = cluster.env("n"), Identity("node", "n", 1, "")
+    keeper = DirectoryKeeper(env, cluster.directory, me)
+    upstream = Upstream(env, cluster.plan, keeper, pool=StringPool(), gone=gone.append)
+    async with trio.open_nursery() as nursery:
+        for address, name in {"x:1": "x", "y:1": "y", "y:2": "y elsewhere", "z:1": "z"}.items():
+            await nursery.start(cluster.env(address[0]).network.serve, address, partial(listen, name))
+        await nursery.start(upstream.run, {"x": "x:1", "y": "y:1"})
+        await trio.sleep(1)
+        assert sorted(greeted) == ["x", "y"]
+        upstream.redirect(cluster.directory, {"x": "x:1", "y": "y:2", "z": "z:1"})
+        await trio.sleep(1)
+        assert sorted(greeted[2:]) == ["y elsewhere", "z"]
+        assert gone == ["y"]
+        upstream.redirect(cluster.directory, {"x": "x:1"})
+        await trio.sleep(1)
+        assert sorted(gone[1:]) == ["y", "z"]
+        assert len(greeted) == 4
+        nursery.cancel_scope.cancel()
 
 
 class Counting(Opening):
@@ -290,9 +333,7 @@ async def test_the_first_frame_of_a_subscription_causes_a_choice(
         await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1, ""))
         await trio.sleep_forever()
 
-    upstream = Upstream(
-        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
-    )
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     owner = Counting()
     owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
     async with trio.open_nursery() as nursery:
@@ -325,9 +366,7 @@ async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clo
                         Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2, "")
                     )
 
-    upstream = Upstream(
-        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
-    )
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     owner = Counting()
     owner.inputs[0].main = Feed(1, "n1a", MAIN, 0)
     async with trio.open_nursery() as nursery:
@@ -428,9 +467,7 @@ async def test_many_acknowledgements_are_sent_in_turn(jump_clock: JumpClock) -> 
             assert heartbeat.period_us == 3 * cluster.plan.timing.heartbeat_us
             await connection.send(HeartbeatAnswer(heartbeat.number, 1, ()))
 
-    upstream = Upstream(
-        cluster.env("n"), cluster.plan, cluster.directory, Identity("node", "n", 1, ""), pool=StringPool()
-    )
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     upstream.add(Backing())
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, listening)

@@ -16,6 +16,8 @@ from spe.wire.fields import Role
 from spe.wire.messages import (
     Ack,
     Announced,
+    DirectoryAnswer,
+    DirectoryRequest,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -63,6 +65,8 @@ MAY: dict[str, str] = {
     "Order": "coordinator",
     "StatusRequest": "control",
     "Inject": "control",
+    "DirectoryRequest": "node client coordinator",
+    "DirectoryAnswer": "node coordinator",
 }
 
 
@@ -99,6 +103,8 @@ def all_messages(role: Role) -> list[Message]:
         Status(SupervisorStatus(name="supervisor", incarnation=1, faults=())),
         InjectAnswer(True, ""),
         OrderAnswer(1, 1, ""),
+        DirectoryRequest(1, 1),
+        DirectoryAnswer(b""),
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from replicas.node.output_side import OutputSide
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Role
 from spe.plan.plan import Limits, Timing
 from spe.stream.batch import Batch, Rows
 from spe.stream.ids import PartitionId
@@ -15,15 +17,17 @@ from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 SECOND = 1_000_000
 NEAR, FAR = "u2/0@n2a", "u2/0@n2b"
+SECOND_UNIT = PartitionId(UnitId("u2"), 0)
+
+
+def two_units(limits: Limits) -> Deployed:
+    stages = [("s", pass_on("a"), SEQUENCE), ("t", pass_on("s"), SEQUENCE)]
+    return chain([source("a", reader={})], stages, limits=limits)
 
 
 def full() -> OutputSide:
     """A replica whose output is full; ids 1 and 2 are read by n2a and n2b."""
-    plan, directory = chain(
-        [source("a", reader={})],
-        [("s", pass_on("a"), SEQUENCE), ("t", pass_on("s"), SEQUENCE)],
-        limits=Limits(output_bytes=1),
-    )
+    plan, directory = two_units(limits=Limits(output_bytes=1))
     id = next(i for i in directory.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
     made = OutputSide(plan, directory, id, 0, NoEffects(), None, None)
     rows = Rows.from_tuples(SEQUENCE, [5, 6], [(1, 1.0), (2, 2.0)])
@@ -73,3 +77,33 @@ def test_a_full_output_takes_ids_that_consumers_already_have() -> None:
     assert (log.first, log.full) == (3, False)
     heard(outputs, NEAR, 4, 2 * SECOND)
     assert log.truncation_line == 2, "there is room, so it is not counted"
+
+
+def test_a_new_consumer_holds_the_log_and_does_not_count_as_dead() -> None:
+    outputs = full()
+    _, directory = two_units(limits=Limits(output_bytes=1))
+    third = NodeId("n1b")
+    outputs.redirect(directory.with_role(SECOND_UNIT, third, Role.STANDBY), 100 * SECOND)
+    (log,) = outputs.logs
+    for consumer in (NEAR, FAR):
+        heard(outputs, consumer, 1, 100 * SECOND)
+    assert log.truncation_line == 0, "it was never heard, so it needs everything"
+    assert outputs.make_room(100 * SECOND + Timing().gone_us()) == ["u2/0@n1b"], "a standby alone holds up nobody"
+    outputs.redirect(directory, 101 * SECOND)
+    assert log.truncation_line == 1, "it has left"
+    outputs.redirect(directory.with_role(SECOND_UNIT, third, Role.ACTIVE), 102 * SECOND)
+    assert log.truncation_line == 0
+    for consumer in (NEAR, FAR):
+        heard(outputs, consumer, 1, 102 * SECOND)
+    assert outputs.make_room(102 * SECOND + Timing().gone_us()) == []
+
+
+def test_a_removed_consumer_does_not_hold_the_log() -> None:
+    outputs = full()
+    _, directory = two_units(limits=Limits(output_bytes=1))
+    heard(outputs, NEAR, 2, SECOND)
+    outputs.redirect(directory.with_role(SECOND_UNIT, NodeId("n2b"), None), SECOND)
+    (log,) = outputs.logs
+    assert (log.truncation_line, log.full) == (2, False)
+    heard(outputs, FAR, 1, SECOND)
+    assert log.unknown_acks == 1

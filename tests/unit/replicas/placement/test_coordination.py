@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from replicas.placement.coordination import REPEAT_US, Coordination
 from spe.plan.deploy import Deployed
-from spe.plan.directory import Standbys
+from spe.plan.directory import Role, Standbys
 from spe.plan.plan import Timing
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
@@ -279,3 +279,33 @@ def test_heartbeats_of_a_standby_before_its_retire_do_not_count() -> None:
     world.nodes |= {B: STABLE}
     world.at(10 + REPEAT_US)
     assert world.coordination.helper(PARTITION, 10 + REPEAT_US) is STABLE
+
+
+def test_a_partition_that_has_its_first_standby_now_is_not_taken_for_lost() -> None:
+    """Who runs it, the next heartbeat will tell; that of the standby may come before."""
+    plan, directory = make_plan(1, replicas=3)
+    alone = placed(directory, {PARTITION: (A,)})
+    coordination = Coordination(plan, alone, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination.redirect(alone.with_role(PARTITION, B, Role.STANDBY), 5_000)
+    coordination.heard(B, [], 5_010)
+    assert coordination.decide(5_010 + PATIENCE) == []
+    coordination.heard(A, [output(STABLE, 5)], 5_200)
+    coordination.lost(A, 9_000)
+    (decision,) = coordination.decide(9_000 + PATIENCE)
+    assert (decision.verb, decision.replica.node) == ("install", B)
+
+
+def test_removed_standbys_get_no_orders() -> None:
+    plan, directory = make_plan(1, replicas=3)
+    backed = placed(directory, {PARTITION: (A,)}, {PARTITION: Standbys((B, C), 1)})
+    coordination = Coordination(plan, backed, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for node in (A, B, C):
+        coordination.heard(node, [output(STABLE, 5)] if node == A else [], 10)
+    coordination.want(PARTITION, [B], 10)
+    coordination.redirect(backed.with_role(PARTITION, B, None), 20)
+    assert coordination.wanted() == {}
+    coordination.lost(A, 30)
+    assert [d.replica.node for d in coordination.decide(30 + PATIENCE)] == [C]
+    coordination.redirect(backed.with_role(PARTITION, B, None).with_role(PARTITION, C, None), 40)
+    assert coordination.decide(50 + 9 * RECOVERY) == []
+    assert coordination.status() == []

@@ -17,7 +17,7 @@ from replicas.producer.admission import (
     checkpoints,
     subscriptions,
 )
-from spe.plan.directory import COORDINATOR, Standbys
+from spe.plan.directory import COORDINATOR, Role, Standbys
 from spe.stream.names import NodeId
 from tests.simulation.test_cluster import make_plan
 from tests.support.plans import placed
@@ -89,3 +89,19 @@ async def test_a_connection_that_makes_room_is_closed() -> None:
             await trio.testing.wait_all_tasks_blocked()
         assert ended == [0, 1]
         nursery.cancel_scope.cancel()
+
+
+async def test_places_follow_the_directory_and_open_connections_stay() -> None:
+    (partition,) = DIRECTORY.placement
+    alone = placed(DIRECTORY, {partition: (NodeId("n1a"),)})
+    desk = Reception(PLAN, alone, Identity("source", "source:a", 1))
+    with desk.visit("n1b") as one, desk.visit(COORDINATOR):
+        assert desk.connections() == {"n1b": 1, GUESTS: 1}
+        desk.redirect(alone.with_role(partition, NodeId("n1b"), Role.STANDBY))
+        with ExitStack() as inside:
+            for _ in range(PLACES + PLACES_PER_SUBSCRIPTION - 1):
+                inside.enter_context(desk.visit("n1b"))
+            inside.enter_context(desk.visit(COORDINATOR))
+            assert desk.connections() == {"n1b": PLACES + PLACES_PER_SUBSCRIPTION, GUESTS: 1, COORDINATOR: 1}
+            assert desk.sent_away == 0
+        assert not one.cancel_called

@@ -39,6 +39,7 @@ from spe.plan.plan import Watermark
 from spe.status import (
     ActivationStatus,
     CoordinatorStatus,
+    DirectoryStatus,
     PartitionStatus,
     ProcessStatus,
     SourceStatus,
@@ -984,6 +985,19 @@ def test_standbys_and_the_coordinator_are_drawn() -> None:
     )
     assert line_of(text, "n2 main")[2] == "STABLE", "it has taken over"
     assert line_of(text, "coordinator")[1] == "killed"
+
+
+def test_a_version_of_the_directory_is_drawn_with_who_lacks_it() -> None:
+    sight = a_sight()
+    assert "directory" not in drawn(sight)
+
+    def with_versions(**numbers: int) -> Sight:
+        versions = {name: DirectoryStatus(epoch=7, number=number) for name, number in numbers.items()}
+        seen = {n: replace(one, status=replace(one.status, directory=versions.get(n))) for n, one in sight.seen.items()}
+        return replace(sight, seen=seen)
+
+    assert line_of(drawn(with_versions(n1=3, n2=3)), "directory") == ["directory", "version", "3"]
+    assert line_of(drawn(with_versions(n1=3, n2=2)), "directory")[3:] == ["n2", "has", "2"]
 
 
 def test_clients_without_a_server_are_not_drawn() -> None:

@@ -22,6 +22,8 @@ from spe.wire.messages import (
     Ack,
     Announced,
     Announcement,
+    DirectoryAnswer,
+    DirectoryRequest,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -55,13 +57,13 @@ from spe.wire.messages import (
 )
 from tests.support.statuses import a_node, a_replica
 
-HELLO = Hello(*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret")
+HELLO = Hello(*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret", 7, 2)
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
 OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
 ANNOUNCEMENT = Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)
 EXAMPLES: list[Message] = [
     HELLO,
-    Welcome(PROTOCOL.highest, "n2", 1),
+    Welcome(PROTOCOL.highest, "n2", 1, 7, 3),
     Refused("no"),
     SUBSCRIBE,
     Subscribed(NodeState.UP_FAILURE, False, 17, 100, 120, 1, 3, "f00d"),
@@ -84,6 +86,8 @@ EXAMPLES: list[Message] = [
     OrderAnswer(17, 3, "n1 is no standby of u1/2"),
     OtherLog("the log of source:a is f00d"),
     Announced((ANNOUNCEMENT, ANNOUNCEMENT._replace(node="n2", waited_us=0))),
+    DirectoryRequest(7, 2),
+    DirectoryAnswer(b"\0\xff" * 100),
 ]
 
 
@@ -161,7 +165,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
             packed(SnapshotPart(0, True, b""), data=bytes(SNAPSHOT_PART_BYTES + 1)),
             "SnapshotPart.data: expected at most",
         ),
-        (msgpack.packb([2, 1, "n1"]), "Welcome: expected 3 fields, got 2"),
+        (msgpack.packb([2, 1, "n1"]), "Welcome: expected 5 fields, got 2"),
         (msgpack.packb([99]), "expected \\[tag"),
         (msgpack.packb([]), "expected \\[tag"),
         (msgpack.packb({}), "expected \\[tag"),
@@ -212,11 +216,13 @@ def test_an_unexpected_message_is_named() -> None:
 
 
 def answer_to(hello: Hello) -> Welcome | Refused:
-    return check_hello(hello, cluster="demo", fingerprint="f00d", token="secret", name="n2", incarnation=5)
+    return check_hello(
+        hello, cluster="demo", fingerprint="f00d", token="secret", name="n2", incarnation=5, directory=(7, 3)
+    )
 
 
 def test_a_matching_hello_is_welcome() -> None:
-    assert answer_to(HELLO) == Welcome(PROTOCOL.highest, "n2", 5)
+    assert answer_to(HELLO) == Welcome(PROTOCOL.highest, "n2", 5, 7, 3)
 
 
 @pytest.mark.parametrize(
@@ -276,19 +282,19 @@ def test_the_highest_version_that_both_know_is_spoken(
 ) -> None:
     """We know 5 to 7 here; a later peer says more in its hello."""
     monkeypatch.setattr(messages, "PROTOCOL", VersionRange(5, 7))
-    fields = [*theirs, "demo", "node", "n1", 3, "f00d", "secret"]
+    fields = [*theirs, "demo", "node", "n1", 3, "f00d", "secret", 7, 2]
     hello = decode_message(msgpack.packb([Hello.TAG, *fields, *(["more", 4] if theirs[1] > 7 else [])]))
     assert isinstance(hello, Hello)
     if spoken is None:
         assert refusal(hello).startswith(f"no common protocol: the peer speaks {VersionRange(*theirs)}, n2 speaks ")
         return
-    assert hello == Hello(*theirs, "demo", "node", "n1", 3, "f00d", "secret")
-    assert answer_to(hello) == Welcome(spoken, "n2", 5)
+    assert hello == Hello(*theirs, "demo", "node", "n1", 3, "f00d", "secret", 7, 2)
+    assert answer_to(hello) == Welcome(spoken, "n2", 5, 7, 3)
 
 
 def test_more_fields_than_we_know_are_a_later_peers_only() -> None:
-    fields = [*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret", "more"]
-    with pytest.raises(RemoteProtocolError, match="Hello: expected 8 fields, got 9"):
+    fields = [*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret", 7, 2, "more"]
+    with pytest.raises(RemoteProtocolError, match="Hello: expected 10 fields, got 11"):
         decode_message(msgpack.packb([Hello.TAG, *fields]))
 
 

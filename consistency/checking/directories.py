@@ -1,0 +1,39 @@
+"""Directories never go back (D2): versions that a process goes by grow, over restarts as far as its disk kept them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.schedule import LOSING
+from spe.plan.directory import CONFIGURED, Version
+from spe.stream.history import DirectoryApplied, FaultBegan, History, ProcessUp
+
+
+def check_directories(history: History, counters: Counters) -> Iterator[Finding]:
+    """See the module."""
+    #: What each process goes by since it began.
+    current: dict[str, Version] = {}
+    #: What its disk is sure to hold.
+    kept: dict[str, Version] = {}
+    forgetful: set[str] = set()
+    for event in history:
+        match event:
+            case ProcessUp(_, host):
+                current.pop(host, None)
+            case FaultBegan(_, _, kind, hosts) if kind in LOSING:
+                forgetful.update(hosts)
+            case DirectoryApplied(at_us, host, epoch, number, safe):
+                version = Version(epoch, number)
+                if version != CONFIGURED:
+                    counters.add("versions of the directory applied")
+                begins = host not in current
+                before = (CONFIGURED if host in forgetful else kept.get(host, CONFIGURED)) if begins else current[host]
+                if version < before:
+                    how = "begins with" if begins else "takes"
+                    what = f"it {how} version {version}, after {before}"
+                    yield Finding("D2", "directories never go back", at_us, host, what)
+                current[host] = version
+                if safe:
+                    kept[host] = max(version, kept.get(host, CONFIGURED))

@@ -1,0 +1,75 @@
+"""The coordinator's directory: it makes the revisions that all others take (docs/internals/directory.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replicas.link.connection import Identity
+from replicas.link.directory import DirectoryKeeper
+from replicas.placement.store import CoordinatorStore
+from spe.errors import OtherConfiguration
+from spe.plan.directory import Directory, Version
+from spe.plan.revision import Revision, revised
+from spe.runtime.env import Env
+
+
+class DirectoryIssuer(DirectoryKeeper):
+    """Each revision is in the store before anybody else sees it, and is of the epoch of its coordinator.
+
+    Attributes:
+      later: the latest epoch in whose name somebody else has issued one.
+
+    Raises:
+      OtherConfiguration: the store holds a revision of another configuration.
+    """
+
+    def __init__(self, env: Env, configuration: Directory, me: Identity, store: CoordinatorStore) -> None:
+        self._store = store
+        self.later = 0
+        super().__init__(env, configuration, me)
+
+    async def begin(self) -> None:
+        """Our epoch has begun: what the store held is ours now, so that what an older one still sends is refused.
+
+        Raises OSError.
+        """
+        if self.revision is not None:
+            await self.publish(lambda directory: directory)
+
+    async def publish(self, change: Callable[[Directory], Directory]) -> None:
+        """Issues what ``change`` makes of the roles and nodes of the directory.
+
+        Raises:
+          OSError: it cannot be stored; nothing has changed.
+          ValueError: it is too large.
+        """
+        async with self._taking:
+            await self._issue(change(self.current), self.version.number)
+
+    def wants(self, version: Version) -> bool:
+        """What others know and we do not, our store has lost: of whatever epoch, it becomes ours."""
+        return version > self.version and version > self._refused
+
+    async def take(self, revision: Revision) -> None:
+        """Issues again what somebody else knows."""
+        if revision.version.epoch > self.me.incarnation:
+            self.later = max(self.later, revision.version.epoch)
+            return
+        async with self._taking:
+            if not self.wants(revision.version):
+                return
+            try:
+                await self._issue(revision.over(self._configuration), revision.version.number)
+            except OtherConfiguration as error:
+                self._refuse(revision.version, str(error))
+            except OSError as error:
+                self._env.trace.event("directory_not_kept", why=str(error))
+
+    async def _issue(self, changed: Directory, after: int) -> None:
+        revision = revised(self._configuration, Version(self.me.incarnation, after + 1), changed)
+        directory = revision.over(self._configuration)
+        await self._store.keep(revision)
+        self._apply(revision, directory, kept=True)
+
+    def _stored(self) -> Revision | None:
+        return self._store.revision()

@@ -1,0 +1,116 @@
+"""Revisions: what a coordinator has changed of who runs what, over the configuration of whoever reads it.
+
+Pure.  docs/internals/directory.md says how they are made, kept and passed on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import StrictInt as Integer
+
+from spe.errors import OtherConfiguration
+from spe.plan.directory import CONFIGURED, Directory, Role, Version
+from spe.plan.nodes import Node
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+from spe.wire.fields import REVISION_BYTES
+
+#: The same before it is compressed.
+_TEXT_BYTES: Final = 8 << 20
+
+_Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1, max_length=512)]
+_Id: TypeAlias = Annotated[Integer, Field(ge=0, lt=2**63)]
+_Roles: TypeAlias = Annotated[dict[_Name, Role], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A revision as JSON has it."""
+
+    version: tuple[_Id, _Id]
+    configured: _Name
+    roles: list[tuple[_Name, _Id, _Roles]]
+    nodes: list[Node]
+
+
+_DATA: Final = TypeAdapter(_Data)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One version of the directory.
+
+    Attributes:
+      configured: fingerprint of the roles in the configuration that it began with (:func:`roles_fingerprint`).
+      roles: of the nodes of every partition.
+      nodes: that take the place of what the configuration says of them, if it names them at all.
+    """
+
+    version: Version
+    configured: str
+    roles: Mapping[PartitionId, Mapping[NodeId, Role]]
+    nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+
+    def over(self, configuration: Directory) -> Directory:
+        """What a process with this configuration works with.
+
+        Raises:
+          OtherConfiguration: the configuration gives other roles than the one that this revision began with, or lacks
+            a node; says which.
+        """
+        if self.configured != (found := roles_fingerprint(configuration)):
+            raise OtherConfiguration(
+                f"version {self.version} of the directory began with other roles ({self.configured}) than the"
+                f" configuration has ({found}): who runs what is not changed in the file while a directory is in use"
+            )
+        nodes = {**configuration.nodes, **self.nodes}
+        missing = sorted({n for roles in self.roles.values() for n in roles} - nodes.keys())
+        if missing or self.roles.keys() != configuration.roles.keys():
+            what = f"no node {', '.join(missing)}" if missing else "other partitions"
+            raise OtherConfiguration(f"for version {self.version} of the directory the configuration has {what}")
+        return replace(configuration, nodes=nodes, roles=self.roles, version=self.version)
+
+    def encode(self) -> bytes:
+        """As it is sent and stored.  Raises ValueError where it is too large."""
+        roles = [(str(id.unit), id.partition, {str(n): r for n, r in of.items()}) for id, of in self.roles.items()]
+        text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values())))
+        data = zlib.compress(text)
+        if len(data) > REVISION_BYTES or len(text) > _TEXT_BYTES:
+            raise ValueError(f"a directory of {len(data)} bytes; at most {REVISION_BYTES}")
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes) -> Revision:
+        """Raises ValueError where it is none, or damaged."""
+        reader = zlib.decompressobj()
+        try:
+            text = reader.decompress(data, _TEXT_BYTES)
+            if not reader.eof or reader.unused_data:
+                raise ValueError("a directory is cut, too large, or followed by something else")
+            found = _DATA.validate_json(text)
+        except (zlib.error, ValidationError) as error:
+            raise ValueError(f"no directory: {str(error).splitlines()[0]}") from None
+        roles = {PartitionId(unit, p): of for unit, p, of in found.roles}  # type: ignore[arg-type]
+        version = Version(*found.version)
+        if version <= CONFIGURED or len(roles) != len(found.roles):
+            raise ValueError("a directory without a version, or with a partition twice")
+        return cls(version, found.configured, roles, {node.id: node for node in found.nodes})  # type: ignore[arg-type]
+
+
+def revised(configuration: Directory, version: Version, changed: Directory) -> Revision:
+    """What makes a directory of a configuration."""
+    nodes = {id: node for id, node in changed.nodes.items() if configuration.nodes.get(id) != node}
+    return Revision(version, roles_fingerprint(configuration), changed.roles, nodes)
+
+
+def roles_fingerprint(configuration: Directory) -> str:
+    """Of who has which role for what; of no address, no X, and no client."""
+    roles: list[Any] = sorted((str(id), sorted(roles.items())) for id, roles in configuration.roles.items())
+    return hashlib.blake2b(json.dumps(roles).encode(), digest_size=8).hexdigest()
