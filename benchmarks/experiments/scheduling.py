@@ -1,5 +1,5 @@
 """Which queries to recover with part of the room: best-density, operator by operator, the optimum (Su and Zhou, DEBS
-2021, figure 15).
+2021, figure 15).  Algorithm 4 is the paper's best-density, from all single queries; ours has an exact step at the end.
 
 100 random topologies of each kind with 18 queries, all of them lost.  A partition is needed by one or several queries;
 how many, up to a most, falls with a skew.  Loads are 1 to 10.
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.experiments.results import Row, places
-from replicas.planning.recovery.choosing import Shortage, Unions, best_density, dp, operator_centric
+from replicas.planning.recovery.choosing import Shortage, Unions, best_density, densest, dp, operator_centric
 from spe.plots import Line, Panel
 
 TITLE = "recovery with part of the room: share of all priorities that is recovered"
@@ -47,8 +47,10 @@ def measure(quick: bool) -> Iterator[Row]:
             began = time.process_time()
             density = [_share(short, best_density(short)) for short in shorts]
             density_ms = 1000 * (time.process_time() - began) / len(shorts)
+            paper = [_share(short, densest(short)) for short in shorts]
             centric = [_share(short, operator_centric(short)) for short in shorts]
             ratios = [a / b for a, b in zip(density, optima, strict=True) if b > 0]
+            paper_ratios = [a / b for a, b in zip(paper, optima, strict=True) if b > 0]
             yield {
                 "sharing": sharing,
                 "skew": skew,
@@ -60,7 +62,9 @@ def measure(quick: bool) -> Iterator[Row]:
                 "mean_of_optimum": fmean(ratios),
                 "worst_of_optimum": min(ratios),
                 "optimal": sum(r > 1 - 1e-9 for r in ratios),
-                "below_95_percent": sum(r < 0.95 for r in ratios),
+                "mean_of_algorithm_4": fmean(paper_ratios),
+                "worst_of_algorithm_4": min(paper_ratios),
+                "algorithm_4_below_95": sum(r < 0.95 for r in paper_ratios),
                 "best_density_ms": density_ms,
                 "dp_ms": median(_dp_ms(short) for short in shorts[:3]),
                 "findings": "",

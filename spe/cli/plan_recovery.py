@@ -165,7 +165,7 @@ def _goal(cluster: RecoverableCluster, value: str, options: RecoveryOptions) -> 
     if algorithm is not None and algorithm not in known:
         raise ConfigError([f"--algorithm {algorithm} is not for --value {value}; expected {one_of(known)}"])
     if value == "complete":
-        return CompleteQueries.of(cluster.topology, None if algorithm is None else QueryChoice(algorithm))
+        return CompleteQueries.of(cluster.topology, QueryChoice(algorithm or QueryChoice.BEST_DENSITY))
     planner = Algorithm(algorithm or Algorithm.STRUCTURE_AWARE)
     make = partial(make_plan, algorithm=planner, now=time.monotonic, seconds=options.seconds)
     return OutputFidelity.of(cluster.topology, make)

@@ -20,12 +20,12 @@ edited(
 edited(
     "shared-cost-counted-twice",
     "what a chosen query needs as well is paid for again (O3)",
-    Edit(choosing, "best_density", "extra = lacking @", "extra = np.ones(lacking.shape) @"),
+    Edit(choosing, "densest", "extra = lacking @", "extra = np.ones(lacking.shape) @"),
 )
 edited(
     "sharing-ignored",
     "density does not know that other queries need a partition too (O3)",
-    Edit(choosing, "best_density", "needs * short.shares", "needs * short.cost"),
+    Edit(choosing, "densest", "needs * short.shares", "needs * short.cost"),
 )
 edited(
     "only-the-densest-start",

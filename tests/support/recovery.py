@@ -25,7 +25,7 @@ class Partitions:
             self._depth[name] = max((self._depth[i] + 1 for i in inputs.split()), default=0)
         self._priorities = priorities
 
-    def queries(self, algorithm: QueryChoice | None = None) -> CompleteQueries:
+    def queries(self, algorithm: QueryChoice = QueryChoice.BEST_DENSITY) -> CompleteQueries:
         members = np.array([self.mask(self._above[q]) for q in self._priorities])
         depth = np.array([self._depth[n] for n in self.names])
         return CompleteQueries(members, np.array(list(self._priorities.values()), np.float64), depth, algorithm)

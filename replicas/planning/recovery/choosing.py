@@ -17,8 +17,10 @@ from spe.errors import ConfigError
 
 #: Failed queries of which all unions are looked at: 2^20 of them take about a second.
 MOST_UNIONS: Final = 20
-#: Starts times queries squared, at most; all pairs of up to 40 queries are within it.
-_MOST_WORK: Final = 1_300_000
+#: Starts times queries squared, at most; all pairs of up to 24 queries are within it.
+_MOST_WORK: Final = 200_000
+#: Queries that are chosen anew, exactly, among those that are nearest to being chosen or not.
+_CORE: Final = 16
 #: Loads are shares of a core: what lies so near is equal.
 LITTLE: Final = 1e-9
 
@@ -110,6 +112,27 @@ def dp(short: Shortage) -> Bools:
 
 
 def best_density(short: Shortage) -> Bools:
+    """The densest queries, and then the best choice among the 16 of which that is least sure, until that gains nothing.
+
+    These are the chosen ones of least density and the others of most; all other choices stay.  The paper ends before.
+    """
+    best = densest(short)
+    density = short.priority / np.maximum(short.needs @ short.shares, LITTLE)
+    by_density = np.argsort(density, kind="stable")
+    while True:
+        whole = np.asarray(~(short.needs & ~best).any(axis=1))
+        chosen, others = by_density[whole[by_density]], by_density[~whole[by_density]]
+        some = max(_CORE // 2, _CORE - len(others))
+        core = np.r_[chosen[:some], others[::-1][: _CORE - min(some, len(chosen))]]
+        fixed = short.needs[np.setdiff1d(chosen, core)].any(axis=0)
+        left = short.room - float(short.cost[fixed].sum())
+        found = fixed | dp(Shortage(short.needs[core] & ~fixed, short.priority[core], short.cost, short.depth, left))
+        if short.value(found) <= short.value(best) + LITTLE:
+            return best
+        best = found
+
+
+def densest(short: Shortage) -> Bools:
     """From every feasible query and every feasible pair, always the densest query that still fits (algorithm 4).
 
     The paper starts from the densest single query only.  Density is priority by ``shares`` of what is not chosen.

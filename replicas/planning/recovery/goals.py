@@ -19,8 +19,6 @@ from replicas.planning.topology import Bools, Floats, Ints, Topology
 
 #: Cells of the largest array that is made at a time.
 _CELLS: Final = 4_000_000
-#: Failed queries of which the best choice takes some milliseconds.
-_FEW: Final = 18
 
 
 class RecoveryGoal(Protocol):
@@ -77,16 +75,16 @@ class CompleteQueries:
       members: [queries, partitions]; an output partition with all partitions above it each.
       priority: [queries]
       depth: [partitions]
-      algorithm: how to choose; None: exactly where few queries have failed, else by density.
+      algorithm: how to choose.
     """
 
     members: Bools
     priority: Floats
     depth: Ints
-    algorithm: QueryChoice | None = None
+    algorithm: QueryChoice = QueryChoice.BEST_DENSITY
 
     @classmethod
-    def of(cls, topology: Topology, algorithm: QueryChoice | None = None) -> CompleteQueries:
+    def of(cls, topology: Topology, algorithm: QueryChoice = QueryChoice.BEST_DENSITY) -> CompleteQueries:
         """The queries of a topology.
 
         A sink's weight is divided over its partitions by their rates, so that the value of complete queries is never
@@ -122,8 +120,7 @@ class CompleteQueries:
         short = self.shortage(alive, able, cost, room)
         if not len(short.needs):
             return np.zeros(len(cost), np.bool_)
-        few = QueryChoice.DP if len(short.needs) <= _FEW else QueryChoice.BEST_DENSITY
-        return _CHOOSE[self.algorithm or few](short)
+        return _CHOOSE[self.algorithm](short)
 
     def extensions(self, alive: Bools, able: Bools) -> list[Bools]:
         return _different(self.shortage(alive, able, np.zeros(len(alive)), 0.0).needs)
