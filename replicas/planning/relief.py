@@ -60,11 +60,13 @@ class ReliefProblem:
         costs[np.arange(len(self.home)), self.home] = 0.0
         return costs
 
+    def load(self, where: Ints) -> Floats:
+        """What each node has, [measures, nodes]."""
+        return np.array([np.bincount(where, need, self.cap.shape[1]) for need in self.need])
+
     def excess(self, where: Ints) -> Floats:
         """What each node has beyond its cap, against the cap, [measures, nodes]; 0: nothing."""
-        nodes = self.cap.shape[1]
-        load = np.array([np.bincount(where, need, nodes) for need in self.need])
-        over = np.maximum((load - self.cap) / self._unit, 0.0)
+        over = np.maximum((self.load(where) - self.cap) / self.unit, 0.0)
         return np.where(over > _LITTLE, over, 0.0)
 
     def beyond(self, where: Ints) -> list[int]:
@@ -73,9 +75,7 @@ class ReliefProblem:
 
     def fill(self, where: Ints) -> Floats:
         """The fullest measure of each node, against its cap, [nodes]."""
-        nodes = self.cap.shape[1]
-        load = np.array([np.bincount(where, need, nodes) for need in self.need])
-        return np.asarray((load / np.maximum(self.cap, _LITTLE)).max(axis=0))
+        return np.asarray((self.load(where) / np.maximum(self.cap, _LITTLE)).max(axis=0))
 
     def moves(self, where: Ints) -> list[tuple[int, int]]:
         """(replica, node) of those that do not stay."""
@@ -95,7 +95,8 @@ class ReliefProblem:
         return may and apart and not any(not_all <= moves for not_all in self.together)
 
     @property
-    def _unit(self) -> Floats:
+    def unit(self) -> Floats:
+        """What loads are measured against, [measures, nodes]: the cap, or 1 where that is nothing or no limit."""
         return np.where(np.isfinite(self.cap) & (self.cap > 0), self.cap, 1.0)
 
 
@@ -213,28 +214,47 @@ class _Program:
 
 
 def _greedy(problem: ReliefProblem) -> Ints:
-    """From the fullest node, what relieves it most per second, to the emptiest node that stays within its caps."""
+    """From the fullest node, what relieves it most per second; of equals to the emptiest node."""
     where = problem.home.copy()
+    nodes = problem.cap.shape[1]
+    runs = np.zeros((int(problem.partition.max()) + 1, nodes), np.bool_)
+    runs[problem.partition, problem.home] = True
+    moved = np.zeros(len(runs), np.bool_)
     while True:
-        before = problem.excess(where)
         fill = problem.fill(where)
-        full = [n for n in np.argsort(-fill, kind="stable").tolist() if before[:, n].any()]
-        for node in full:
-            gains = [
-                ((before[:, node] - problem.excess(moved)[:, node]).sum() / problem.seconds[r, n], -fill[n], -r, -n)
-                for r in np.flatnonzero((where == node) & (where == problem.home)).tolist()
-                for n in np.flatnonzero(np.isfinite(problem.seconds[r])).tolist()
-                if n != node and problem.valid(moved := _with(where, r, n)) and not problem.excess(moved)[:, n].any()
-            ]
-            if gains and max(gains)[0] > 0:
-                *_, replica, target = max(gains)
-                where[-replica] = -target
+        for node in sorted(problem.beyond(where), key=lambda n: (-fill[n], n)):
+            replicas = np.flatnonzero((where == node) & ~moved[problem.partition])
+            score = _scores(problem, where, node, replicas)
+            score[runs[problem.partition[replicas]]] = 0.0
+            _forbid(problem, where, replicas, score)
+            if score.size and score.max() > 0:
+                equal = zip(*np.nonzero(score == score.max()), strict=True)
+                at, target = min(equal, key=lambda one: (fill[one[1]], one))
+                chosen = replicas[at]
+                where[chosen] = target
+                runs[problem.partition[chosen], [node, target]] = False, True
+                moved[problem.partition[chosen]] = True
                 break
         else:
             return where
 
 
-def _with(where: Ints, replica: int, node: int) -> Ints:
-    moved = where.copy()
-    moved[replica] = node
-    return moved
+def _scores(problem: ReliefProblem, where: Ints, node: int, replicas: Ints) -> Floats:
+    """By how much the move of each replica of a node to each other relieves it per second; 0: it does not fit."""
+    load, unit = problem.load(where), problem.unit
+    need = problem.need[:, replicas]
+    over = (load - problem.cap) / unit
+    left = over[:, node, None] - need / unit[:, node, None]
+    relief = (np.maximum(over[:, node, None], 0.0) - np.maximum(left, 0.0)).sum(axis=0)
+    filled = (load[:, None, :] + need[:, :, None] - problem.cap[:, None, :]) / unit[:, None, :]
+    fits = (filled <= _LITTLE).all(axis=0) & np.isfinite(problem.seconds[replicas])
+    return np.where(fits, relief[:, None] / problem.seconds[replicas], 0.0)
+
+
+def _forbid(problem: ReliefProblem, where: Ints, replicas: Ints, score: Floats) -> None:
+    """Sets the scores of moves to 0 that cannot be made beside those that were."""
+    made = set(problem.moves(where))
+    for moves in problem.together:
+        if len(last := moves - made) == 1:
+            (replica, node) = next(iter(last))
+            score[replicas == replica, node] = 0.0

@@ -116,7 +116,9 @@ edited(
 edited(
     "caps-hold-on-average",
     "the mean over nodes counts, and no node by itself (L5)",
-    Edit(ReliefProblem, "excess", "np.bincount(where, need, nodes)", "np.full(nodes, need.sum() / nodes)"),
+    Edit(
+        ReliefProblem, "load", "np.bincount(where, need, self.cap.shape[1])", "np.full(self.cap.shape[1], need.mean())"
+    ),
 )
 edited(
     "fewest-moves",
