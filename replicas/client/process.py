@@ -20,6 +20,7 @@ from replicas.client.result_folder import ResultFolder
 from replicas.client.statistics import ChannelStats
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
+from replicas.link.directory import revision_file
 from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import LogFull, SpeError
@@ -105,7 +106,7 @@ class ClientProcess(Bystander):
         self._plan = plan
         self._address = address
         self._injector = injector
-        kept = client_folder(name) / "directory"
+        kept = revision_file(client_folder(name), plan)
         self.client = Client(env, plan, directory, name, token=token, kept=kept, announced=self._announced)
         #: With the times of receipt, to be recorded.
         self._to_record: deque[tuple[int, Announcement]] = deque()

@@ -11,6 +11,7 @@ import trio
 from replicas.link.connection import Identity
 from spe.errors import OtherConfiguration, RemoteProtocolError
 from spe.plan.directory import CONFIGURED, Directory, Version
+from spe.plan.plan import Plan
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -19,6 +20,11 @@ from spe.wire.messages import DirectoryAnswer, DirectoryRequest
 
 #: Who is behind, and has asked, asks again after this.
 ASK_AGAIN_US: Final = 1_000_000
+
+
+def revision_file(folder: PurePosixPath, plan: Plan) -> PurePosixPath:
+    """File of the newest revision of a process with this folder: one per plan, for another has other partitions."""
+    return folder / f"directory.{plan.fingerprint}"
 
 
 class DirectoryKeeper:

@@ -11,7 +11,7 @@ from replicas.checkpoint.taker import CheckpointTaker
 from replicas.consumer.upstream import Upstream
 from replicas.link.announcements import Announcements
 from replicas.link.connection import Identity
-from replicas.link.directory import DirectoryKeeper
+from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.incarnation import claim
 from replicas.node.checkpoint_task import CheckpointTask
 from replicas.node.hosting import Hosting
@@ -77,7 +77,7 @@ class NodeProcess:
         self._plan = plan
         self._node = node
         self._me = Identity("node", node, env.clock.wall_us(), token)
-        self._keeper = DirectoryKeeper(env, directory, self._me, PurePosixPath("nodes", node, "directory"))
+        self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(PurePosixPath("nodes", node), plan))
         #: Of X and waits: ours, and what we pass on (T8).
         self._announcements = Announcements(plan, self._keeper.current)
         self._began_us = env.clock.wall_us()

@@ -65,7 +65,7 @@ class Coordinator(Bystander):
         self._plan = plan
         self._me = Identity("coordinator", COORDINATOR, env.clock.wall_us(), token)
         self._store = store
-        self.directories = DirectoryIssuer(env, directory, self._me, store)
+        self.directories = DirectoryIssuer(env, plan, directory, self._me, store)
         directory = self.directories.current
         now = env.clock.monotonic_us()
         timing = plan.timing

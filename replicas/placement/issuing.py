@@ -9,6 +9,7 @@ from replicas.link.directory import DirectoryKeeper
 from replicas.placement.store import CoordinatorStore
 from spe.errors import OtherConfiguration
 from spe.plan.directory import Directory, Version
+from spe.plan.plan import Plan
 from spe.plan.revision import Revision, revised
 from spe.runtime.env import Env
 
@@ -23,7 +24,8 @@ class DirectoryIssuer(DirectoryKeeper):
       OtherConfiguration: the store holds a revision of another configuration.
     """
 
-    def __init__(self, env: Env, configuration: Directory, me: Identity, store: CoordinatorStore) -> None:
+    def __init__(self, env: Env, plan: Plan, configuration: Directory, me: Identity, store: CoordinatorStore) -> None:
+        self._plan = plan
         self._store = store
         self.later = 0
         super().__init__(env, configuration, me)
@@ -68,8 +70,8 @@ class DirectoryIssuer(DirectoryKeeper):
     async def _issue(self, changed: Directory, after: int) -> None:
         revision = revised(self._configuration, Version(self.me.incarnation, after + 1), changed)
         directory = revision.over(self._configuration)
-        await self._store.keep(revision)
+        await self._store.keep(self._plan.fingerprint, revision)
         self._apply(revision, directory, kept=True)
 
     def _stored(self) -> Revision | None:
-        return self._store.revision()
+        return self._store.revision(self._plan.fingerprint)

@@ -26,7 +26,9 @@ REVISIONS: Final = 100
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
-CREATE TABLE IF NOT EXISTS directories (epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (epoch, number));
+CREATE TABLE IF NOT EXISTS directories (
+    plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
+);
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
@@ -81,30 +83,29 @@ class CoordinatorStore:
         self._database.execute("INSERT INTO epoch VALUES (?)", (epoch,))
         await self.write()
 
-    def revision(self) -> Revision | None:
-        """The newest version of the directory that can be read."""
-        rows = self._database.execute("SELECT revision FROM directories ORDER BY epoch DESC, number DESC")
-        for (data,) in rows.fetchall():
+    def revision(self, plan: str) -> Revision | None:
+        """The newest version of the directory that can be read, for the plan with this fingerprint."""
+        newest_first = "SELECT revision FROM directories WHERE plan = ? ORDER BY epoch DESC, number DESC"
+        for (data,) in self._database.execute(newest_first, (plan,)).fetchall():
             with suppress(ValueError):
                 return Revision.decode(data)
         return None
 
-    async def keep(self, revision: Revision) -> None:
-        """Stores a version of the directory.
+    async def keep(self, plan: str, revision: Revision) -> None:
+        """Stores a version of the directory, for the plan with this fingerprint.
 
         Raises:
           OSError: the disk refuses; it is not stored.
           ValueError: it is too large.
         """
-        row = (*revision.version, revision.encode())
-        self._database.execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?)", row)
-        self._database.execute(
-            "DELETE FROM directories WHERE number <= ? AND epoch <= ?", (revision.version.number - REVISIONS, row[0])
-        )
+        epoch, number = revision.version
+        execute = self._database.execute
+        execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?)", (plan, epoch, number, revision.encode()))
+        execute("DELETE FROM directories WHERE plan = ? AND number <= ?", (plan, number - REVISIONS))
         try:
             await self.write()
         except OSError:
-            self._database.execute("DELETE FROM directories WHERE epoch = ? AND number = ?", row[:2])
+            execute("DELETE FROM directories WHERE plan = ? AND epoch = ? AND number = ?", (plan, epoch, number))
             raise
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:

@@ -13,7 +13,7 @@ import trio
 
 from replicas.connectors import Live
 from replicas.link.connection import Identity
-from replicas.link.directory import DirectoryKeeper
+from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
 from replicas.producer.log_entry import Substream
 from replicas.producer.server import Accepted, Bystander, Injector, Server
@@ -131,7 +131,7 @@ class SourceProcess(Bystander):
         self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
         self.who = self._me.name
         folder = source_folder(stream) if folder is None else folder
-        self._keeper = DirectoryKeeper(env, directory, self._me, folder / "directory")
+        self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
         self._division = Division()

@@ -13,7 +13,7 @@ import trio.testing
 from consistency.checking.counters import Counters
 from consistency.checking.directories import check_directories
 from replicas.link.connection import Identity
-from replicas.link.directory import ASK_AGAIN_US, DirectoryExchange, DirectoryKeeper
+from replicas.link.directory import ASK_AGAIN_US, DirectoryExchange, DirectoryKeeper, revision_file
 from replicas.simulation.disk import SimDisk
 from spe.errors import OtherConfiguration, RemoteProtocolError
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
@@ -25,7 +25,7 @@ from spe.stream.names import NodeId
 from spe.wire.messages import DirectoryAnswer, DirectoryRequest
 from tests.unit.spe.plan.test_revision import FIRST, N2, deployed
 
-PATH = PurePosixPath("nodes", "n1a", "directory")
+PATH = revision_file(PurePosixPath("nodes", "n1a"), deployed().plan)
 
 
 class AtZero:

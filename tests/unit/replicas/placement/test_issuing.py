@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -28,12 +29,16 @@ def begin() -> Iterator[Beginning]:
     """Begins a coordinator's epoch on a disk; what it opened is closed after the test."""
     with ExitStack() as opened:
 
-        def one(disk: SimDisk, epoch: int, configuration: Directory | None = None) -> DirectoryIssuer:
+        def one(
+            disk: SimDisk, epoch: int, configuration: Directory | None = None, *, bucket_us: int | None = None
+        ) -> DirectoryIssuer:
             nothing: Any = None
             env = Env(nothing, nothing, disk, nothing, Random(0), NullTrace())
             store = opened.enter_context(CoordinatorStore(env))
-            configuration = deployed().directory if configuration is None else configuration
-            return DirectoryIssuer(env, configuration, Identity("coordinator", COORDINATOR, epoch), store)
+            plan, directory = deployed()
+            plan = replace(plan, bucket_us=plan.bucket_us if bucket_us is None else bucket_us)
+            configuration = directory if configuration is None else configuration
+            return DirectoryIssuer(env, plan, configuration, Identity("coordinator", COORDINATOR, epoch), store)
 
         yield one
 
@@ -103,3 +108,14 @@ async def test_of_a_damaged_revision_the_one_before_counts_and_only_the_newest_a
     assert damaged != kept
     assert begin(disk.with_file(PATH, damaged), 6).version == Version(5, REVISIONS + 2)
     assert len(kept) < 2 * REVISIONS * len(newest.encode()) + 64_000
+
+
+async def test_another_plan_begins_with_its_configuration(begin: Beginning) -> None:
+    """The query was changed, and the coordinator's folder kept: the partitions of before mean nothing."""
+    disk = SimDisk()
+    await begin(disk, 5).publish(with_n2a)
+    other = deployed().directory.with_role(FIRST, N1, None)
+    changed = begin(disk.restarted(), 6, other, bucket_us=7)
+    assert changed.version == CONFIGURED
+    await changed.publish(with_n2a)
+    assert begin(disk.restarted(), 7).version == Version(5, 1)
