@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from operators import steps
-from operators.aggregate.panes import Panes
+from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import picked, picked_rows, sorted_order
 from operators.ids import IndexArray, Int64Array
 from operators.keys import group_ids
@@ -213,7 +213,7 @@ def _concatenated(chunks: Sequence[tuple[Rows, Int64Array]]) -> Steps[tuple[Rows
     return rows, (yield from picked([numbers for _, numbers in chunks], everything))
 
 
-class WindowTopK(StepwiseOperator):
+class WindowTopK(PaneOperator[_Candidates]):
     """Ranks tuples of the same window; releases them at the window's end − 1.
 
     Groups come in the order in which the first of their released tuples arrived.
@@ -318,21 +318,3 @@ class WindowTopK(StepwiseOperator):
             pane.count = sum(len(rows) for rows, _ in chunks)
         self._panes.load(panes, state["since"], state["released"])
         yield from self._strings.load(state["strings"])
-
-    def counters(self) -> Mapping[str, int]:
-        return self._late.counters()
-
-    def oldest_needed(self) -> int | None:
-        return self._panes.oldest()
-
-    def clear(self, boundary: int) -> None:
-        self._left = None
-        self._reset()
-        self._panes.released = boundary
-
-    def recount(self, counters: Mapping[str, int]) -> None:
-        self._late = Late(**counters)
-
-    def rewind(self, boundary: int) -> bool:
-        self._panes.released = boundary  # no pane had a window that ended since then, or rows would have come out
-        return True

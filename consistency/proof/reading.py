@@ -43,9 +43,8 @@ class CallEntry:
 
 
 @dataclass(frozen=True)
-class FilterEntry:
+class _OneInput:
     input: str
-    where: str
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -53,17 +52,17 @@ class FilterEntry:
 
 
 @dataclass(frozen=True)
-class MapEntry:
+class FilterEntry(_OneInput):
+    where: str
+
+
+@dataclass(frozen=True)
+class MapEntry(_OneInput):
     """``columns``: expression by name; ``keep``: behind the input's attributes; ``skip``: without rows that fail."""
 
-    input: str
     columns: Mapping[str, str]
     keep: bool
     skip: bool = False
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.input,)
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,13 @@ class MergeEntry:
 
 
 @dataclass(frozen=True)
-class AggregateEntry:
+class AggregateEntry(_OneInput):
     """``group_by``: expression by name."""
 
-    input: str
     window: WindowEntry
     group_by: Mapping[str, str]
     calls: Mapping[str, CallEntry]
     skip: bool = False
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.input,)
 
 
 @dataclass(frozen=True)
@@ -110,20 +104,15 @@ class JoinEntry:
 
 
 @dataclass(frozen=True)
-class TopKEntry:
+class TopKEntry(_OneInput):
     """``order_by``: (expression, descending)."""
 
-    input: str
     k: int
     order_by: tuple[tuple[str, bool], ...]
     partition_by: tuple[str, ...]
     window: WindowEntry | None
     with_ties: bool
     rank_as: str | None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.input,)
 
 
 @dataclass(frozen=True)

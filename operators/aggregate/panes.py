@@ -1,11 +1,13 @@
-"""Panes by number, and the windows that end: what windowed operators share besides arithmetic."""
+"""Panes by number, the windows that end, and what operators on panes share besides arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from operators.windows import WindowMath, horizon
+from operators.operator import StepwiseOperator
+from operators.windows import Late, WindowMath, horizon
 from spe.stream.times import BEFORE_TIME
 
 P = TypeVar("P")
@@ -92,3 +94,32 @@ class Panes(Generic[P]):
         gone = [p for p in self._open if math.offset + (p + 1) * math.pane_us <= boundary]
         self._open.difference_update(gone)
         return [self.by_number[p] for p in sorted(gone)]
+
+
+class PaneOperator(StepwiseOperator, Generic[P]):
+    """An operator whose state is panes, and a count of rows that came too late for them."""
+
+    _panes: Panes[P]
+    _late: Late
+
+    @abstractmethod
+    def _reset(self) -> None:
+        """Begins with no pane and no late row."""
+
+    def counters(self) -> Mapping[str, int]:
+        return self._late.counters()
+
+    def oldest_needed(self) -> int | None:
+        return self._panes.oldest()
+
+    def clear(self, boundary: int) -> None:
+        self._left = None
+        self._reset()
+        self._panes.released = boundary
+
+    def recount(self, counters: Mapping[str, int]) -> None:
+        self._late = Late(**counters)
+
+    def rewind(self, boundary: int) -> bool:
+        self._panes.released = boundary  # no pane had a window that ended since then, or rows would have come out
+        return True

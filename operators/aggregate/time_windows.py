@@ -16,11 +16,10 @@ import numpy as np
 from operators import steps
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, forget_texts
-from operators.aggregate.panes import Panes
+from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import chosen, filled, inverse, sorted_order
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
-from operators.operator import StepwiseOperator
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.strings import KeptStrings
@@ -55,7 +54,7 @@ def joined(columns: Sequence[Column]) -> Column:
     return concat_columns(columns)
 
 
-class WindowAggregate(StepwiseOperator):
+class WindowAggregate(PaneOperator[Cells]):
     """One row per window and group, at the window's end − 1, groups in order of first arrival.
 
     Args:
@@ -226,21 +225,3 @@ class WindowAggregate(StepwiseOperator):
         for cells, (_, saved) in zip(panes.values(), state["panes"]):
             yield from cells.load(saved)
         self._compact_at = 2 * self._keys.size + steps.SPARE
-
-    def counters(self) -> Mapping[str, int]:
-        return self._late.counters()
-
-    def oldest_needed(self) -> int | None:
-        return self._panes.oldest()
-
-    def clear(self, boundary: int) -> None:
-        self._left = None
-        self._reset()
-        self._panes.released = boundary
-
-    def recount(self, counters: Mapping[str, int]) -> None:
-        self._late = Late(**counters)
-
-    def rewind(self, boundary: int) -> bool:
-        self._panes.released = boundary  # no pane had a window that ended since then, or rows would have come out
-        return True

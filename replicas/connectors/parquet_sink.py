@@ -21,6 +21,7 @@ from replicas.connectors.sink import CORRECTIONS, SinkCursor, SinkEntry
 from spe.errors import ConfigError, LogCorrupt
 from spe.runtime.disk_trouble import is_full, sync_failed
 from spe.runtime.env import Compute
+from spe.runtime.storage import sync_folder
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -154,7 +155,7 @@ class _ChannelParts:
         self._part: _OpenPart | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._number, self.complete, held = self._find_end()
-        _sync_folder(folder)  # the last session may have ended between a part's name and its sync
+        sync_folder(folder)  # the last session may have ended between a part's name and its sync
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
         self._cursor = SinkCursor(mode, self.complete, held)
         self._take(self._cursor.begin())
@@ -306,7 +307,7 @@ class _OpenPart(io.RawIOBase):
                 os.replace(self._path, path)
             self._named = True
         with self._noticing_failed_sync():
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         os.close(self._file)
 
     @contextmanager
@@ -326,12 +327,3 @@ def _noticing_full() -> Iterator[None]:
         if is_full(error):
             raise DiskFull(error.errno, error.strerror) from error
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is safe when its folder is synced."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

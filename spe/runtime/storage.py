@@ -90,7 +90,7 @@ class DiskStorage:
             self._make_folders(target.parent)
         file = DiskFile(target)
         if new:
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         return file
 
     def exists(self, path: PurePosixPath) -> bool:
@@ -143,7 +143,7 @@ class DiskStorage:
         if not folder.exists():
             self._make_folders(folder.parent)
             folder.mkdir(_FOLDER_MODE, exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     def _replace(self, target: Path, data: bytes | bytearray | memoryview) -> None:
         self._make_folders(target.parent)
@@ -157,7 +157,7 @@ class DiskStorage:
         except OSError:
             aside.unlink(missing_ok=True)  # give the space back: the disk may be full
             raise
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
 
 def _private(path: str, flags: int) -> int:
@@ -169,7 +169,8 @@ def in_folder(folder: Path) -> tuple[DiskStorage, PurePosixPath]:
     return DiskStorage(folder), PurePosixPath()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """A rename is safe when its folder is synced."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
