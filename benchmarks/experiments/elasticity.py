@@ -3,7 +3,7 @@
 The balancer moves groups as the load of four operators grows.  A group has one checkpoint, taken every 10 s.  Where it
 lies when load begins to grow is what differs; a move leaves a checkpoint with the old owner, as in the paper.
 
-Latency is that of the paper's model (NUMBERS of its table 3): *direct* stops a group while its state is sent; *CPA*
+Latency is that of the paper's model (its table 3): *direct* stops a group while its state is sent; *CPA*
 while the input since the checkpoint is sent and taken in again; *CPAL* for a message.  Ours takes the state from where
 it is, and both replicas run meanwhile: each move pauses a consumer for one switch.
 """
