@@ -170,7 +170,8 @@ class DirectoryExchange:
         #: What the peer knows that we have; None: what our greeting said, or something older.
         self._told: Version | None = None
         self._asks = asks
-        self._asked_at: int | None = None
+        #: When we asked last, and for which version.
+        self._asked = (0, CONFIGURED)
 
     def due(self, now: int) -> DirectoryRequest | None:
         """What to send with a heartbeat, or its answer; nothing while the versions agree."""
@@ -179,12 +180,12 @@ class DirectoryExchange:
             self._told = mine
             return None
         ask = self._asks and self._keeper.wants(self._theirs)
-        ask = ask and (self._asked_at is None or now - self._asked_at >= ASK_AGAIN_US)
+        ask = ask and (self._asked[1] != self._theirs or now - self._asked[0] >= ASK_AGAIN_US)
         if mine == self._told and not ask:
             return None
         self._told = mine
         if ask:
-            self._asked_at = now
+            self._asked = now, self._theirs
         return DirectoryRequest(*mine)
 
     def requested(self, message: DirectoryRequest) -> DirectoryAnswer | None:

@@ -16,11 +16,9 @@ class CheckpointTask:
         self._hosting = hosting
         self._snapshots = snapshots
 
-    async def run(self, partition: PartitionId) -> None:
+    async def run(self, partition: PartitionId, every_us: int) -> None:
         """Until there is no replica any more."""
         hosting, id = self._hosting, ReplicaId(*partition, self._hosting.node)
-        every_us = hosting.directory.disk_us(id)
-        assert every_us is not None
         store, trace = hosting.store(id), hosting.env.trace
         last, trouble = hosting.now(), ""
         while True:

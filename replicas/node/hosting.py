@@ -78,7 +78,10 @@ class Hosting:
 
     def host(self, id: ReplicaId) -> ReplicaHost:
         """Makes a replica in place of the one that may be there.  Raises OperatorFailed, with nothing changed."""
-        return self.place(self.make(id))
+        made = self.make(id)
+        if (before := self.running.get(id.of)) is not None:
+            made.replica.recovery.stores(before.replica.recovery.stores_every_us)
+        return self.place(made)
 
     def make(self, id: ReplicaId) -> ReplicaHost:
         """A replica, empty and RECOVERING.  Raises OperatorFailed where an operator cannot be made."""

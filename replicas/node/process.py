@@ -28,7 +28,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.status import NodeStatus
-from spe.stream.ids import Channel, PartitionId, ReplicaId
+from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.strings import StringPool
 from spe.wire.messages import (
@@ -154,8 +154,9 @@ class NodeProcess:
             nursery.start_soon(self._recovery.run, partition)
             if (rejected := self.hosting.rejected(partition)) is not None:
                 nursery.start_soon(rejected.run)
-            if self.hosting.directory.disk_us(ReplicaId(*partition, self._node)) is not None:
-                nursery.start_soon(self._checkpoints.run, partition)
+            host = self.hosting.running.get(partition)
+            if host is not None and host.replica.recovery.stores_every_us is not None:
+                nursery.start_soon(self._checkpoints.run, partition, host.replica.recovery.stores_every_us)
 
     async def _stand_by(self, partition: PartitionId) -> None:
         hosting = self.hosting

@@ -39,6 +39,7 @@ class ReplicaRecovery:
     Attributes:
       stored: our newest checkpoint on disk, while it may still be needed (A3).
       replays: it begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
+      stores_every_us: interval of its checkpoints on disk (A8), for as long as it runs; None: it writes none.
       partners_are_known: whoever is not heard now has not been for long: we stood by, and listened (H3).
     """
 
@@ -57,14 +58,20 @@ class ReplicaRecovery:
         self.partners_are_known = False
         self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self._node.x_us)
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
-        self._durable = None if directory.disk_us(id) is None else [0 for _ in inputs.inputs]
-        self._newest = self._durable
+        self._durable: list[int] | None = None
+        self._newest: list[int] | None = None
+        self.stores(directory.disk_us(id))
 
     def redirect(self, directory: Directory) -> None:
         """Others stand by for the partition."""
         standbys = directory.standbys.get(self._id.of)
         self.standbys: Sequence[NodeId] = () if standbys is None else standbys.nodes
         self._backs = self._id.node in self.standbys
+
+    def stores(self, every_us: int | None) -> None:
+        """How often it writes checkpoints: one that takes another's place as that did, whose tasks are its own now."""
+        self.stores_every_us = every_us
+        self._durable = self._newest = None if every_us is None else [0 for _ in self._inputs.inputs]
 
     def validate(self) -> None:
         """Asserts what holds between two events."""

@@ -46,7 +46,7 @@ class RecoveryTask:
         host = self._hosting.running.get(partition)
         if host is None or host.replica.recovery.replays:
             return
-        if self._hosting.directory.disk_us(host.replica.id) is not None:
+        if host.replica.recovery.stores_every_us is not None:
             host.replica.recovery.stored = await self._hosting.store(host.replica.id).newest()
 
     async def _install(self, host: ReplicaHost) -> None:

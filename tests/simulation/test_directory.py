@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
+import pytest
 import trio
 
+from consistency.checking.completeness import check_completeness
+from consistency.checking.counters import Counters
+from consistency.checking.directories import check_directories
+from consistency.checking.feeds import check_feeds
+from consistency.checking.permanence import check_permanence
+from consistency.checking.switching import check_switching
 from replicas.link.connection import Identity, dial
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.simulate import is_quiet
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Directory, Role, Version
+from spe.plan.revision import revised
 from spe.stream.history import DirectoryApplied, Received
-from spe.stream.ids import PartitionId
+from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId
 from spe.wire.messages import DirectoryAnswer
 from tests.simulation.test_buffers import longer
@@ -194,3 +206,105 @@ def test_a_standby_that_gets_the_active_role_runs() -> None:
         cluster.restart("n2a")
 
     assert tentative(play(plan, directory, script, judged=changed)) == 0
+
+
+def test_a_replica_made_again_after_a_change_of_role_writes_checkpoints_as_the_one_before() -> None:
+    """Its tasks are those of the one before it; acknowledgements must not wait for checkpoints that nobody writes."""
+    plan, directory = two_units()
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        await publish(cluster, lambda d: d.with_role(SECOND, N2B, Role.ACTIVE))
+        await until(lambda: runs(cluster, "u2/0@n2b"))
+        node, epoch = cluster.nodes["n2b"], versions(cluster)[COORDINATOR].epoch
+        assert directory.disk_us(ReplicaId(*SECOND, N2B)) is not None, "as a standby it would write some"
+        await node._keeper.take(revised(directory, Version(epoch, 50), directory))
+        made = node.hosting.host(ReplicaId(*SECOND, N2B))
+        assert made.replica.recovery.stores_every_us is None
+        await until(lambda: gone(cluster, "u2/0@n2b"))
+
+    play(plan, directory, script)
+
+
+class Changes:
+    """Random changes of roles, deaths, power failures and cuts.
+
+    Roles are given at any time, and taken only where another active replica is STABLE; so do processes die.
+    """
+
+    def __init__(self, cluster: FaultyCluster, seed: int) -> None:
+        self._cluster = cluster
+        self._random = Random(seed)
+        self._down: set[str] = set()
+
+    async def play(self, until_s: float) -> None:
+        while trio.current_time() < until_s:
+            await trio.sleep(self._random.uniform(0.05, 1.2))
+            step = self._random.choices([self._change, self._die_or_return, self._cut, self._heal], [11, 6, 2, 1])[0]
+            await step()
+        self._cluster.heal()
+        for host in sorted(self._down | self._cluster.ended_alone):
+            self._cluster.restart(host)
+
+    async def _change(self) -> None:
+        coordinator = self._cluster.coordinator
+        partition = self._random.choice([FIRST, SECOND])
+        node = NodeId(f"n{partition.unit[1]}{self._random.choice('abc')}")
+        role = self._random.choice([Role.ACTIVE, Role.ACTIVE, Role.STANDBY, None])
+        if coordinator is None or COORDINATOR in self._down or not coordinator.incarnation:
+            return
+        if role is Role.ACTIVE or self._replaceable(partition, node):
+            await coordinator.directories.publish(lambda d: d.with_role(partition, node, role))
+
+    async def _die_or_return(self) -> None:
+        cluster = self._cluster
+        host = self._random.choice([*cluster.directory.nodes, COORDINATOR, COORDINATOR, "source:a", "source:b"])
+        if host in self._down:
+            self._down.remove(host)
+            cluster.restart(host)
+        elif not host.startswith("n") or self._replaceable(FIRST if host.startswith("n1") else SECOND, NodeId(host)):
+            self._down.add(host)
+            cluster.kill(host, power=self._random.random() < 0.5)
+
+    async def _cut(self) -> None:
+        cluster = self._cluster
+        host = self._random.choice([*cluster.directory.nodes, COORDINATOR, "source:a", "source:b", "client:c"])
+        cluster.cut(host, "*")
+
+    async def _heal(self) -> None:
+        self._cluster.heal()
+
+    def _replaceable(self, partition: PartitionId, node: NodeId) -> bool:
+        coordinator = self._cluster.coordinator
+        assert coordinator is not None
+        others = set(coordinator.directories.current.placement[partition]) - {node, *self._down}
+        return any(runs(self._cluster, f"{partition}@{other}") for other in others)
+
+
+@pytest.mark.parametrize("seed", [4, 7, 10])
+def test_random_changes_lose_no_tuple(seed: int) -> None:
+    """All processes end with one version; versions never go back; the client has the whole stable stream."""
+    plan, directory = with_standbys(*longer(*make_plan(2, replicas=3), 25))
+
+    async def main() -> None:
+        async with FaultyCluster(plan, directory, seed=seed) as cluster:
+            with cluster.explain():
+                await cluster.start()
+                await trio.sleep(1.5)
+                await Changes(cluster, seed).play(22)
+                await until(lambda: is_quiet(cluster) and len(set(versions(cluster).values())) == 1, within_s=60)
+                reference = cluster.reference()
+                assert cluster.coordinator is not None
+                last = cluster.coordinator.directories.current
+                assert last.version.number > 1
+                found = [
+                    *check_directories(cluster.history, Counters()),
+                    *check_permanence(cluster.history, Counters()),
+                    *check_feeds(cluster.history, plan, Counters()),
+                    *check_switching(cluster.history, plan, reference, Counters()),
+                    *check_completeness(cluster.history, plan, last, reference, Counters()),
+                ]
+                assert found == []
+
+    with seeded_scheduling(seed):
+        trio.run(main, clock=JumpClock(120.0))
