@@ -18,7 +18,7 @@ from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import Situations, cuts_among
-from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, lists_of_all_sizes, make
+from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, lists_of_all_sizes, make, require_exercised
 
 SIDE = Schema.of(ts="timestamp", key="string", other="int64", value="int64")
 NOTHING = (None,) * len(SIDE)
@@ -132,10 +132,7 @@ def test_interval_joins_equal_the_reference_for_any_cuts() -> None:
 def demand_small_steps(check: Callable[[], None]) -> None:
     EXERCISED.clear()
     check()
-    assert EXERCISED["pauses"] > 100
-    assert EXERCISED["slices released in pieces"] > 1
-    assert EXERCISED["texts forgotten"] > 10
-    assert EXERCISED["dictionaries begun"] > 10
+    require_exercised({"pauses": 101, "slices released in pieces": 2, "texts forgotten": 11, "dictionaries begun": 11})
 
 
 def meets(left: list[Tuple], right: list[Tuple], out: list[Tuple], cuts: list[Cut]) -> dict[str, object]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from operators import steps, texts
@@ -39,6 +40,13 @@ Cut = tuple[int, bool]
 
 #: How often what runs of many portions have and others have not came up: tests that need it demand it.
 EXERCISED: Counter[str] = Counter()
+
+
+def require_exercised(least: Mapping[str, int]) -> None:
+    """Fails where the examples are the same each time and something came up too seldom, as :class:`Situations` does."""
+    if settings().derandomize:
+        rare = {name: EXERCISED[name] for name, count in least.items() if EXERCISED[name] < count}
+        assert not rare, f"too rare: {rare}"
 
 
 def lists_of_all_sizes(elements: st.SearchStrategy[T], most: int) -> st.SearchStrategy[list[T]]:
