@@ -21,6 +21,7 @@ import trio
 
 from replicas.client.client import Client, open_client
 from replicas.link.connection import Connection, Identity
+from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
 from replicas.node.process import NodeProcess
@@ -275,7 +276,8 @@ class Feeder(Bystander, Server):
     """The service of one stream, and its server: the hello, heartbeats and the subscription are the real ones."""
 
     def __init__(self, env: Env, plan: Plan, directory: Directory, stream: StreamId, *, several: bool = False) -> None:
-        Server.__init__(self, env, plan, directory, Identity("source", f"source:{stream}", 1), self)
+        keeper = DirectoryKeeper(env, directory, Identity("source", f"source:{stream}", 1))
+        Server.__init__(self, env, plan, keeper, self)
         self.stream = stream
         self.feed = _Feed(several)
         self.schema = plan.sources[stream].schema
