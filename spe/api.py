@@ -229,6 +229,7 @@ class Environment:
         policy: str | Mapping[str, str] | None = None,
         reconcile: str | None = None,
         checkpoint: Mapping[str, str | bool] | None = None,
+        spare: bool | None = None,
     ) -> Environment:
         """A process that hosts replicas."""
         self._nodes[name] = _given(
@@ -238,6 +239,7 @@ class Environment:
             policy=_plain(policy),
             reconcile=reconcile,
             checkpoint=_plain(checkpoint),
+            spare=spare,
         )
         self._written("nodes", name)
         return self

@@ -396,17 +396,48 @@ class ActivationStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveStatus:
+    """A partition that moves, or has moved, from one node to another.
+
+    Attributes:
+      number: of the order.
+      partition: its name.
+      source: the node that it leaves.
+      target: the node that it moves to.
+      role: what the source is to it, and the target becomes: `active` or `standby`.
+      reason: who wanted it.
+      phase: `wait`, `join`, `install`, `follow`, `leave`, then `done` or `dropped`.
+      why: what it waits for, or why it was dropped; empty while it goes on.
+      began_us: when it entered each phase, microseconds of wall time.
+      predicted_us: how long it was expected to take; null where nothing is known.
+    """
+
+    number: Integer
+    partition: Text
+    source: Text
+    target: Text
+    role: Text
+    reason: Text
+    phase: Text
+    why: Text
+    began_us: Mapping[Text, Integer]
+    predicted_us: Integer | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus(_Process):
     """The coordinator.
 
     Attributes:
       partitions: that have standbys.
       activation: of standbys by plan.
+      moves: the newest, in the order in which they were ordered.
     """
 
     kind: Literal["coordinator"] = "coordinator"
     partitions: Many[PartitionStatus]
     activation: ActivationStatus
+    moves: Many[MoveStatus] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

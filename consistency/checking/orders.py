@@ -44,7 +44,7 @@ class _Obeyed:
 def check_orders(run: CheckedRun) -> Iterator[Finding]:
     """See the module."""
     history, static, plan, directory, bounds, counters = run
-    if not directory.standbys:
+    if not directory.coordinated:
         return
     checker = _Checker(static, plan, directory, bounds)
     for event in history:
@@ -56,6 +56,8 @@ def check_orders(run: CheckedRun) -> Iterator[Finding]:
                 checker.progress.setdefault((consumer, channel), []).append((at_us, upto))
             case Opened(at_us, consumer, channel, _, _, _, position):
                 checker.progress.setdefault((consumer, channel), []).append((at_us, position))
+            case Note(name="move"):
+                checker.moves(event)
             case Note(name="actives_chosen"):
                 checker.chosen.append(event.text)
             case Note(at_us, host, "coordinator_began", text):
@@ -74,10 +76,14 @@ def check_orders(run: CheckedRun) -> Iterator[Finding]:
 
 def _obeyed(note: Note) -> _Obeyed | None:
     """The order in a note; None if it was refused."""
-    fields = dict(word.partition("=")[::2] for word in note.text.split(" "))
+    fields = _fields(note)
     if fields["refused"]:
         return None
     return _Obeyed(note.at_us, note.host, fields["verb"], fields["replica"], int(fields["epoch"]))
+
+
+def _fields(note: Note) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in note.text.split(" "))
 
 
 class _Checker:
@@ -88,6 +94,7 @@ class _Checker:
     forgotten: somebody's place in a log was given up, or a disk may have lost all that it held.
     calm: nothing has failed yet.
     begun: when each standby was told first to run.
+    targets: standbys to which a partition moves.
     latest: epoch of the coordinator that began last.
     progress: of each consumer and channel, when it had come to which id.
     """
@@ -106,11 +113,19 @@ class _Checker:
         self.forgotten = not has_room(plan)
         self.calm = True
         self.begun: dict[str, int] = {}
+        self.targets: set[str] = set()
         self.latest = 0
         self.progress: dict[tuple[str, Channel], list[tuple[int, int]]] = {}
         timing = plan.timing
         #: A process that has been away for so long is not waited for.
         self._patience_us = 4 * max(timing.request_us, timing.connect_us)
+
+    def moves(self, note: Note) -> None:
+        move = _fields(note)
+        if move["phase"] in ("done", "dropped"):
+            self.targets.discard(move["target"])
+        else:
+            self.targets.add(move["target"])
 
     def begins(self, at_us: int, host: str, epoch: int) -> Iterator[Finding]:
         before, self.latest = self.latest, epoch
@@ -143,7 +158,7 @@ class _Checker:
         recovering = world.recovering
         for other, at_us in self.begun.items():
             begins = other in recovering and order.at_us - at_us < self._patience_us
-            if self.calm and other != order.replica and begins:
+            if self.calm and other != order.replica and begins and not {other, order.replica} & self.targets:
                 what = f"it begins, though {other} was told to at {at_us / 1e6:.3f} s and does not serve yet"
                 yield Finding("H7", "one active begins at a time", order.at_us, order.replica, what)
 

@@ -10,20 +10,20 @@ There, and wherever something comes of each input,
 
 * it serves within *settle* + X once it has what its producers have, for then it had a state.
 
-Standbys are left out: whether one stands by or begins to run, its state does not tell; ``restored.py`` asks for these.
+Standbys are left out, and whoever stands by for a while in the place of another; ``restored.py`` asks for standbys.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from consistency.checking.bounds import Bounds, delay_us, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
+from consistency.checking.schedule import FaultInterval, Paths, Reach, World, begun_by_moves, hosts_behind
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
@@ -46,9 +46,10 @@ def check_recovering(run: CheckedRun) -> Iterator[Finding]:
     """
     history, static, plan, directory, bounds, counters = run
     paths: dict[World, Paths] = {}
+    idle = _idle(history)
     places = [_Place(plan, directory, of, node) for of, nodes in directory.placement.items() for node in nodes]
-    begins = [s for place in places for s in _stretches(place, static, paths, place.can_recover, counters)]
-    goes_on = [s for place in places for s in _stretches(place, static, paths, place.can_catch_up)]
+    begins = [s for place in places for s in _stretches(place, static, paths, idle, place.can_recover, counters)]
+    goes_on = [s for place in places for s in _stretches(place, static, paths, idle, place.can_catch_up)]
     begins, goes_on = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on))
     if not goes_on:
         return
@@ -125,12 +126,14 @@ def _stretches(
     place: _Place,
     static: Sequence[FaultInterval],
     paths: dict[World, Paths],
+    idle: Mapping[str, Sequence[tuple[int, int]]],
     gets_on: Callable[[World, Paths], bool],
     counters: Counters | None = None,
 ) -> Iterator[_Stretch]:
-    stretch = _Stretch(place)
+    stretch, stands_by = _Stretch(place), idle.get(place.name, ())
     for one in static:
         recovers = place.name in one.world.recovering and place.node not in one.world.down
+        recovers = recovers and not any(one.from_us < to_us and from_us < one.to_us for from_us, to_us in stands_by)
         if recovers and counters is not None:
             counters.add("recovering_us", one.to_us - one.from_us)
         known = paths.setdefault(one.world, Paths(place.plan, place.directory, one.world)) if recovers else None
@@ -147,6 +150,21 @@ def _stretches(
             stretch.parts.append((one.from_us, one.to_us, one.world))
     if stretch.parts:
         yield stretch
+
+
+def _idle(history: History) -> dict[str, list[tuple[int, int]]]:
+    """When each replica stood by, or had no role, (from, to)."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    since = dict.fromkeys(begun_by_moves(history), 0)
+    for event in history:
+        if isinstance(event, StateChanged):
+            if (from_us := since.pop(event.replica, None)) is not None:
+                found.setdefault(event.replica, []).append((from_us, event.at_us))
+            if not event.runs:
+                since[event.replica] = event.at_us
+    for replica, from_us in since.items():
+        found.setdefault(replica, []).append((from_us, history.end_us + 1))
+    return found
 
 
 def _seen(place: _Place, world: World) -> World:

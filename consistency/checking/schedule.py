@@ -8,7 +8,7 @@ the moment when it left RECOVERING (that it does is for P3 and the quiet at the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
@@ -18,7 +18,16 @@ from consistency.checking.apart import apart
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
-from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, StateChanged
+from spe.stream.history import (
+    DirectoryApplied,
+    Event,
+    FaultBegan,
+    FaultEnded,
+    History,
+    ProcessDown,
+    ProcessUp,
+    StateChanged,
+)
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState
 
@@ -145,7 +154,7 @@ class FaultInterval:
 
 def intervals(history: History, plan: Plan, directory: Directory) -> list[FaultInterval]:
     """The whole run, last event included, cut where the world changes, or sources come to be apart."""
-    sweep = _Sweep()
+    sweep = _Sweep(begun_by_moves(history))
     found: list[FaultInterval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
     for event in merge(history, apart(history, plan, directory), key=attrgetter("at_us")):
@@ -161,6 +170,21 @@ def intervals(history: History, plan: Plan, directory: Directory) -> list[FaultI
     return [*found, FaultInterval(since, history.end_us + 1, world, shaken)]
 
 
+def begun_by_moves(history: History) -> set[str]:
+    """Replicas that a change of the directory brought to their nodes: until then they serve nobody."""
+    known: set[str] = set()
+    found: set[str] = set()
+    changed = False
+    for event in history:
+        if isinstance(event, DirectoryApplied):
+            changed |= event.number > 0
+        elif isinstance(event, StateChanged) and event.replica not in known:
+            known.add(event.replica)
+            if changed:
+                found.add(event.replica)
+    return found
+
+
 def _befallen(event: Event) -> frozenset[str]:
     if isinstance(event, FaultBegan) and effect_of(event) not in (Effect.LATE, Effect.BUSY):
         return frozenset(event.hosts) | {end for link in event.links for end in link}
@@ -170,10 +194,10 @@ def _befallen(event: Event) -> frozenset[str]:
 class _Sweep:
     """Follows the events that change the world."""
 
-    def __init__(self) -> None:
+    def __init__(self, recovering: Iterable[str]) -> None:
         self._stopped: set[str] = set()
         self._faults: dict[int, FaultBegan] = {}
-        self._recovering: set[str] = set()
+        self._recovering = set(recovering)
 
     def take(self, event: Event) -> bool:
         """Takes an event; True if the world may have changed."""

@@ -127,6 +127,7 @@ class Upstream:
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
         self._control: dict[str, Connection] = {}
+        self._exchanges: dict[str, DirectoryExchange] = {}
         #: (owner, channel, producer) where the producer does not continue what the owner has read (S6).
         self._refused: set[tuple[str, Channel, str]] = set()
         #: Address of each process that is asked for heartbeats, and what ends that.
@@ -186,6 +187,10 @@ class Upstream:
         with suppress(LinkBroken):  # the connection's own task finds out as well
             await connection.send(message)
 
+    def versions(self) -> dict[str, Version]:
+        """The directory's version by which each process goes, as far as we have heard."""
+        return {peer: exchange.theirs for peer, exchange in self._exchanges.items()}
+
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
         for owner in list(self._owners.values()):
@@ -204,6 +209,7 @@ class Upstream:
             connection, welcome = await self._reach(peer, address)
             self._control[peer] = connection
             exchange = DirectoryExchange(self._keeper, Version(welcome.epoch, welcome.number))
+            self._exchanges[peer] = exchange
             if lost:
                 self._env.trace.event("peer_reached", peer=peer)
             lost = True

@@ -78,7 +78,7 @@ def dials(plan: Plan, directory: Directory) -> dict[str, list[str]]:
             for of in directory.placement:
                 if stream in plan.unit[of.unit].outputs:
                     found[f"client:{client.name}"] |= {str(n) for n in directory.hosts(of)}
-    if directory.standbys:
+    if directory.coordinated:
         found[COORDINATOR] |= {name for name in found if not name.startswith("client:")}
     return {name: sorted(peers - {name}) for name, peers in found.items()}
 

@@ -249,7 +249,7 @@ def processes_of(directory: Directory) -> list[str]:
         *(f"source:{s}" for s in directory.sources),
         *(f"client:{c}" for c in directory.clients),
     ]
-    return [*named, COORDINATOR] if directory.standbys else named
+    return [*named, COORDINATOR] if directory.coordinated else named
 
 
 def load_faults(path: FilePath, directory: Directory) -> list[Fault]:

@@ -162,11 +162,14 @@ class DirectoryExchange:
       keeper: ours.
       theirs: version that the peer named when it greeted us.
       asks: whether we may ask this peer.
+
+    Attributes:
+      theirs: what the peer goes by, as far as it has said.
     """
 
     def __init__(self, keeper: DirectoryKeeper, theirs: Version, *, asks: bool = True) -> None:
         self._keeper = keeper
-        self._theirs = theirs
+        self.theirs = theirs
         #: What the peer knows that we have; None: what our greeting said, or something older.
         self._told: Version | None = None
         self._asks = asks
@@ -174,24 +177,23 @@ class DirectoryExchange:
         self._asked = (0, CONFIGURED)
 
     def due(self, now: int) -> DirectoryRequest | None:
-        """What to send with a heartbeat, or its answer; nothing while the versions agree."""
+        """What to send with a heartbeat, or its answer: nothing while both know that their versions agree."""
         mine = self._keeper.version
-        if mine == self._theirs:
-            self._told = mine
+        if self._told is None and mine == self.theirs == CONFIGURED:
             return None
-        ask = self._asks and self._keeper.wants(self._theirs)
-        ask = ask and (self._asked[1] != self._theirs or now - self._asked[0] >= ASK_AGAIN_US)
+        ask = mine != self.theirs and self._asks and self._keeper.wants(self.theirs)
+        ask = ask and (self._asked[1] != self.theirs or now - self._asked[0] >= ASK_AGAIN_US)
         if mine == self._told and not ask:
             return None
         self._told = mine
         if ask:
-            self._asked = now, self._theirs
+            self._asked = now, self.theirs
         return DirectoryRequest(*mine)
 
     def requested(self, message: DirectoryRequest) -> DirectoryAnswer | None:
-        """The peer names its version; ours, if it is newer."""
-        self._theirs = Version(message.epoch, message.number)
+        """The peer names its version; ours, if it is newer.  A client's is not for others: it says nothing."""
+        self.theirs = Version(message.epoch, message.number)
         revision = self._keeper.revision
-        if revision is None or revision.version <= self._theirs:
+        if revision is None or revision.version <= self.theirs or self._keeper.me.role == "client":
             return None
         return DirectoryAnswer(revision.encode())

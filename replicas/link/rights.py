@@ -15,7 +15,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.stream.history import host_of
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, UnitId
+from spe.stream.names import UnitId
 from spe.wire.fields import Role
 from spe.wire.messages import (
     Announced,
@@ -27,6 +27,8 @@ from spe.wire.messages import (
     Inject,
     InjectAnswer,
     Message,
+    MoveAnswer,
+    MoveOrder,
     NotReady,
     Order,
     OrderAnswer,
@@ -65,6 +67,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         DirectoryAnswer: frozenset(("node", "coordinator")),
         StatusRequest: frozenset(("control",)),
         Inject: frozenset(("control",)),
+        MoveOrder: frozenset(("control",)),
         # Answers and elements go the other way only.
         Welcome: _NOBODY,
         Refused: _NOBODY,
@@ -80,6 +83,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         SnapshotRefused: _NOBODY,
         Status: _NOBODY,
         InjectAnswer: _NOBODY,
+        MoveAnswer: _NOBODY,
         OrderAnswer: _NOBODY,
     }
 )
@@ -113,19 +117,19 @@ def check_right(directory: Directory, role: Role, name: str, message: Message) -
             others = [] if host_of(consumer) == name else [consumer]
         case Heartbeat(acks=acks):
             others = [ack.consumer for ack in acks if host_of(ack.consumer) != name]
-        case PartnerRequest(unit, partition, asker):
+        case PartnerRequest(asker=asker):
             others = [asker] if asker != name else []
-            _check_host(directory, unit, partition, name, kind)
-        case SnapshotRequest(unit, partition):
-            others = []
-            _check_host(directory, unit, partition, name, kind)
         case _:
             others = []
     if others:
         raise RemoteProtocolError(f"{kind} of {name} in the name of {others[0]}")
 
 
-def _check_host(directory: Directory, unit: str, partition: int, name: str, kind: str) -> None:
+def no_host(directory: Directory, unit: str, partition: int, name: str) -> str:
+    """Why a node is not served as a replica of a partition; "" where it is.
+
+    This is no misuse: it may go by another version of the directory than we do.
+    """
     of = PartitionId(UnitId(unit), partition)
-    if of not in directory.placement or NodeId(name) not in directory.hosts(of):
-        raise RemoteProtocolError(f"{kind}: {name} is no replica of {of}")
+    hosts = directory.hosts(of) if of in directory.roles else ()
+    return "" if name in hosts else f"{name} has no role for {of} in version {directory.version} of the directory"

@@ -136,9 +136,12 @@ class Hosting:
         """Holds checkpoints, in place of the replica that may be there (H4)."""
         self.put_away(id.of)
         standby = self.standbys[id.of] = Standby(self.plan, self.directory, id, self.now())
-        if self.env.history is not None:
-            self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False))
+        self._told_to_stop(id)
         return standby
+
+    def _told_to_stop(self, id: ReplicaId) -> None:
+        if self.env.history is not None:
+            self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False, runs=False))
 
     def leave(self, partition: PartitionId) -> None:
         """Hosts a partition no more, in any way."""
@@ -147,6 +150,7 @@ class Hosting:
         if partition in self.running:
             self.put_away(partition)
             self.told(ReplicaId(*partition, self.node), NodeState.RECOVERING, False)
+        self._told_to_stop(ReplicaId(*partition, self.node))
         if (scope := self._scopes.pop(partition, None)) is not None:
             scope.cancel()
 

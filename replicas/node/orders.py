@@ -51,8 +51,8 @@ class OrderFollower:
         if message.verb == "install" and id.of in hosting.standbys:
             self._install(id)
         elif message.verb == "retire" and id.of in hosting.running:
-            self.stand_by(id)
             hosting.told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
+            self.stand_by(id)
         elif message.verb == "replay":
             if id.of not in hosting.running:
                 return f"{hosting.node} does not run {id.of}"

@@ -23,7 +23,7 @@ from replicas.node.snapshots import Snapshots
 from replicas.node.work_task import WorkTask
 from replicas.producer.server import Accepted, Injector, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
-from spe.plan.directory import Directory
+from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -37,7 +37,10 @@ from spe.wire.messages import (
     Announcement,
     Heartbeat,
     HeartbeatAnswer,
+    Held,
     Message,
+    MoveAnswer,
+    MoveOrder,
     NotReady,
     Order,
     OrderAnswer,
@@ -232,7 +235,9 @@ class NodeProcess:
             if host is not None and host.replica.serving.acknowledged(ack, message.incarnation, message.period_us, now):
                 host.work.wake()
         outputs = [o for host in self.hosting.running.values() for o in host.replica.output_status(now)]
-        return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
+        standbys = self.hosting.standbys.items() if peer == COORDINATOR else ()
+        held = [Held(id.unit, id.partition, standby.checkpoints) for id, standby in standbys]
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held)
 
     def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
         now = self.hosting.now()
@@ -264,6 +269,9 @@ class NodeProcess:
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
         return self._orders.order(peer, message)
+
+    async def move(self, message: MoveOrder) -> MoveAnswer:
+        return MoveAnswer(1, 0, f"{self._node} is not the coordinator, which moves partitions")
 
     def status(self) -> NodeStatus:
         spill = self.hosting.spill

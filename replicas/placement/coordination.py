@@ -10,7 +10,7 @@ asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,6 +44,7 @@ class _Partition:
       running: state of each replica that answers, by node.
       unserved_since: since when nobody serves it; None: somebody does.
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
+      coming: the same because the partition moves there.
       frontier: stable frontier of each, microseconds of tuple time.
       mark: how far those that helped out were when all seemed well; None: not all is.
       lacking_since: of those that run and can go on from nothing that is left: since when.
@@ -55,6 +56,7 @@ class _Partition:
     unserved_since: int | None
     running: dict[NodeId, NodeState] = field(default_factory=dict)
     wanted: set[NodeId] = field(default_factory=set)
+    coming: set[NodeId] = field(default_factory=set)
     frontier: dict[NodeId, int] = field(default_factory=dict)
     mark: int | None = None
     lacking_since: dict[NodeId, int] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class Coordination:
         self._partitions = {id: known.get(id) or _Partition(now + self._recovery_us) for id in directory.standbys}
         for id, one in self._partitions.items():
             one.wanted.intersection_update(directory.standbys[id].nodes)
+            one.coming.intersection_update(directory.standbys[id].nodes)
             for node in set(one.running).difference(directory.hosts(id)):
                 self._runs(one, node, None, now)
 
@@ -154,6 +157,12 @@ class Coordination:
         one.wanted, one.wanted_at = set(standbys), now
         assert one.wanted <= set(self._directory.standbys[partition].nodes), "H7: actives are standbys of the partition"
 
+    def bring(self, coming: Mapping[PartitionId, Collection[NodeId]]) -> None:
+        """From now on these standbys, and no others, run because a partition moves there."""
+        for id, one in self._partitions.items():
+            one.coming = set(coming.get(id, ()))
+            assert one.coming <= set(self._directory.standbys[id].nodes), "M2: a target is a standby until it follows"
+
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
 
@@ -175,14 +184,20 @@ class Coordination:
 
     # --- orders ---
 
-    def decide(self, now: int) -> list[Decision]:
-        """The orders to give now; call it at every heartbeat."""
+    def decide(self, now: int, behind: Collection[NodeId] = ()) -> list[Decision]:
+        """The orders to give now; call it at every heartbeat.
+
+        Args:
+          behind: nodes that go by an older directory; they would not follow what the newer one allows.
+        """
         assert self._alive <= self._heard, "H5: who answers was heard"
         found = []
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):
                 # What is upstream of several partitions begins anew once for all of them.
                 asked_at = self._replays_at if decision.verb == "replay" else one.asked_at
+                if decision.verb == "retire" and decision.replica.node in behind:
+                    continue
                 if now - asked_at.get(decision, now - self._repeat_us) >= self._repeat_us:
                     asked_at[decision] = now
                     found.append(decision)
@@ -190,12 +205,13 @@ class Coordination:
 
     def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
         standbys = self._directory.standbys[id].nodes
-        missing = [n for n in standbys if n in one.wanted and n in self._alive and n not in one.running]
+        wanted = one.wanted | one.coming
+        missing = [n for n in standbys if n in wanted and n in self._alive and n not in one.running]
         if missing and one.unserved_since is None:  # otherwise two might begin, or one from less
             return [Decision("install", ReplicaId(*id, n)) for n in missing]
         if one.unserved_since is not None:
             return self._restore(id, one, one.unserved_since, now)
-        meant = {*self._directory.placement[id], *one.wanted}
+        meant = {*self._directory.placement[id], *wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]
         steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
         if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):

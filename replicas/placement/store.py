@@ -1,4 +1,4 @@
-"""What a coordinator keeps on disk: its epoch, its directories, and which standbys it wants to run.  A SQLite file.
+"""What a coordinator keeps on disk: its epoch, directories, moves, and which standbys it wants to run.  A SQLite file.
 
 The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): so it goes
 through the same storage as everything else, and a crash leaves the old one or the new one.
@@ -12,6 +12,9 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final, Self
 
+from pydantic import TypeAdapter
+
+from replicas.placement.moves import Move
 from spe.errors import LogCorrupt
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
@@ -23,12 +26,14 @@ PATH: Final = PurePosixPath("coordinator", "state.sqlite")
 ORDERS: Final = 1_000
 #: Revisions of the directory that are kept; the newest counts, the others are for people.
 REVISIONS: Final = 100
+_MOVE: Final = TypeAdapter(Move)
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
 CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
 );
+CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
@@ -61,7 +66,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "wanted", "directories", "orders"):
+        for table in ("epoch", "wanted", "directories", "moves", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -119,6 +124,18 @@ class CoordinatorStore:
         self._database.execute("DELETE FROM wanted")
         rows = [(id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
         self._database.executemany("INSERT INTO wanted VALUES (?, ?, ?)", rows)
+        await self.write()
+
+    def moves(self, plan: str) -> list[Move]:
+        """The newest moves of the plan with this fingerprint, in the order in which they were ordered."""
+        rows = self._database.execute("SELECT move FROM moves WHERE plan = ? ORDER BY number", (plan,)).fetchall()
+        return [_MOVE.validate_json(text) for (text,) in rows]
+
+    async def keep_moves(self, plan: str, moves: Iterable[Move]) -> None:
+        """Replaces them.  Raises OSError."""
+        rows = [(plan, move.number, _MOVE.dump_json(move).decode()) for move in moves]
+        self._database.execute("DELETE FROM moves WHERE plan = ?", (plan,))
+        self._database.executemany("INSERT INTO moves VALUES (?, ?, ?)", rows)
         await self.write()
 
     def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from replicas.link.connection import HELLO_SECONDS, Connection
 from replicas.link.directory import DirectoryExchange, DirectoryKeeper
-from replicas.link.rights import check_right, wrong_claim
+from replicas.link.rights import check_right, no_host, wrong_claim
 from replicas.link.signal import Signal
 from replicas.producer.admission import Reception
 from replicas.producer.subscription import Subscription
@@ -38,6 +38,8 @@ from spe.wire.messages import (
     Inject,
     InjectAnswer,
     Message,
+    MoveAnswer,
+    MoveOrder,
     NotReady,
     Order,
     OrderAnswer,
@@ -109,6 +111,8 @@ class Service(Protocol):
 
     def order(self, peer: str, message: Order) -> OrderAnswer: ...
 
+    async def move(self, message: MoveOrder) -> MoveAnswer: ...
+
     def status(self) -> ProcessStatus: ...
 
 
@@ -140,6 +144,9 @@ class Bystander:
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
         return OrderAnswer(message.number, 0, f"{self.who} runs no partition")
+
+    async def move(self, message: MoveOrder) -> MoveAnswer:
+        return MoveAnswer(1, 0, f"{self.who} is not the coordinator, which moves partitions")
 
 
 class Server:
@@ -248,11 +255,13 @@ class Server:
             elif isinstance(message, DirectoryAnswer):
                 self._keeper.received(message)
             elif isinstance(message, PartnerRequest):
-                await _answer(connection, service.partner_request(message))
+                await _answer(connection, self._as_partner(peer, message))
             elif isinstance(message, SnapshotRequest):
-                await self._snapshot(connection, message)
+                await self._snapshot(connection, peer, message)
             elif isinstance(message, Order):
                 await _answer(connection, service.order(peer, message))
+            elif isinstance(message, MoveOrder):
+                await _answer(connection, await service.move(message))
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status(self._status()))
             elif isinstance(message, Inject):
@@ -282,7 +291,15 @@ class Server:
             await _answer(connection, Announced(items))
         return _Told(version, None if len(items) >= ANNOUNCEMENTS_MAX else now)
 
-    async def _snapshot(self, connection: Connection, message: SnapshotRequest) -> None:
+    def _as_partner(self, peer: str, message: PartnerRequest) -> Message:
+        if no_host(self._keeper.current, message.unit, message.partition, peer):
+            return PartnerAnswer(message.unit, message.partition, message.number, False)
+        return self._service.partner_request(message)
+
+    async def _snapshot(self, connection: Connection, peer: str, message: SnapshotRequest) -> None:
+        if why := no_host(self._keeper.current, message.unit, message.partition, peer):
+            await _answer(connection, SnapshotRefused(why))
+            return
         data = await self._made(connection, message)
         if isinstance(data, SnapshotRefused):
             await _answer(connection, data)

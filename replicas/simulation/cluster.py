@@ -99,6 +99,8 @@ class SimCluster:
         self.directories: dict[str, Directory] = {}
         #: The last one that began.
         self.coordinator: Coordinator | None = None
+        #: Who has run what, or could have, up to now: roles as they are, and as standbys those that had one before.
+        self.over_time = directory
         self.disks: dict[str, SimDisk] = {}
         self.lag_s: dict[str, float] = {}
         #: The longest step of anybody's work, virtual seconds, that was for the state that a node holds.
@@ -202,7 +204,7 @@ class SimCluster:
             self.launch(node, partial(self._node, node))
         for name in self.directory.clients:
             self.launch(f"client:{name}", partial(self._client, name))
-        if self.directory.standbys:
+        if self.directory.coordinated:
             self.launch(COORDINATOR, self._coordinator)
         await trio.lowlevel.checkpoint()
 
@@ -217,22 +219,30 @@ class SimCluster:
 
     def expected(self) -> set[str]:
         """Replicas that run when nothing fails: those of the directory, and standbys that are wanted."""
-        directory = self.directory if self.coordinator is None else self.coordinator.directories.current
+        directory = self.current
         placed = {str(id) for node in directory.nodes for id in directory.replicas_on(node)}
         wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
         return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
 
+    @property
+    def current(self) -> Directory:
+        """Who is to run what now."""
+        return self.directory if self.coordinator is None else self.coordinator.directories.current
+
     def settled(self) -> bool:
-        """Do as many standbys run as the budget says, and those that were chosen?"""
-        activation = None if self.coordinator is None else self.coordinator.activation
-        return activation is None or (activation.settled and len(activation.active) <= activation.budget)
+        """Is no move under way, and do as many standbys run as the budget says, and those that were chosen?"""
+        if self.coordinator is None:
+            return True
+        activation = self.coordinator.activation
+        chosen = activation.settled and len(activation.active) <= activation.budget
+        return chosen and not self.coordinator.moves.open()
 
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
 
         Without power no connection is closed, and any part of what was not synced may be lost.
         """
-        self._note(f"{'power off' if power else 'kill'} {host}")
+        self.note(f"{'power off' if power else 'kill'} {host}")
         self._scopes[host].cancel()
         self.history(ProcessDown(now_us(), host))
         self.network.gone(host, silently=power)
@@ -250,12 +260,12 @@ class SimCluster:
         self.kill(host)
         if host.startswith("source:"):
             self.lost_logs.setdefault(StreamId(host.removeprefix("source:")), (self.disks[host], now_us()))
-        self._note(f"empty disk {host}")
+        self.note(f"empty disk {host}")
         self._lost[host] = self._lost.get(host, 0) + 1
         self.disks[host] = SimDisk()
 
     def restart(self, host: str) -> None:
-        self._note(f"restart {host}")
+        self.note(f"restart {host}")
         self.ended_alone.discard(host)
         self.network.back(host)
         self.disks[host] = self.disks[host].restarted()
@@ -264,12 +274,12 @@ class SimCluster:
 
     def freeze(self, host: str) -> None:
         """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
-        self._note(f"freeze {host}")
+        self.note(f"freeze {host}")
         self._processors.freeze(host)
         self.began("freeze", (host,))
 
     def thaw(self, host: str) -> None:
-        self._note(f"thaw {host}")
+        self.note(f"thaw {host}")
         self._ended("freeze", host)
         self._processors.thaw(host)
 
@@ -280,7 +290,7 @@ class SimCluster:
     def slow(self, host: str, times: float) -> None:
         """The host runs ``times`` slower; 1 ends it."""
         assert self._nursery is not None
-        self._note(f"slow {host} {times:g}x")
+        self.note(f"slow {host} {times:g}x")
         if (old := self._slow.pop(host, None)) is not None:
             old.cancel()
         if times > 1:
@@ -301,7 +311,7 @@ class SimCluster:
 
     def skew(self, host: str, skew_us: int) -> None:
         """The wall clock of a host is off by this much."""
-        self._note(f"skew {host} {skew_us / 1e6:g} s")
+        self.note(f"skew {host} {skew_us / 1e6:g} s")
         self._clocks[host].skew_us = skew_us
 
     # --- the story ---
@@ -322,7 +332,13 @@ class SimCluster:
         for fault in [f for f in self._lasting if f.kind == kind and (not host or host in f.hosts)]:
             self.ended(fault)
 
-    def _note(self, text: str) -> None:
+    def runs(self, host: str) -> bool:
+        """Is its process there, and not frozen?"""
+        scope = self._scopes.get(host)
+        return scope is not None and not scope.cancel_called and host not in self._processors.frozen
+
+    def note(self, text: str) -> None:
+        """A line of the story."""
         self.log.append(f"{trio.current_time():9.3f} ------------ {text}")
 
     def _is_stuck(self, why: str) -> None:
@@ -380,11 +396,15 @@ class SimCluster:
         try:
             with CoordinatorStore(env) as store:
                 self.coordinator = Coordinator(env, self.plan, self.directory, store)
+                self.coordinator.directories.on_change(self._redirected)
                 await self.coordinator.run()
         except (Superseded, OSError) as error:  # the disk failed: it cannot keep an epoch
-            self._note(f"{COORDINATOR} ended: {error}")
+            self.note(f"{COORDINATOR} ended: {error}")
             self.ended_alone.add(COORDINATOR)
             self.kill(COORDINATOR)
+
+    def _redirected(self, directory: Directory) -> None:
+        self.over_time = directory.with_past(self.over_time)
 
     async def _client(self, name: str) -> None:
         if self.directory.clients[name].sinks:
@@ -428,7 +448,7 @@ class SimCluster:
                 self.ended_alone.add(host)
             else:
                 raise
-            self._note(f"{host} cannot go on: {'; '.join(map(str, leaves(group)))}")
+            self.note(f"{host} cannot go on: {'; '.join(map(str, leaves(group)))}")
             self.kill(host)
 
 

@@ -261,14 +261,16 @@ class FaultDriver:
 
     def _alone(self, host: str) -> str:
         """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
-        plan, directory, replicas = self._cluster.plan, self._cluster.directory, self._cluster.replicas()
+        plan, directory, replicas = self._cluster.plan, self._cluster.current, self._cluster.replicas()
         frozen = self._state.frozen()
         # Where room is little, who is cut off may lose its place in a full buffer.
         given_up = self._state.links() or frozen or any(" evicted " in line for line in self._cluster.log)
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
+        coordinator = self._cluster.coordinator
+        moving = set() if coordinator is None else {move.partition for move in coordinator.moves.open()}
         for of, nodes in directory.placement.items():
-            if of in directory.standbys:
+            if of in directory.standbys and of not in moving:
                 continue  # its state lies on a disk, or is made again from the sources' logs (H8)
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
@@ -280,7 +282,7 @@ class FaultDriver:
 
     def _needed(self, host: str) -> str:
         """Why a node must come back after it was killed; "" where each of its partitions has another node."""
-        directory = self._cluster.directory
+        directory = self._cluster.current
         for of in directory.placement:
             if host in directory.hosts(of) and set(directory.hosts(of)) <= self.left | {host}:
                 return f"{of} would be left without a node"

@@ -25,6 +25,7 @@ class Feature(enum.StrEnum):
     CLIENTS = "clients"  # clients record and have sinks; they are killed, and their disks fail
     OTHER_PLANS = "other plans"  # processes are restarted with another query, bucket, limits or timing
     LIVE = "live"  # rows of sources happen once; producers are behind the clock, or pause
+    MOVES = "moves"  # partitions move, nodes are drained, and some of that is cancelled
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -38,6 +39,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.CLIENTS: 0.20,
     Feature.OTHER_PLANS: 0.15,
     Feature.LIVE: 0.15,
+    Feature.MOVES: 0.20,
 }
 
 Features = frozenset[Feature]

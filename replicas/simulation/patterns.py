@@ -447,7 +447,7 @@ def _links(plan: Plan, directory: Directory) -> list[tuple[str, str]]:
     pairs = [
         (str(p), h) for channel, hosts in channels for p in directory.producer_addresses(plan, channel) for h in hosts
     ]
-    if directory.standbys:
+    if directory.coordinated:
         pairs += [(COORDINATOR, host) for host in (*map(str, directory.nodes), *(f"source:{s}" for s in plan.sources))]
     return [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
 

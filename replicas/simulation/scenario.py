@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -31,7 +31,8 @@ class Scenario:
       options: ``limits`` and ``timing``: fields of the plan's in place of what the configuration says; ``link``: what
         every link is like while nothing is wrong (fields of LinkState); ``turn_us``: microseconds that
         each slice of a replica's work takes; ``state_ns``: nanoseconds that a step takes for each row or group held;
-        ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source).
+        ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source); ``moves``: when
+        partitions are to move, and a number from which it follows which and where (replicas.simulation.moving).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -77,6 +78,10 @@ class Scenario:
 
     def state_ns(self) -> int:
         return int(self.options.get("state_ns", 0))
+
+    def moves(self) -> Sequence[Mapping[str, int]]:
+        found: Sequence[Mapping[str, int]] = self.options.get("moves", ())
+        return found
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, the same for the same scenario."""

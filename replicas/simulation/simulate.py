@@ -18,6 +18,7 @@ from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.kept import check_kept
+from replicas.simulation.moving import order_moves
 from replicas.simulation.scenario import Scenario
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
@@ -95,6 +96,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
             await cluster.start()
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run, scenario.faults)
+                nursery.start_soon(order_moves, cluster, scenario.moves())
                 while trio.current_time() < scenario.heal_us / 1e6:
                     await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
                     if watch is not None:
@@ -123,6 +125,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         dead = dead | {f"client:{name}" for name in directory.clients}
     lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
     premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)
+    directory = cluster.over_time
     verdict = judge(cluster.history, plan, directory, reference, premise=premise, recompute=cluster.reference)
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
@@ -144,7 +147,7 @@ def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
         return False
     if not _all_run(cluster, dead) or not cluster.settled():
         return False  # somebody has not begun yet, or still helps out
-    waited_for = cluster.directory.read_by(cluster.plan, dead)
+    waited_for = cluster.current.read_by(cluster.plan, dead)
     for replica in cluster.replicas().values():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
             return False
@@ -164,7 +167,7 @@ def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
 def _all_run(cluster: SimCluster, dead: Set[str]) -> bool:
     """Do exactly those run that should?  A standby may run for good what a dead node ran."""
     running, expected = cluster.replicas().keys(), cluster.expected()
-    helped = {str(of) for of, nodes in cluster.directory.placement.items() if dead & set(nodes)}
+    helped = {str(of) for of, nodes in cluster.current.placement.items() if dead & set(nodes)}
     if {r for r in expected if host_of(r) not in dead} - running:
         return False
     if any(r.partition("@")[0] not in helped for r in running - expected):

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from replicas.simulation.features import Feature, Features, draw_features
+from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
 from replicas.simulation.scenario import Scenario
@@ -38,11 +39,16 @@ def random_scenario(seed: int) -> Scenario:
     if Feature.LASTING_LINKS in features:
         seconds = max(_LENGTHS_S)
     config = random_configuration(random, seconds, features)
+    moving = Random(f"moves {seed}")
+    if Feature.MOVES in features:
+        config = with_spares(moving, config)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
+    options: dict[str, Any] = {}
     if Feature.LIVE in features:
-        live = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
-        return replace(scenario, options={**scenario.options, "live": live})
-    return scenario
+        options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
+    if Feature.MOVES in features:
+        options["moves"] = random_moves(moving, seconds * SECOND)
+    return replace(scenario, options={**scenario.options, **options}) if options else scenario
 
 
 def features_of(seed: int) -> Features:

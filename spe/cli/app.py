@@ -25,6 +25,7 @@ RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
 Data = Annotated[Path | None, Parameter(help="Folder of the data files, where their paths are relative.")]
 Storage = Annotated[Path | None, Parameter(help="Folder for everything durable; a run has its own.")]
 Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
+Wait = Annotated[bool, Parameter(help="Print each phase until all is done.", negative="--no-wait")]
 #: File descriptor by which a process of a local cluster talks to its supervisor.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
@@ -230,6 +231,40 @@ def inject(
     from spe.cli.control import inject
 
     return inject(run_dir, kind, names, for_, by, one_way)
+
+
+@app.command(sort_key=7)
+def move(
+    target: Target,
+    partition: Annotated[str, Parameter(help="Which one, as spe status shows it, such as u1/0.")],
+    source: Annotated[str, Parameter(help="The node that it leaves.")],
+    to: Annotated[str, Parameter(help="The node that it moves to.")],
+    /,
+    *,
+    wait: Wait = True,
+) -> int:
+    """Move a partition of a running cluster from one node to another, without a gap."""
+    from spe.cli.move import move
+
+    return move(target, partition, source, to, wait=wait)
+
+
+@app.command(sort_key=7)
+def drain(
+    target: Target, node: Annotated[str, Parameter(help="The node that is to host nothing.")], /, *, wait: Wait = True
+) -> int:
+    """Move everything that a node of a running cluster hosts to other nodes."""
+    from spe.cli.move import drain
+
+    return drain(target, node, wait=wait)
+
+
+@app.command(sort_key=7)
+def cancel(target: Target, number: Annotated[int, Parameter(help="Of the move.")], /) -> int:
+    """Take back a move that is under way."""
+    from spe.cli.move import cancel
+
+    return cancel(target, number)
 
 
 @app.command(sort_key=8)

@@ -103,7 +103,7 @@ def process_specs(job: Job) -> list[ProcessSpec]:
     for node in job.directory.nodes:
         command = [*words, "node", where, "--node", node, "--seed", seed]
         specs.append(spec(str(node), command))
-    if job.directory.standbys:
+    if job.directory.coordinated:
         specs.append(spec(COORDINATOR, [*words, "coordinator", where, "--seed", seed]))
     for client in job.directory.clients:
         command = [*words, "client", where, "--client", client, "--seed", seed]

@@ -82,8 +82,10 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
 
 def run_coordinator_process(path: Path, storage: Path | None, seed: int | None, link: int | None) -> int:
     target = load_target(path, COORDINATOR)
-    if not target.directory.standbys:
-        raise ConfigError([f"{path} has no standbys, so there is nothing to coordinate; see `standby` in fragments"])
+    if not target.directory.coordinated:
+        raise ConfigError(
+            [f"{path} has no standbys, no spare nodes and no section `coordinator`, so there is nothing to coordinate"]
+        )
     require_addresses(path, target)
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:

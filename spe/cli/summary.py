@@ -75,8 +75,11 @@ def _channel(plan: Plan, directory: Directory, history: EventList, client: str, 
 
 
 def _ran(directory: Directory, history: EventList, node: NodeId) -> list[ReplicaId]:
-    """The replicas of a node, and those that it stood by for and ran."""
-    return [*directory.replicas_on(node), *(id for id in directory.standbys_on(node) if _parts(history, id))]
+    """The replicas of a node, as far as it keeps them, and those that came there, or that it stood by for and ran."""
+    moved = any(status.directory is not None and status.directory.number for status in history.over(node, NodeStatus))
+    placed = {id.of for id in directory.replicas_on(node)} if not moved else set()
+    found = (ReplicaId(*of, node) for of in directory.roles)
+    return [id for id in found if id.of in placed or _parts(history, id)]
 
 
 def _parts(history: EventList, id: ReplicaId) -> list[ReplicaStatus]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from replicas.faults.runner import Happening
 from replicas.local.process import Phase
+from spe.cli.move import OVER, phase_text
 from spe.cli.polling import Seen, last_of
 from spe.cli.story import failures_of
 from spe.plan.delays import delay_bound_us, longest_path
@@ -29,7 +30,8 @@ from spe.status import (
     SourceLogStatus,
     SourceStatus,
 )
-from spe.stream.names import NodeState, StreamId
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
 #: A status older than this says nothing about now.
@@ -37,6 +39,8 @@ STALE_US: Final = 1_500_000
 _BAR_CELLS: Final = 8
 _ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
+#: Moves that are over.
+_MOVES_SHOWN: Final = 3
 
 STATE_STYLES: Final[Mapping[NodeState, str]] = {
     NodeState.STABLE: "bold green",
@@ -85,8 +89,10 @@ def make_console() -> Console:
 def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     """Replicas, sources, clients, faults."""
     parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, directory, sight)]
-    if directory.standbys:
+    if directory.coordinated:
         parts.append(_coordinator(sight))
+        if (moves := _moves(sight)) is not None:
+            parts.append(moves)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
     clients = _clients(plan, directory, sight)
@@ -168,7 +174,7 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
         hidden = process_state(sight, node)
         known = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
         passive = {} if status is None else {(s.unit, s.partition): s for s in status.standbys}
-        for id in directory.replicas_on(node) + directory.standbys_on(node):
+        for id in _hosted(directory, node, status):
             unit = f"{id.unit}/{id.partition}" if plan.unit[id.unit].partitions > 1 else id.unit
             name = Text.assemble((str(id.node), "bold"), f" {unit}")
             if (standby := passive.get(id.of)) is not None:
@@ -187,6 +193,34 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
                     f"{one.fill:.0%}",
                     _reads(one) if hidden is None else "",
                 )
+    return table
+
+
+def _hosted(directory: Directory, node: NodeId, status: NodeStatus | None) -> list[ReplicaId]:
+    """What a node runs or stands by for: as the configuration says, until moves have changed it."""
+    placed = [*directory.replicas_on(node), *directory.standbys_on(node)]
+    if status is None:
+        return placed
+    runs = [(one.unit, one.partition) for one in status.replicas]
+    stands_by = [(one.unit, one.partition) for one in status.standbys]
+    told = [PartitionId(UnitId(unit), partition) for unit, partition in runs + stands_by]
+    moved = status.directory is not None and status.directory.number > 0
+    stay = [id for id in placed if not moved or id.of in told]
+    return stay + [ReplicaId(*of, node) for of in told if all(of != id.of for id in placed)]
+
+
+def _moves(sight: Sight) -> Table | None:
+    """Moves that are under way, and the last ones that were; None: there was none."""
+    status = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
+    if status is None or not status.moves:
+        return None
+    over = [move.number for move in status.moves if move.phase in OVER]
+    table = columns("move", "", "from", "to", "", right=("move",))
+    for move in status.moves:
+        if move.phase not in OVER or move.number in over[-_MOVES_SHOWN:]:
+            style = {"done": "green", "dropped": "bold red", "wait": "dim"}.get(move.phase, "cyan")
+            phase = Text(phase_text(move), style=style)
+            table.add_row(str(move.number), move.partition, move.source, move.target, phase.append(f"  {move.why}"))
     return table
 
 

@@ -69,6 +69,7 @@ class NodeModel(NodeDefaults):
     """A process that hosts replicas."""
 
     address: Address = ANY_ADDRESS
+    spare: bool = False
 
 
 class CoordinatorModel(Model):
@@ -249,6 +250,7 @@ def _node(name: str, own: NodeModel, default: NodeDefaults) -> Node:
         during_stabilization=Policy(stabilization),
         reconcile=Reconcile(own.reconcile or default.reconcile or Reconcile.CHECKPOINT),
         checkpoints=(own.checkpoint or default.checkpoint or CheckpointModel()).checkpoints(),
+        spare=own.spare,
     )
 
 

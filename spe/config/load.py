@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from spe.config.script import read_script
 from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.errors import ConfigError
-from spe.plan.deploy import Deployed, Deployment, check_cover, place, try_deploy
+from spe.plan.deploy import Deployed, Deployment, check_cover, place, try_deploy, usable
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan, Source
 from spe.plan.review import Severity, review
@@ -182,7 +183,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     if problems or timing is None or limits is None or security is None or coordinator is None:
         if _all_read(data.get("fragments"), fragments) and specs:
             check_cover(list(specs), fragments, problems)
-            place(fragments, list(nodes), problems)
+            place(fragments, usable(nodes), problems)
         return None
     query = Query(
         {s: schema for s, schema in schemas.items() if schema is not None}, tuple(typed.values()), tuple(outputs)
@@ -198,7 +199,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         limits.limits(),
         security.security(home),
         accuracy,
-        coordinator.settings(),
+        replace(coordinator.settings(), configured="coordinator" in data),
         recovery,
         addresses,
     )

@@ -83,7 +83,7 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
     if len(problems.found) > before:
         return None
     units = cut_units(query, fragments, problems)
-    placed = place(fragments, list(deployment.nodes), problems)
+    placed = place(fragments, usable(deployment.nodes), problems)
     if len(problems.found) > before:
         return None
     spec = {f.name: f for f in fragments}
@@ -156,6 +156,11 @@ def check_addresses(deployment: Deployment, problems: Problems) -> None:
         if address in taken and not address.endswith(":0"):
             problems.add(path, f"{address} is the address of {show_path(taken[address][:2])} already")
         taken.setdefault(address, path)
+
+
+def usable(nodes: Mapping[NodeId, Node]) -> list[NodeId]:
+    """Nodes on which partitions are placed: the others are spare."""
+    return [id for id, node in nodes.items() if not node.spare]
 
 
 class Placed(NamedTuple):

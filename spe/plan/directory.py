@@ -75,9 +75,12 @@ class Standbys:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """The process that tells standbys to run; there is one where there are standbys (rules H1-H8).
+    """The process that tells standbys to run, and moves partitions (rules H1-H8, M1-M6).
+
+    There is one where there are standbys or spare nodes, or where one is configured.
 
     Attributes:
+      configured: the configuration has such a section.
       address: ``host:port`` where it answers.
       budget: partitions whose first standby runs though nothing has failed: active replicas, where they do most.
       algorithm: of the planner that chooses them.
@@ -92,6 +95,7 @@ class CoordinatorSettings:
     adapt_us: int | None = None
     margin: float = 0.05
     cap: float = 0.8
+    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,14 @@ class Directory:
             roles[node] = role
         return replace(self, roles={**self.roles, partition: roles})
 
+    def with_past(self, before: Directory) -> Directory:
+        """The same, in which whoever had a role in an earlier version, and has none now, stands by: it may run."""
+        roles = {
+            partition: {**dict.fromkeys(before.roles[partition], Role.STANDBY), **now}
+            for partition, now in self.roles.items()
+        }
+        return replace(self, roles=roles)
+
     def addresses(self) -> dict[str, str]:
         """Address of every process that listens, by node id, ``source:NAME`` and, if there is one, ``coordinator``."""
         nodes = {str(n): node.address for n, node in self.nodes.items()}
@@ -186,8 +198,11 @@ class Directory:
 
     @property
     def coordinated(self) -> bool:
-        """Is there a coordinator: where there are standbys, or were?"""
-        return bool(self.standbys) or self.version != CONFIGURED
+        """Is there a coordinator?"""
+        changed = self.version != CONFIGURED
+        return (
+            bool(self.standbys) or self.coordinator.configured or changed or any(n.spare for n in self.nodes.values())
+        )
 
     def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
         """Every node that has a role for a partition: its replicas first, then its standbys."""

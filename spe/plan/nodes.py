@@ -57,6 +57,7 @@ class Node:
       during_failure, during_stabilization: policies for new tuples.
       reconcile: how to get back behind tentative data.
       checkpoints: when to remember where.
+      spare: nothing is placed on it; partitions may move there.
     """
 
     id: NodeId
@@ -67,6 +68,7 @@ class Node:
     during_stabilization: Policy
     reconcile: Reconcile = Reconcile.CHECKPOINT
     checkpoints: Checkpoints = Checkpoints()
+    spare: bool = False
 
     @property
     def alpha_x_us(self) -> int:

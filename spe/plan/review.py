@@ -177,7 +177,7 @@ def _doors(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
         return
     places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in directory.nodes.values()]
     places += [(("sources", str(s), "address"), address) for s, address in directory.sources.items()]
-    if directory.standbys:
+    if directory.coordinated:
         places.append((("coordinator", "address"), directory.coordinator.address))
     expected = "security: {certificates: FOLDER} (spe certs makes them), or {insecure: true} if the network is your own"
     for path, address in places:
@@ -291,9 +291,9 @@ def _unused(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
         if stream not in read:
             yield PlanFinding(Severity.WARNING, ("sources", str(stream)), "is read by no operator")
     hosts = {n for id in directory.placement for n in directory.hosts(id)}
-    for node in directory.nodes:
-        if node not in hosts:
-            yield PlanFinding(Severity.WARNING, ("nodes", str(node)), "hosts no replica")
+    for id, node in directory.nodes.items():
+        if id not in hosts and not node.spare:
+            yield PlanFinding(Severity.WARNING, ("nodes", str(id)), "hosts no replica")
     wanted = {s for c in directory.clients.values() for s in c.reads}
     for stream in plan.query.outputs:
         if stream not in wanted and directory.clients:

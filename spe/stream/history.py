@@ -87,12 +87,17 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A replica announced a state.  RECOVERING is always a new beginning: it holds nothing of what came before."""
+    """A replica announced a state.  RECOVERING is always a new beginning: it holds nothing of what came before.
+
+    Attributes:
+      runs: False: it stands by from now on, or has left.
+    """
 
     at_us: int
     replica: str
     state: NodeState
     fresh: bool
+    runs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

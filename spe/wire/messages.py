@@ -21,6 +21,7 @@ from spe.wire.fields import (
     Count,
     Flag,
     Id,
+    MoveVerb,
     Name,
     Policy,
     Reason,
@@ -108,6 +109,14 @@ class OutputStatus(NamedTuple):
     lacking: Flag = False
     sequence: Id = 0
     stands_in: Flag = False
+
+
+class Held(NamedTuple):
+    """How many checkpoints of a partition a node holds that stands by for it (H2)."""
+
+    unit: Name
+    partition: Count
+    checkpoints: Count
 
 
 class Announcement(NamedTuple):
@@ -319,12 +328,17 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer(Message):
-    """The states of the outputs, with the number of the heartbeat that asked."""
+    """The states of the outputs, with the number of the heartbeat that asked.
+
+    Attributes:
+      held: what it stands by for, to a coordinator.
+    """
 
     TAG: ClassVar[int] = 11
     number: Id
     incarnation: Id
     outputs: Annotated[Sequence[OutputStatus], records_of(OutputStatus)]
+    held: Annotated[Sequence[Held], records_of(Held)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +490,39 @@ class DirectoryAnswer(Message):
     revision: Annotated[bytes, revision_data]
 
 
+@dataclass(frozen=True, slots=True)
+class MoveOrder(Message):
+    """Somebody wants a partition to move, a node to be drained, or a move to be cancelled (rules M1-M6).
+
+    Attributes:
+      partition: which one moves; "" for the other verbs.
+      source: the node that it leaves, or that is drained; "" to cancel.
+      target: where it moves to; "" for the other verbs.
+      number: of the move that is cancelled; 0 for the other verbs.
+    """
+
+    TAG: ClassVar[int] = 27
+    verb: MoveVerb
+    partition: Name
+    source: Name
+    target: Name
+    number: Id
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAnswer(Message):
+    """The numbers of the moves that were ordered, from first to last; or why none was.
+
+    Attributes:
+      last: below ``first`` where there is nothing to move.
+    """
+
+    TAG: ClassVar[int] = 28
+    first: Id
+    last: Id
+    error: Reason
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -505,6 +552,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Announced,
     DirectoryRequest,
     DirectoryAnswer,
+    MoveOrder,
+    MoveAnswer,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

@@ -1,7 +1,9 @@
-"""Mistakes of who measures loads, places checkpoints and moves partitions (L).  A test of one part sees each."""
+"""Mistakes of who measures loads, places checkpoints and moves partitions (L, M).  A test of one part sees each."""
 
 from __future__ import annotations
 
+from replicas.placement.coordination import Coordination
+from replicas.placement.moves import Moves
 from replicas.planning import placement, placement_problem, prediction, relief
 from replicas.planning.balancing.balancer import Balancer
 from replicas.planning.balancing.cluster import BalancedCluster
@@ -207,4 +209,42 @@ edited(
     "failed-move-is-tried-again",
     "a move that was dropped is ordered again at once (L7)",
     Edit(Balancer, "failed", "self._cluster.failed_at[order.partition, order.target] = now", "pass"),
+)
+
+# --- moves ---
+
+edited(
+    "installed-before-producers-know",
+    "a target runs before its producers keep input for it (M2)",
+    Edit(Moves, "_join", "if behind := self._behind({*self._producers(move), move.target}):", 'if behind := "":'),
+)
+edited(
+    "left-before-the-mark",
+    "the source leaves before the target is as far as the others were (M3)",
+    Edit(Moves, "_follow", "elif self._frontier(move, move.target) < move.mark:", "elif False:"),
+)
+edited(
+    "left-before-consumers-know",
+    "the source leaves before all nodes know where its partition is now (M3)",
+    Edit(Moves, "_follow", "elif behind := self._behind(self._directory.nodes):", 'elif behind := "":'),
+)
+edited(
+    "begun-while-tentative",
+    "a move begins though a replica is not STABLE (D5)",
+    Edit(Moves, "_wait", "if unsteady or not states:", "if not states:"),
+)
+edited(
+    "one-checkpoint-is-enough",
+    "a standby leaves when its successor holds a single checkpoint (M4)",
+    Edit(Moves, "_hold", "< _HELD", "< 1"),
+)
+edited(
+    "a-dropped-target-keeps-its-role",
+    "what was done for a move that is dropped is not taken back (M6)",
+    Edit(Moves, "_drop", "if joined and self._role(move, move.target) is not None:", "if False:"),
+)
+edited(
+    "a-target-is-no-helper",
+    "a target is retired as if it had only helped out (M2)",
+    Edit(Coordination, "_of", "wanted = one.wanted | one.coming", "wanted = one.wanted"),
 )

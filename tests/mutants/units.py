@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from replicas.placement.moves import MovePhase
 from replicas.planning.recovery.placing import PlannedInstall
 from spe.stream.names import NodeState
 from tests.simulation import test_standbys as standbys
@@ -25,6 +26,7 @@ from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
+from tests.unit.replicas.placement import test_moves as moves
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_balancing as balancing
 from tests.unit.replicas.planning import test_load as load
@@ -131,4 +133,11 @@ UNITS: Final[dict[str, Test]] = {
     "orders-of-a-dead-node-stay": recovery_schedule.test_only_what_was_on_the_node_that_died_starts_again,
     "silence-is-load-0": recovery_schedule.test_of_a_silent_partition_the_last_load_stays,
     "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
+    "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
+    "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
+    "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,
+    "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
+    "one-checkpoint-is-enough": moves.test_a_standby_moves_when_its_successor_holds_two_checkpoints,
+    "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
+    "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
 }

@@ -20,7 +20,7 @@ class FaultyCluster(SimCluster):
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
         """``*`` stands for everybody."""
-        self._note(f"cut {a} {'->' if one_way else '--'} {b}")
+        self.note(f"cut {a} {'->' if one_way else '--'} {b}")
         ends = [[h for h in self._hosts if name in (h, "*")] for name in (a, b)]
         links = [(x, y) for x in ends[0] for y in ends[1]]
         links = links if one_way else links + [(y, x) for x, y in links]
@@ -43,7 +43,7 @@ class FaultyCluster(SimCluster):
 
     def heal(self) -> None:
         """Ends all cuts and delays."""
-        self._note("heal")
+        self.note("heal")
         self._ended("cut")
         self._ended("delay")
         self._cuts.clear()
@@ -52,7 +52,7 @@ class FaultyCluster(SimCluster):
 
     def mend(self, a: str, b: str) -> None:
         """Ends the cuts between two hosts, in both directions."""
-        self._note(f"mend {a} -- {b}")
+        self.note(f"mend {a} -- {b}")
         links = {(a, b), (b, a)}
         for fault in [f for f in self._lasting if f.kind == "cut" and links.issuperset(f.links)]:
             self.ended(fault)

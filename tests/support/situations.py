@@ -54,7 +54,6 @@ def play(
     link: LinkState = GOOD,
     seed: int = 0,
     grace_s: float = 30.0,
-    judged: Directory | None = None,
 ) -> Met:
     """Runs a cluster through a script and until all is quiet, and asserts that every checker is content.
 
@@ -62,7 +61,6 @@ def play(
       script: disturbs the cluster, and has healed everything and restarted everybody when it ends.
       turn_us: virtual time that each slice of a replica's work takes.
       link: what every link is like.
-      judged: directory that the checkers go by, where the script publishes others; None: the one of the start.
     """
 
     async def main() -> Met:
@@ -75,7 +73,7 @@ def play(
                 cluster.observe()
                 reference = cluster.reference()
         with cluster.explain():
-            verdict = judge(cluster.history, plan, judged or directory, reference, recompute=cluster.reference)
+            verdict = judge(cluster.history, plan, cluster.over_time, reference, recompute=cluster.reference)
             assert verdict.holds, "\n".join(map(str, verdict.findings))
         return Met(cluster.history, cluster.log)
 

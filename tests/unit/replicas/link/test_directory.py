@@ -34,13 +34,16 @@ class AtZero:
 
 
 def keeper(
-    disk: SimDisk | None = None, configuration: Directory | None = None, history: History | None = None
+    disk: SimDisk | None = None,
+    configuration: Directory | None = None,
+    history: History | None = None,
+    me: Identity | None = None,
 ) -> DirectoryKeeper:
     nothing: Any = None
     clock: Any = AtZero()
     env = Env(clock, nothing, SimDisk() if disk is None else disk, nothing, Random(0), NullTrace(), history)
     configuration = deployed().directory if configuration is None else configuration
-    return DirectoryKeeper(env, configuration, Identity("node", "n1a", 1), PATH)
+    return DirectoryKeeper(env, configuration, me or Identity("node", "n1a", 1), PATH)
 
 
 def version(epoch: int, number: int, role: Role | None = Role.STANDBY) -> Revision:
@@ -138,7 +141,8 @@ async def test_while_versions_agree_nothing_is_said() -> None:
     assert exchange.due(9) is None
     assert exchange.due(8 + ASK_AGAIN_US) == DirectoryRequest(1, 1), "nothing came"
     await one.take(version(1, 2))
-    assert exchange.due(9 + ASK_AGAIN_US) is None, "they agree"
+    assert exchange.due(9 + ASK_AGAIN_US) == DirectoryRequest(1, 2), "the peer learns that they agree"
+    assert exchange.due(10 + ASK_AGAIN_US) is None
 
 
 async def test_two_peers_come_to_the_same_version_whoever_connects() -> None:
@@ -163,6 +167,14 @@ async def test_a_client_is_told_the_version_and_not_asked() -> None:
     assert exchange.due(5 * ASK_AGAIN_US) is None
     await one.take(version(1, 1))
     assert exchange.due(6 * ASK_AGAIN_US) == DirectoryRequest(1, 1)
+
+
+async def test_a_client_that_is_ahead_does_not_answer_who_it_reads() -> None:
+    client = keeper(me=Identity("client", "client:c", 1))
+    await client.take(version(1, 1))
+    exchange = DirectoryExchange(client, CONFIGURED)
+    assert exchange.requested(DirectoryRequest(0, 0)) is None
+    assert exchange.theirs == CONFIGURED
 
 
 def test_a_malformed_answer_breaks_the_protocol() -> None:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from replicas.link.rights import SENDERS, check_right, wrong_claim
+from replicas.link.rights import SENDERS, check_right, no_host, wrong_claim
 from spe.errors import RemoteProtocolError
 from spe.plan.directory import COORDINATOR
 from spe.status import SupervisorStatus
@@ -24,6 +24,8 @@ from spe.wire.messages import (
     Inject,
     InjectAnswer,
     Message,
+    MoveAnswer,
+    MoveOrder,
     NotReady,
     Order,
     OrderAnswer,
@@ -65,6 +67,7 @@ MAY: dict[str, str] = {
     "Order": "coordinator",
     "StatusRequest": "control",
     "Inject": "control",
+    "MoveOrder": "control",
     "DirectoryRequest": "node client coordinator",
     "DirectoryAnswer": "node coordinator",
 }
@@ -88,6 +91,8 @@ def all_messages(role: Role) -> list[Message]:
         Order(1, 1, "install", "u1", 0),
         StatusRequest(),
         Inject({}),
+        MoveOrder("drain", "", "n1", "", 0),
+        MoveAnswer(1, 0, ""),
         Welcome(2, "n1a", 1),
         Refused("no"),
         Subscribed(NodeState.STABLE, False, 0, 0, 0, 1, 0, ""),
@@ -142,10 +147,10 @@ def test_a_peer_may_not_act_for_another(role: Role, message: Message) -> None:
         check_right(DIRECTORY, role, NAMES[role], message)
 
 
-@pytest.mark.parametrize("message", [SnapshotRequest("nobody", 0, 1), PartnerRequest("u1", 7, "n1a", 1)])
-def test_only_a_replica_of_the_partition_is_its_partner(message: Message) -> None:
-    with pytest.raises(RemoteProtocolError, match="n1a is no replica of"):
-        check_right(DIRECTORY, "node", "n1a", message)
+@pytest.mark.parametrize(("unit", "partition"), [("nobody", 0), ("u1", 7)])
+def test_only_who_has_a_role_for_a_partition_is_served_as_its_partner(unit: str, partition: int) -> None:
+    assert no_host(DIRECTORY, unit, partition, "n1a").startswith(f"n1a has no role for {unit}/{partition}")
+    assert no_host(DIRECTORY, "u1", 0, "n1a") == ""
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -125,7 +125,7 @@ def test_with_standbys_the_coordinator_fails_as_well(scenarios: list[Scenario], 
     met: Counter[str] = Counter()
     for scenario, directory in zip(scenarios, directories, strict=True):
         of_it = [f for f in scenario.faults if COORDINATOR in (*f.first, *f.second)]
-        assert directory.standbys or not of_it
+        assert directory.coordinated or not of_it
         met.update(str(f.kind) for f in of_it)
     assert {"kill", "power", "restart", "full", "freeze", "cut"} <= set(met)
 

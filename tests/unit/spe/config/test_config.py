@@ -949,7 +949,7 @@ def test_standbys_are_the_same_in_python_and_yaml() -> None:
     assert env.plan() == plan
     assert directory.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
     assert directory.hosts(first) == ("n1", "n3", "n2")
-    assert directory.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2, 0.7)
+    assert directory.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2, 0.7, configured=True)
     assert directory.recovery == RecoverySettings("complete", {StreamId("q"): 3.0})
     assert env.deployed().directory.recovery == directory.recovery
     assert plan_of(BACKED.partition("recovery:")[0])[1].recovery == RecoverySettings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -77,8 +78,9 @@ def test_damage_is_noticed() -> None:
         damaged = bytearray(data)
         damaged[random.randrange(len(data))] ^= 1 << random.randrange(8)
         if bytes(damaged[2:]) != data[2:]:  # the first two bytes are of the compression only
-            with pytest.raises(ValueError, match="director"):
-                Revision.decode(bytes(damaged))
+            # Bits that fill up the last byte of the compressed data mean nothing.
+            with suppress(ValueError):
+                assert Revision.decode(bytes(damaged)) == revision()
     for cut in range(len(data)):
         with pytest.raises(ValueError, match="director"):
             Revision.decode(data[:cut])

@@ -30,6 +30,8 @@ from spe.wire.messages import (
     Inject,
     InjectAnswer,
     Message,
+    MoveAnswer,
+    MoveOrder,
     NotReady,
     Order,
     OrderAnswer,
@@ -88,6 +90,8 @@ EXAMPLES: list[Message] = [
     Announced((ANNOUNCEMENT, ANNOUNCEMENT._replace(node="n2", waited_us=0))),
     DirectoryRequest(7, 2),
     DirectoryAnswer(b"\0\xff" * 100),
+    MoveOrder("move", "u1/0", "n1", "n2", 0),
+    MoveAnswer(1, 4, ""),
 ]
 
 

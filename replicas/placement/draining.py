@@ -1,0 +1,52 @@
+"""Where to what a node hosts goes when it is drained (rule M5).  Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from replicas.placement.moves import MoveRefused
+from spe.plan.directory import Directory
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+
+
+def targets(
+    directory: Directory,
+    node: NodeId,
+    alive: Collection[str],
+    refusal: Callable[[Directory, PartitionId, NodeId], str],
+) -> list[tuple[PartitionId, NodeId]]:
+    """A node for each partition that ``node`` has a role for: the one that hosts least, and may have it.
+
+    Args:
+      alive: processes that answer.
+      refusal: why a node cannot have a partition too, in a directory; "" where it can.
+
+    Raises:
+      MoveRefused: some partition has nowhere to go; says why each node is none for it.
+    """
+    if node not in directory.nodes:
+        raise MoveRefused(f"there is no node {node}; there are {', '.join(directory.nodes)}")
+    hosted = Counter(n for roles in directory.roles.values() for n in roles)
+    found: list[tuple[PartitionId, NodeId]] = []
+    for partition in [p for p, roles in directory.roles.items() if node in roles]:
+        reasons = {}
+        for other in sorted((n for n in directory.nodes if n != node), key=lambda n: (hosted[n], n)):
+            reasons[other] = _reason(directory, partition, other, alive) or refusal(directory, partition, other)
+            if not reasons[other]:
+                found.append((partition, other))
+                hosted[other] += 1
+                directory = directory.with_role(partition, other, directory.roles[partition][node])
+                directory = directory.with_role(partition, node, None)
+                break
+        else:
+            why = ", ".join(f"{other} {reason}" for other, reason in reasons.items()) or "there is no other node"
+            raise MoveRefused(f"{node} cannot be drained: nobody can take {partition}: {why}")
+    return found
+
+
+def _reason(directory: Directory, partition: PartitionId, node: NodeId, alive: Collection[str]) -> str:
+    if node in directory.roles[partition]:
+        return "hosts it already"
+    return "" if node in alive else "does not answer"

@@ -1,0 +1,462 @@
+"""How a partition moves from one node to another while it runs (rules M1-M6).  Pure: news comes in, changes go out.
+
+The target is made a standby, installed, and followed until it is as far as the old replica; only then does the old one
+retire.  Both run meanwhile, so no result waits, and ids remove what comes twice.  A move changes the directory, and
+says which standbys are to run; the orders that follow are those that a failure would need, and
+:class:`replicas.placement.coordination.Coordination` gives and repeats them.  So whoever dies, all is as after a
+failure without a move, and the next step follows from what heartbeats tell.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from spe.errors import SpeError
+from spe.plan.directory import CONFIGURED, Directory, Role, Version
+from spe.plan.plan import Plan
+from spe.status import MoveStatus
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeId, NodeState, StreamId
+from spe.wire.messages import OutputStatus
+
+#: How often a target that falls silent is waited for before its move is dropped.
+TRIES: Final = 3
+#: Moves that have ended and are kept for people, the newest.
+KEPT: Final = 1_000
+#: Checkpoints that a standby holds before another one may leave in its favour (H2: it acknowledges the older of two).
+_HELD: Final = 2
+
+
+class MoveRefused(SpeError):
+    """An order to move that cannot be carried out; says why, and what would make it possible."""
+
+
+class MovePhase(enum.StrEnum):
+    """Of a move, in their order.
+
+    WAIT: another move is under way, or not all replicas of the partition are STABLE.
+    JOIN: the directory names the target as a standby; until all live producers of the partition know that.
+    INSTALL: the target is to run the partition; until it is STABLE.
+    FOLLOW: until the target is as far as the old replica was then.  A standby only holds two checkpoints.
+    LEAVE: the directory has the target in place of the old one, which retires.
+    """
+
+    WAIT = "wait"
+    JOIN = "join"
+    INSTALL = "install"
+    FOLLOW = "follow"
+    LEAVE = "leave"
+    DONE = "done"
+    DROPPED = "dropped"
+
+
+@dataclass(slots=True)
+class Move:
+    """One move, and how far it is.
+
+    Attributes:
+      number: of the order; they count up.
+      role: what the source is to the partition, and the target is to be: ACTIVE or STANDBY.
+      reason: who wanted it, for people.
+      predicted_us: how long it was expected to take, microseconds; None: nobody knew.
+      began_us: when it entered each phase, wall time in microseconds, for people.
+      was_standby: the target stood by for the partition before; then the source does afterwards.
+      mark: how far the others were when the target was first STABLE; None: it has not been.
+      tries: how often the target fell silent.
+      dropping: why what was done is taken back; "" where it is not.
+      why: why it waits, or was dropped; "" where it goes on.
+    """
+
+    number: int
+    partition: PartitionId
+    source: NodeId
+    target: NodeId
+    role: Role
+    reason: str
+    predicted_us: int | None = None
+    phase: MovePhase = MovePhase.WAIT
+    began_us: dict[MovePhase, int] = field(default_factory=dict)
+    was_standby: bool = False
+    mark: int | None = None
+    tries: int = 0
+    dropping: str = ""
+    why: str = ""
+
+    def kept(self) -> tuple[MovePhase, bool, int | None, int, str]:
+        """What a coordinator must know to go on with it."""
+        return self.phase, self.was_standby, self.mark, self.tries, self.dropping
+
+    def status(self) -> MoveStatus:
+        return MoveStatus(
+            number=self.number,
+            partition=str(self.partition),
+            source=self.source,
+            target=self.target,
+            role=self.role.value,
+            reason=self.reason,
+            phase=self.phase.value,
+            why=self.why,
+            began_us={phase.value: at for phase, at in self.began_us.items()},
+            predicted_us=self.predicted_us,
+        )
+
+    @property
+    def over(self) -> bool:
+        return self.phase in (MovePhase.DONE, MovePhase.DROPPED)
+
+    def __str__(self) -> str:
+        return f"move {self.number} ({self.partition} from {self.source} to {self.target})"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """Nodes get other roles for a partition; None: none any more."""
+
+    partition: PartitionId
+    roles: tuple[tuple[NodeId, Role | None], ...]
+
+    def __call__(self, directory: Directory) -> Directory:
+        for node, role in self.roles:
+            directory = directory.with_role(self.partition, node, role)
+        return directory
+
+
+def _anything(partition: PartitionId, node: NodeId) -> str:
+    return ""
+
+
+class Moves:
+    """The moves that were ordered, of which one at a time is carried out.
+
+    Args:
+      plan: the cluster.
+      pause_us: a heartbeat; so long a target is seen as far as the old one before that retires.
+      patience_us: how long a target may be silent before that counts as a failure.
+      refusal: why a node cannot have a partition, as its room or its X is not enough; "" where it can.
+      known: moves of the coordinator before this one.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Directory,
+        *,
+        pause_us: int,
+        patience_us: int,
+        refusal: Callable[[PartitionId, NodeId], str] = _anything,
+        known: Iterable[Move] = (),
+    ) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._pause_us = pause_us
+        self._patience_us = patience_us
+        self._why_not = refusal
+        self._moves = {move.number: move for move in known}
+        self._versions: dict[str, Version] = {}
+        self._outputs: dict[str, Mapping[Channel, OutputStatus]] = {}
+        self._held: dict[str, Mapping[PartitionId, int]] = {}
+        #: When the move under way entered its phase, and since when its target is silent; monotonic.
+        self._since: int | None = None
+        self._silent_since: int | None = None
+
+    # --- news ---
+
+    def redirect(self, directory: Directory) -> None:
+        """Another directory counts."""
+        self._directory = directory
+
+    def heard(
+        self, process: str, outputs: Iterable[OutputStatus], held: Mapping[PartitionId, int] | None = None
+    ) -> None:
+        """A heartbeat answer of a node or a source.
+
+        Args:
+          held: checkpoints of each partition that it stands by for.
+        """
+        self._outputs[process] = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
+        self._held[process] = held or {}
+
+    def knows(self, process: str, version: Version) -> None:
+        """A process works with this version of the directory."""
+        self._versions[process] = version
+
+    def lost(self, process: str) -> None:
+        """A process does not answer any more."""
+        self._outputs.pop(process, None)
+        self._held.pop(process, None)
+
+    # --- orders, of people and of who balances ---
+
+    def ask(
+        self, partition: PartitionId, source: NodeId, target: NodeId, reason: str, predicted_us: int | None = None
+    ) -> Move:
+        """Takes an order.
+
+        Raises:
+          MoveRefused: it cannot be carried out.
+        """
+        if why := self._refusal(partition, source, target):
+            raise MoveRefused(f"{partition} cannot move from {source} to {target}: {why}")
+        role = self._directory.roles[partition][source]
+        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason, predicted_us)
+        self._moves[move.number] = move
+        ended = [number for number, one in self._moves.items() if one.over]
+        for number in ended[:-KEPT]:
+            del self._moves[number]
+        return move
+
+    def ask_all(self, moves: Iterable[tuple[PartitionId, NodeId, NodeId]], reason: str) -> list[Move]:
+        """Takes orders (partition, source, target): all of them, or none.
+
+        Raises:
+          MoveRefused: one cannot be carried out.
+        """
+        taken: list[Move] = []
+        try:
+            for partition, source, target in moves:
+                taken.append(self.ask(partition, source, target, reason))
+        except MoveRefused:
+            self.forget(taken)
+            raise
+        return taken
+
+    def forget(self, moves: Iterable[Move]) -> None:
+        """Takes back orders of which nothing is done yet."""
+        for move in moves:
+            assert move.phase is MovePhase.WAIT, "M1: what has begun is cancelled, not forgotten"
+            del self._moves[move.number]
+
+    def alive(self) -> Collection[str]:
+        """Processes that answer."""
+        return self._outputs.keys()
+
+    def _refusal(self, partition: PartitionId, source: NodeId, target: NodeId) -> str:
+        """Why an order cannot be carried out; "" where it can."""
+        directory = self._directory
+        if partition not in directory.roles:
+            return f"there is no such partition; there are {some(map(str, directory.roles))}"
+        for node in (source, target):
+            if node not in directory.nodes:
+                return f"there is no node {node}; there are {some(directory.nodes)}"
+        if under_way := [str(move) for move in self.open() if move.partition == partition]:
+            return f"{under_way[0]} has not ended"
+        return self._refusal_now(partition, source, target) or self._why_not(partition, target)
+
+    def _refusal_now(self, partition: PartitionId, source: NodeId, target: NodeId) -> str:
+        """The same of what may change until the move begins."""
+        roles = self._directory.roles[partition]
+        if roles.get(source) not in (Role.ACTIVE, Role.STANDBY):
+            return f"{source} has nothing to do with it; {some(roles)} have"
+        if roles.get(target) in (Role.ACTIVE, roles[source]):
+            return f"{target} {'runs it' if roles[target] is Role.ACTIVE else 'stands by for it'} already"
+        if target not in self._outputs:
+            return f"{target} does not answer; start it first"
+        return ""
+
+    def cancel(self, number: int) -> Move:
+        """Ends a move at its next step.
+
+        Raises:
+          MoveRefused: there is no such move, or it is over, or too far.
+        """
+        move = self._moves.get(number)
+        if move is None or move.over:
+            raise MoveRefused(f"no move {number} is under way")
+        if move.phase is MovePhase.LEAVE:
+            raise MoveRefused(f"{move} is nearly over: {move.source} has been told to leave")
+        move.dropping = move.dropping or "cancelled"
+        return move
+
+    # --- what happens next ---
+
+    def open(self) -> list[Move]:
+        """Those that have not ended, in the order in which they are carried out."""
+        return [move for move in self._moves.values() if not move.over]
+
+    def all(self) -> list[Move]:
+        return list(self._moves.values())
+
+    def newest(self, over: int) -> list[Move]:
+        """All that have not ended, and so many that have."""
+        ended = [move.number for move in self._moves.values() if move.over]
+        return [move for move in self._moves.values() if not move.over or move.number in ended[-over:]]
+
+    def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+        """Standbys that are to run, because a partition moves there."""
+        return {
+            move.partition: frozenset({move.target})
+            for move in self.open()
+            if move.role is Role.ACTIVE
+            and move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE)
+            and self._role(move, move.target) is Role.STANDBY
+        }
+
+    def step(self, now: int, wall_us: int) -> RoleChange | None:
+        """What to change now; call it at every heartbeat.
+
+        Whoever calls it stores the moves, then publishes the change.  A change that could not be published comes again.
+
+        Args:
+          now: monotonic microseconds.
+          wall_us: wall time, for people.
+        """
+        under_way = [move for move in self.open() if move.phase is not MovePhase.WAIT]
+        assert len(under_way) <= 1, "M1: one move at a time"
+        for move in under_way or self.open():
+            before = move.phase
+            if self._since is None:
+                self._since = now
+            change = self._go_on(move, now)
+            if move.phase is not before:
+                move.began_us[move.phase] = wall_us
+                self._since = self._silent_since = None
+            if move.phase is not MovePhase.WAIT:
+                return change
+        return None
+
+    def _go_on(self, move: Move, now: int) -> RoleChange | None:
+        if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._role(move, move.target) is not Role.STANDBY:
+            move.dropping = move.dropping or f"{move.target} has another role"
+        if move.dropping:
+            return self._drop(move, move.dropping)
+        match move.phase:
+            case MovePhase.WAIT:
+                return self._wait(move)
+            case MovePhase.JOIN:
+                return self._join(move)
+            case MovePhase.INSTALL:
+                return self._install(move, now)
+            case MovePhase.FOLLOW:
+                return self._follow(move, now)
+            case _:
+                return self._leave(move)
+
+    def _wait(self, move: Move) -> RoleChange | None:
+        if why := self._refusal_now(move.partition, move.source, move.target):
+            return self._drop(move, why)
+        states = self._states(move)
+        unsteady = sorted(n for n, state in states.items() if state is not NodeState.STABLE)
+        if unsteady or not states:
+            move.why = f"{some(unsteady) or 'a replica'} must be STABLE first"
+            return None
+        move.was_standby = self._role(move, move.target) is Role.STANDBY
+        move.phase, move.why = MovePhase.JOIN, ""
+        return self._join(move)
+
+    def _join(self, move: Move) -> RoleChange | None:
+        if move.target not in self._outputs:
+            return self._drop(move, f"{move.target} does not answer")
+        if self._role(move, move.target) is None:
+            return RoleChange(move.partition, ((move.target, Role.STANDBY),))
+        if behind := self._behind({*self._producers(move), move.target}):
+            move.why = f"{some(behind)} must know of {move.target} first"
+        else:
+            move.phase, move.why = MovePhase.INSTALL if move.role is Role.ACTIVE else MovePhase.FOLLOW, ""
+        return None
+
+    def _install(self, move: Move, now: int) -> RoleChange | None:
+        if move.target not in self._outputs:
+            return self._miss(move, now)
+        self._silent_since = None
+        states = self._states(move)
+        if states.get(move.target) is not NodeState.STABLE:
+            move.why = f"{move.target} recovers"
+            return None
+        others = [self._frontier(move, n) for n in states if n != move.target]
+        move.mark = max([self._frontier(move, move.target), *others])
+        move.phase, move.why = MovePhase.FOLLOW, ""
+        return None
+
+    def _follow(self, move: Move, now: int) -> RoleChange | None:
+        if move.role is Role.STANDBY:
+            return self._hold(move, now)
+        assert move.mark is not None, "M3: who follows has a mark"
+        state = self._states(move).get(move.target)
+        if state in (None, NodeState.RECOVERING):
+            move.phase, move.mark = MovePhase.INSTALL, None
+        elif state is not NodeState.STABLE:
+            move.why = f"{move.target} must be STABLE first"
+        elif self._frontier(move, move.target) < move.mark:
+            move.why = f"{move.target} must be as far as the others were"
+        elif behind := self._behind(self._directory.nodes):
+            move.why = f"{some(behind)} must know of {move.target} first"
+        elif self._since is not None and now - self._since >= self._pause_us:
+            move.phase, move.why = MovePhase.LEAVE, ""
+            return self._leave(move)
+        return None
+
+    def _hold(self, move: Move, now: int) -> RoleChange | None:
+        """A standby is moved: the target holds what the source held."""
+        if move.target not in self._outputs:
+            return self._miss(move, now)
+        self._silent_since = None
+        if self._held[move.target].get(move.partition, 0) < _HELD:
+            move.why = f"{move.target} must hold {_HELD} checkpoints first"
+            return None
+        move.phase, move.why = MovePhase.LEAVE, ""
+        return self._leave(move)
+
+    def _leave(self, move: Move) -> RoleChange | None:
+        if move.role is Role.ACTIVE and self._role(move, move.target) is Role.STANDBY:
+            return RoleChange(move.partition, ((move.target, Role.ACTIVE), (move.source, Role.STANDBY)))
+        if move.role is Role.ACTIVE and move.source in self._states(move):
+            move.why = f"{move.source} retires when all replicas are STABLE"  # the coordination sees to that
+            return None
+        if not move.was_standby and self._role(move, move.source) is not None:
+            return RoleChange(move.partition, ((move.source, None),))
+        move.phase, move.why = MovePhase.DONE, ""
+        return None
+
+    def _miss(self, move: Move, now: int) -> RoleChange | None:
+        """The target does not answer."""
+        if self._silent_since is None:
+            self._silent_since = now
+            move.tries += 1
+        if move.tries > TRIES or now - self._silent_since >= self._patience_us:
+            return self._drop(move, f"{move.target} does not answer")
+        move.why = f"{move.target} does not answer"
+        return None
+
+    def _drop(self, move: Move, why: str) -> RoleChange | None:
+        """Takes back what was done: the target is what it was before."""
+        move.dropping = why
+        joined = move.phase is not MovePhase.WAIT and not move.was_standby
+        if joined and self._role(move, move.target) is not None:
+            return RoleChange(move.partition, ((move.target, None),))
+        move.phase, move.why = MovePhase.DROPPED, why
+        return None
+
+    # --- what is known ---
+
+    def _role(self, move: Move, node: NodeId) -> Role | None:
+        return self._directory.roles[move.partition].get(node)
+
+    def _states(self, move: Move) -> dict[NodeId, NodeState]:
+        """Of each node that runs the partition."""
+        output = self._output(move)
+        return {NodeId(n): NodeState(told[output].state) for n, told in self._outputs.items() if output in told}
+
+    def _frontier(self, move: Move, node: NodeId) -> int:
+        return self._outputs[node][self._output(move)].frontier
+
+    def _output(self, move: Move) -> Channel:
+        return Channel(self._plan.unit[move.partition.unit].outputs[0], move.partition.partition)
+
+    def _producers(self, move: Move) -> set[str]:
+        """Every process that makes what the partition reads."""
+        channels = self._plan.unit[move.partition.unit].channels_in(move.partition.partition)
+        return {p for c in channels for p in self._directory.producer_addresses(self._plan, c)}
+
+    def _behind(self, processes: Collection[str]) -> list[str]:
+        """Those of them that answer and do not know this version of the directory yet (D3)."""
+        version = self._directory.version
+        return sorted(p for p in processes if p in self._outputs and self._versions.get(p, CONFIGURED) < version)
+
+
+def some(names: Iterable[str]) -> str:
+    """A few of many names."""
+    found = list(names)
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

@@ -1,0 +1,71 @@
+"""Moves that somebody orders while a simulated cluster runs: what follows from a number and the directory of then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from replicas.simulation.cluster import SimCluster
+from spe.plan.directory import COORDINATOR
+from spe.stream.times import SECOND
+from spe.wire.fields import MoveVerb
+from spe.wire.messages import MoveOrder
+
+#: Orders of a run that has some, and how many spare nodes it may have.
+COUNTS: Final = (1, 2, 3, 5, 8)
+_SPARES: Final = 2
+_VERBS: Final[Sequence[MoveVerb]] = ("move", "move", "move", "drain", "cancel")
+#: An order whose answer takes longer is not waited for: the coordinator, or its disk, stands still.
+_ANSWER_S: Final = 2.0
+
+
+def with_spares(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with a coordinator and, perhaps, spare nodes."""
+    nodes = config["nodes"]
+    named = dict(nodes) if isinstance(nodes, Mapping) else {name: {} for name in nodes}
+    spares = {f"spare{i + 1}": {"spare": True} for i in range(random.randint(0, _SPARES))}
+    return {"coordinator": {}, **config, "nodes": named | spares}
+
+
+def random_moves(random: Random, until_us: int) -> list[dict[str, int]]:
+    """When to order, and a number from which the order follows."""
+    times = sorted(random.randrange(SECOND // 2, until_us) for _ in range(random.choice(COUNTS)))
+    return [{"at_us": at_us, "draw": random.randrange(1 << 30)} for at_us in times]
+
+
+async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, int]]) -> None:
+    """Gives the orders, each at its time, where there is a coordinator then."""
+    for order in orders:
+        await trio.sleep(max(0.0, order["at_us"] / 1e6 - trio.current_time()))
+        if cluster.runs(COORDINATOR):
+            await _give(cluster, drawn(cluster, Random(order["draw"])))
+
+
+async def _give(cluster: SimCluster, order: MoveOrder) -> None:
+    assert cluster.coordinator is not None
+    said = "no answer"
+    with trio.move_on_after(_ANSWER_S):
+        answer = await cluster.coordinator.move(order)
+        said = answer.error or f"{answer.first} to {answer.last}"
+    cluster.note(f"{order.verb} {order.partition} {order.source} {order.target} {order.number}: {said}")
+
+
+def drawn(cluster: SimCluster, random: Random) -> MoveOrder:
+    """An order that fits the directory; it may be refused all the same."""
+    directory = cluster.current
+    verb = random.choice(_VERBS)
+    partition = random.choice(sorted(directory.roles))
+    source = random.choice(sorted(directory.roles[partition]))
+    others = sorted(set(directory.nodes) - {source})
+    match verb:
+        case "move":
+            return MoveOrder(verb, str(partition), source, random.choice(others) if others else source, 0)
+        case "drain":
+            return MoveOrder(verb, "", source, "", 0)
+        case _:
+            assert cluster.coordinator is not None
+            open_moves = cluster.coordinator.moves.open()
+            return MoveOrder(verb, "", "", "", open_moves[0].number if open_moves else 1)

@@ -1,0 +1,94 @@
+"""A partition moves while a cluster runs: no gap, no duplicate, and without a failure no tentative tuple (M1-M6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from replicas.simulation.cluster import SimCluster
+from spe.plan.deploy import Deployed
+from spe.plan.directory import COORDINATOR
+from spe.stream.history import Received
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from spe.wire.messages import MoveAnswer, MoveOrder
+from tests.simulation.test_buffers import longer
+from tests.simulation.test_cluster import make_plan
+from tests.simulation.test_standbys import tentative
+from tests.support.situations import play, until
+
+
+def two_units() -> Deployed:
+    """u1 and u2 in a row, each with one replica; the other nodes are spare."""
+    plan, directory = longer(*make_plan(2, replicas=3), 16)
+    for unit in ("1", "2"):
+        for letter in "bc":
+            node = NodeId(f"n{unit}{letter}")
+            directory = directory.with_role(PartitionId(UnitId(f"u{unit}"), 0), node, None)
+            spare = replace(directory.nodes[node], spare=True)
+            directory = replace(directory, nodes={**directory.nodes, node: spare})
+    return Deployed(plan, directory)
+
+
+async def order(cluster: SimCluster, verb: str, partition: str, source: str, target: str) -> MoveAnswer:
+    assert cluster.coordinator is not None
+    return await cluster.coordinator.move(MoveOrder(verb, partition, source, target, 0))  # type: ignore[arg-type]
+
+
+def phases(cluster: SimCluster) -> list[str]:
+    assert cluster.coordinator is not None
+    return [move.phase.value for move in cluster.coordinator.moves.all()]
+
+
+def test_a_partition_moves_without_a_gap_or_a_tentative_tuple() -> None:
+    plan, directory = two_units()
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(3)
+        assert (await order(cluster, "move", "u1/0", "n1a", "n1c")) == MoveAnswer(1, 1, "")
+        await until(lambda: phases(cluster) == ["done"], within_s=6)
+        assert {name for name in cluster.replicas() if name.startswith("u1/")} == {"u1/0@n1c"}
+        await order(cluster, "move", "u2/0", "n2a", "n2b")
+        await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
+
+    met = play(plan, directory, script)
+    read = [e.producer for e in met.history if isinstance(e, Received) and e.consumer == "client:c"]
+    assert (read[0], read[-1]) == ("n2a", "n2b")
+    assert tentative(met) == 0
+
+
+def test_a_node_is_drained_and_its_roles_come_back() -> None:
+    plan, directory = two_units()
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(3)
+        answer = await order(cluster, "drain", "", "n1a", "")
+        assert answer == MoveAnswer(1, 1, "")
+        await until(lambda: phases(cluster) == ["done"], within_s=6)
+        assert not [name for name in cluster.replicas() if name.endswith("@n1a")]
+        assert cluster.coordinator is not None
+        (moved,) = cluster.coordinator.moves.all()
+        await order(cluster, "move", "u1/0", moved.target, "n1a")
+        await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
+
+    assert tentative(play(plan, directory, script)) == 0
+
+
+@pytest.mark.parametrize("phase", ["join", "install", "follow", "leave"])
+@pytest.mark.parametrize("dead", [COORDINATOR, "n1c", "n1a"])
+def test_whoever_dies_while_a_partition_moves_all_is_right_in_the_end(phase: str, dead: str) -> None:
+    """Where the only replica dies before the target has its state, the last resort is the sources' logs (H8)."""
+    plan, directory = two_units()
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(3)
+        await order(cluster, "move", "u1/0", "n1a", "n1c")
+        await until(lambda: phases(cluster) == [phase], within_s=6)
+        cluster.kill(dead)
+        await trio.sleep(1)
+        cluster.restart(dead)
+        await until(lambda: phases(cluster)[0] in ("done", "dropped"), within_s=20)
+
+    play(plan, directory, script)

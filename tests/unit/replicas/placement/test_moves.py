@@ -1,0 +1,256 @@
+"""Moves of a partition, heartbeat by heartbeat (rules M1-M6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicas.placement.moves import Move, MovePhase, MoveRefused
+from spe.plan.directory import Role
+from spe.stream.names import NodeId, NodeState
+from tests.support.moves import PARTITION, A, B, C, FakeCluster, plan_of
+
+UP_FAILURE = NodeState.UP_FAILURE
+
+
+def cluster(replicas: str = "A", standbys: str = "") -> FakeCluster:
+    names = {"A": A, "B": B, "C": C}
+    return FakeCluster(*plan_of([names[n] for n in replicas], [names[n] for n in standbys]))
+
+
+def beats(world: FakeCluster, count: int, **options: bool) -> None:
+    for _ in range(count):
+        world.beat(**options)
+
+
+def beats_until(world: FakeCluster, move: Move, phase: MovePhase) -> None:
+    for _ in range(100):
+        if move.phase is phase:
+            return
+        world.beat()
+    raise AssertionError(f"{move} is in phase {move.phase}, not {phase}")
+
+
+def roles(world: FakeCluster) -> dict[NodeId, Role]:
+    return dict(world.directory.roles[PARTITION])
+
+
+def test_the_target_runs_before_the_old_replica_retires_and_leaves() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    ran = []
+    for _ in range(60):
+        world.beat()
+        assert world.served()
+        if world.running() not in ran:
+            ran.append(world.running())
+    assert ran == [[A], [A, B], [B]]
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.ACTIVE}
+    assert world.story == [
+        "[('n1b', 'standby')]",
+        "install n1b",
+        "[('n1b', 'active'), ('n1a', 'standby')]",
+        "retire n1a",
+        "[('n1a', None)]",
+    ]
+    assert list(move.began_us) == [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE, MovePhase.DONE]
+    beats(world, 30)
+    assert world.running() == [B]
+
+
+def test_nothing_is_installed_before_all_live_producers_know_the_target() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    (source, *_) = world.sources
+    world.lag.add(source)
+    beats(world, 20)
+    assert (move.phase, move.why) == (MovePhase.JOIN, f"{source} must know of n1b first")
+    assert world.running() == [A]
+    world.lag.clear()
+    beats(world, 20)
+    assert move.phase is MovePhase.DONE
+
+
+def test_the_old_replica_stays_while_a_node_does_not_know_the_target() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats(world, 3)
+    assert move.phase is MovePhase.INSTALL
+    world.lag.add(C)
+    world.nodes[C].directory = world.configured
+    beats(world, 20)
+    assert (move.phase, move.why) == (MovePhase.FOLLOW, "n1c must know of n1b first")
+    world.kill(C)
+    beats(world, 20)
+    assert move.phase is MovePhase.DONE, "who is dead learns it when it comes back"
+
+
+def test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.FOLLOW)
+    assert move.mark is not None
+    move.mark += 10 * 100_000
+    beats(world, 8)
+    assert (move.phase, move.why) == (MovePhase.FOLLOW, "n1b must be as far as the others were")
+    beats(world, 8)
+    assert move.phase is MovePhase.DONE
+
+
+def test_a_standby_that_becomes_active_changes_places_with_the_old_replica() -> None:
+    world = cluster("A", "B")
+    move = world.ask(A, B)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.ACTIVE, A: Role.STANDBY}
+    assert world.running() == [B]
+
+
+def test_a_standby_moves_when_its_successor_holds_two_checkpoints() -> None:
+    world = cluster("A", "B")
+    move = world.ask(B, C)
+    for _ in range(30):
+        world.nodes[C].held = 0  # it never comes to hold more than one
+        world.beat()
+        assert move.phase is not MovePhase.LEAVE
+    assert roles(world) == {A: Role.ACTIVE, B: Role.STANDBY, C: Role.STANDBY}
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
+    assert world.running() == [A]
+    assert MovePhase.INSTALL not in move.began_us
+
+
+def test_moves_are_carried_out_one_after_the_other() -> None:
+    world = cluster("A", "B")
+    first = world.ask(A, C)
+    with pytest.raises(MoveRefused, match=r"move 1 \(u1/0 from n1a to n1c\) has not ended"):
+        world.ask(B, C)
+    beats(world, 30)
+    second = world.ask(C, A)
+    beats(world, 30)
+    assert (first.phase, second.phase) == (MovePhase.DONE, MovePhase.DONE)
+    assert roles(world) == {A: Role.ACTIVE, B: Role.STANDBY}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "why"),
+    [
+        (A, NodeId("n9"), "there is no node n9; there are n1a, n1b, n1c"),
+        (NodeId("n9"), B, "there is no node n9"),
+        (C, B, "n1c has nothing to do with it; n1a have"),
+        (A, A, "n1a runs it already"),
+    ],
+)
+def test_an_order_that_cannot_be_carried_out_is_refused(source: NodeId, target: NodeId, why: str) -> None:
+    with pytest.raises(MoveRefused, match=f"u1/0 cannot move from {source} to {target}: {why}"):
+        cluster().ask(source, target)
+
+
+def test_an_order_to_a_dead_node_is_refused() -> None:
+    world = cluster()
+    world.kill(B)
+    world.beat()
+    with pytest.raises(MoveRefused, match="n1b does not answer; start it first"):
+        world.ask(A, B)
+
+
+def test_a_move_waits_until_all_replicas_are_stable() -> None:
+    world = cluster("AC")
+    world.nodes[C].state = UP_FAILURE
+    world.beat()
+    move = world.ask(A, B)
+    beats(world, 5)
+    assert (move.phase, move.why) == (MovePhase.WAIT, "n1c must be STABLE first")
+    world.nodes[C].state = NodeState.STABLE
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {C: Role.ACTIVE, B: Role.ACTIVE}
+
+
+@pytest.mark.parametrize("phase", [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW])
+def test_a_move_whose_target_stays_dead_is_taken_back(phase: MovePhase) -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, phase)
+    world.kill(B)
+    beats(world, 60)
+    assert (move.phase, move.why) == (MovePhase.DROPPED, "n1b does not answer")
+    assert roles(world) == {A: Role.ACTIVE}
+    world.start(B)
+    beats(world, 10)
+    assert world.running() == [A]
+
+
+@pytest.mark.parametrize("phase", [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW])
+def test_a_move_that_is_cancelled_is_taken_back(phase: MovePhase) -> None:
+    world = cluster("A", "C")
+    move = world.ask(A, B)
+    beats_until(world, move, phase)
+    world.moves.cancel(move.number)
+    beats(world, 30)
+    assert (move.phase, move.why) == (MovePhase.DROPPED, "cancelled")
+    assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
+    assert world.running() == [A]
+    with pytest.raises(MoveRefused, match="no move 1 is under way"):
+        world.moves.cancel(move.number)
+
+
+def test_a_move_is_not_cancelled_once_the_old_replica_leaves() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    with pytest.raises(MoveRefused, match="nearly over"):
+        world.moves.cancel(move.number)
+
+
+@pytest.mark.parametrize("phase", [MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE])
+def test_where_the_old_replica_dies_the_target_takes_over(phase: MovePhase) -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, phase)
+    world.kill(A)
+    beats(world, 60)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.ACTIVE}
+    world.start(A)
+    beats(world, 10)
+    assert world.running() == [B], "what came back with an old directory leaves when it learns of the new one"
+
+
+@pytest.mark.parametrize("phase", [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE])
+def test_the_next_coordinator_goes_on_from_the_store(phase: MovePhase) -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, phase)
+    beats(world, 5, coordinator=False)
+    world.begin()
+    beats(world, 60)
+    (found,) = world.moves.all()
+    assert found.phase is MovePhase.DONE
+    assert (roles(world), world.running()) == ({B: Role.ACTIVE}, [B])
+    assert world.moves.ask(PARTITION, B, A, "back").number == 2
+
+
+def test_where_the_disk_is_full_nothing_is_published_and_the_change_comes_again() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats(world, 10, stores=False)
+    assert roles(world) == {A: Role.ACTIVE}
+    assert world.running() == [A]
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+
+
+def test_a_target_that_dies_once_it_has_replaced_the_old_replica_is_helped_out_for() -> None:
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    world.kill(B)
+    beats(world, 60)
+    assert move.phase is MovePhase.LEAVE
+    assert world.running() == [A], "it stands by, and runs because nobody else does (H5)"
+    world.start(B)
+    beats(world, 60)
+    assert move.phase is MovePhase.DONE
+    assert world.running() == [B]
