@@ -10,8 +10,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
 
+# Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time.
 test: $(READY)
-	$(VENV)/bin/pytest -n 2 --dist loadgroup
+	$(VENV)/bin/pytest -n 3 --dist loadgroup
 
 # Unit and property tests on the other supported versions of Python that are found here.
 test-versions: $(READY)

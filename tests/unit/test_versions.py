@@ -10,7 +10,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from tests import versions
-from tests.versions import Interpreter, candidates, others, probe
+from tests.versions import Interpreter, candidates, folders_for, others, probe
 
 
 def an_interpreter(folder: Path, name: str, script: str) -> Path:
@@ -100,6 +100,11 @@ def test_the_oldest_of_each_minor_version_is_used_but_not_the_main_one(
     assert [one.name for one in others(found, main)] == expected
 
 
+def test_an_older_release_of_the_main_minor_version_runs_the_unit_tests_only() -> None:
+    assert folders_for((3, 11, 2), (3, 11, 7)) == ("tests/unit",)
+    assert folders_for((3, 12, 1), (3, 11, 7)) == ("tests/unit", "tests/property")
+
+
 @pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1)])
 def test_a_failing_version_fails_the_run_and_a_broken_one_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], passed: bool, status: int
@@ -108,7 +113,7 @@ def test_a_failing_version_fails_the_run_and_a_broken_one_does_not(
     answers = {"good": good, "broken": "it is broken"}
     monkeypatch.setattr(versions, "candidates", lambda *_: list(answers))
     monkeypatch.setattr(versions, "probe", answers.get)
-    monkeypatch.setattr(versions, "passes", lambda one: passed)
+    monkeypatch.setattr(versions, "passes", lambda one, main: passed)
     assert versions.main() == status
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
