@@ -230,6 +230,8 @@ class Environment:
         reconcile: str | None = None,
         checkpoint: Mapping[str, str | bool] | None = None,
         spare: bool | None = None,
+        capacity: float | None = None,
+        memory: str | int | None = None,
     ) -> Environment:
         """A process that hosts replicas."""
         self._nodes[name] = _given(
@@ -240,6 +242,8 @@ class Environment:
             reconcile=reconcile,
             checkpoint=_plain(checkpoint),
             spare=spare,
+            capacity=capacity,
+            memory=memory,
         )
         self._written("nodes", name)
         return self

@@ -12,13 +12,13 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 from spe.config.validate import validated
 from spe.connectors import SINKS
 from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
-from spe.plan.nodes import Checkpoints, Node, Policy, Reconcile
+from spe.plan.nodes import CAPACITY, Checkpoints, Node, Policy, Reconcile
 from spe.plan.plan import Limits, Security, Timing
 from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Problems, did_you_mean, one_of
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
-from spe.values import Address, Model, Names, PositiveDuration, Size, names_of, size_of
+from spe.values import Address, Model, Names, Positive, PositiveDuration, Size, names_of, size_of
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9
@@ -70,6 +70,8 @@ class NodeModel(NodeDefaults):
 
     address: Address = ANY_ADDRESS
     spare: bool = False
+    capacity: Positive = CAPACITY
+    memory: Size | None = None
 
 
 class CoordinatorModel(Model):
@@ -251,6 +253,8 @@ def _node(name: str, own: NodeModel, default: NodeDefaults) -> Node:
         reconcile=Reconcile(own.reconcile or default.reconcile or Reconcile.CHECKPOINT),
         checkpoints=(own.checkpoint or default.checkpoint or CheckpointModel()).checkpoints(),
         spare=own.spare,
+        capacity=own.capacity,
+        memory=own.memory,
     )
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from spe.stream.names import NodeId
+
+#: Cores of a node of which nothing else is said: a process of Python keeps one busy.
+CAPACITY: Final = 1.0
 
 
 class Policy(enum.StrEnum):
@@ -58,6 +62,8 @@ class Node:
       reconcile: how to get back behind tentative data.
       checkpoints: when to remember where.
       spare: nothing is placed on it; partitions may move there.
+      capacity: cores that partitions may use; the coordinator fills a share of it (``cap``).
+      memory: bytes, in the same way; None: it is not looked at.
     """
 
     id: NodeId
@@ -69,6 +75,8 @@ class Node:
     reconcile: Reconcile = Reconcile.CHECKPOINT
     checkpoints: Checkpoints = Checkpoints()
     spare: bool = False
+    capacity: float = CAPACITY
+    memory: int | None = None
 
     @property
     def alpha_x_us(self) -> int:

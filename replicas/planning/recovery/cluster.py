@@ -114,10 +114,10 @@ def cluster_of(
         () if id is None else tuple(str(n) for n in directory.hosts(id) if directory.disk_us(ReplicaId(*id, n)))
         for id in ids
     ]
-    nodes = {str(node): 1.0 for node in directory.nodes}
+    nodes = {str(name): node.capacity for name, node in directory.nodes.items()}
     cap = directory.coordinator.cap
     reads = np.concatenate([_received(operator) for operator in topology.operators])
-    fullest = max(sum(float(reads[t]) for t, own in enumerate(homes) if node in own) for node in nodes)
+    fullest = max(sum(float(reads[t]) for t, own in enumerate(homes) if n in own) / cores for n, cores in nodes.items())
     work = np.full(topology.tasks, UNKNOWN_WORK)
     units = [str(u.id) for u in plan.units]
     unloaded = [u for u in units if not (u in measured and measured[u].loads)]
@@ -126,7 +126,7 @@ def cluster_of(
     if unloaded:
         notes.append(
             f"nothing is known of the load of {', '.join(unloaded)}: assumed in proportion to what is read, with the "
-            f"fullest node at {cap:g} of a core (--loads)"
+            f"fullest node at {cap:g} of its capacity (--loads)"
         )
     if unworked:
         notes.append(

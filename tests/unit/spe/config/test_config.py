@@ -983,6 +983,40 @@ def test_mistakes_in_standbys_are_reported(was: str, now: str, said: str) -> Non
     assert said in str(caught.value)
 
 
+ROOMY = """
+sources: {s: {from: {generator: {name: orders, rate: 10}}}}
+query: {q: {filter: {from: s, where: qty > 1}}}
+nodes:
+  n1: {capacity: 3.5, memory: 2GB}
+  n2: {}
+"""
+
+
+def test_what_a_node_offers_is_the_same_in_python_and_yaml() -> None:
+    env = api.Environment()
+    env.outputs(env.source("s", api.generator("orders", rate=10)).filter("qty > 1", name="q"))
+    env.node("n1", capacity=3.5, memory="2GB").node("n2")
+    nodes = plan_of(ROOMY)[1].nodes
+
+    assert {(n.id, n.capacity, n.memory) for n in nodes.values()} == {("n1", 3.5, 2 * 10**9), ("n2", 1.0, None)}
+    assert env.deployed().directory.nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("3.5", "0", "test.yaml:5: nodes.n1.capacity: expected a number above 0, got 0"),
+        ("3.5", ".inf", "test.yaml:5: nodes.n1.capacity: expected a"),
+        ("2GB", "2 things", "test.yaml:5: nodes.n1.memory: expected a size such as 64MB or 1GiB"),
+        ("memory", "memroy", "test.yaml:5: nodes.n1.memroy: unknown key (did you mean 'memory'?)"),
+    ],
+)
+def test_mistakes_in_what_a_node_offers_are_reported(was: str, now: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(ROOMY.replace(was, now))
+    assert said in str(caught.value)
+
+
 def quickstart_in_python() -> api.Environment:
     env = api.Environment("quickstart", bucket="100ms", x="2s", alpha=0.9, policy="process")
     shops = [
