@@ -116,7 +116,7 @@ class Environment:
         limits: Mapping[str, str | int] | None = None,
         security: Mapping[str, str | bool] | None = None,
         coordinator: Mapping[str, str | int | float] | None = None,
-        recovery: Mapping[str, str | Mapping[str, float]] | None = None,
+        recovery: Mapping[str, str | Mapping[str, Any]] | None = None,
     ) -> None:
         self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
         self._head |= _given(coordinator=coordinator, recovery=recovery)

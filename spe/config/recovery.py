@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from spe.config.validate import validated
-from spe.plan.directory import RecoverySettings
+from spe.plan.directory import ExpectedLoad, RecoverySettings
 from spe.problems import Problems, did_you_mean, one_of
-from spe.stream.names import StreamId
-from spe.values import Model, Positive
+from spe.stream.names import StreamId, UnitId
+from spe.values import Length, Model, Positive
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _load(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"load": value}
+
+
+_Cores = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class LoadModel(Model):
+    """What a unit's partitions need: one number for all, or one for each."""
+
+    load: Annotated[tuple[_Cores, ...], BeforeValidator(_each)] = ()
+    work: Annotated[tuple[Length, ...], BeforeValidator(_each)] = ()
 
 
 class RecoveryModel(Model):
@@ -19,9 +37,14 @@ class RecoveryModel(Model):
 
     value: Literal["fidelity", "complete"] = "fidelity"
     priorities: dict[str, Positive] = Field(default_factory=dict)
+    loads: dict[str, Annotated[LoadModel, BeforeValidator(_load)]] = Field(default_factory=dict)
 
     def settings(self) -> RecoverySettings:
-        return RecoverySettings(self.value, {StreamId(name): worth for name, worth in self.priorities.items()})
+        return RecoverySettings(
+            self.value,
+            {StreamId(name): worth for name, worth in self.priorities.items()},
+            {UnitId(name): ExpectedLoad(one.load, one.work) for name, one in self.loads.items()},
+        )
 
 
 def read_recovery(section: Any, outputs: Sequence[StreamId], problems: Problems) -> RecoverySettings:

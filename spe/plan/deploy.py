@@ -21,7 +21,7 @@ from spe.plan.directory import (
     roles_of,
 )
 from spe.plan.nodes import Node
-from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing
+from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing, Unit
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
 from spe.query.query import Query
@@ -84,6 +84,7 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
         return None
     units = cut_units(query, fragments, problems)
     placed = place(fragments, usable(deployment.nodes), problems)
+    check_loads(deployment.recovery, units, problems)
     if len(problems.found) > before:
         return None
     spec = {f.name: f for f in fragments}
@@ -156,6 +157,19 @@ def check_addresses(deployment: Deployment, problems: Problems) -> None:
         if address in taken and not address.endswith(":0"):
             problems.add(path, f"{address} is the address of {show_path(taken[address][:2])} already")
         taken.setdefault(address, path)
+
+
+def check_loads(recovery: RecoverySettings, units: Sequence[Unit], problems: Problems) -> None:
+    """Loads are of units, and as many as these have partitions, or one."""
+    many = {unit.id: unit.partitions for unit in units}
+    for name, load in recovery.loads.items():
+        path: Path = ("recovery", "loads", str(name))
+        if name not in many:
+            problems.add(path, f"no unit {name!r}{did_you_mean(name, many)}; expected {one_of(list(many))}")
+            continue
+        for what, given in (("load", load.cores), ("work", load.install_us)):
+            if len(given) not in (0, 1, many[name]):
+                problems.add(path, f"{what} is one, or {many[name]}, one per partition; got {len(given)}")
 
 
 def usable(nodes: Mapping[NodeId, Node]) -> list[NodeId]:

@@ -86,7 +86,7 @@ class CoordinatorSettings:
       algorithm: of the planner that chooses them.
       adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
       margin: by how much, relative to what runs, another choice must be better to take its place.
-      cap: share of a node's capacity that a recovery may fill (rule O1); planned with only.
+      cap: share of a node's capacity that a recovery may fill (rule O1).
     """
 
     address: str = ANY_ADDRESS
@@ -99,16 +99,31 @@ class CoordinatorSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedLoad:
+    """What a unit's partitions are expected to need; one number for all, or one for each, or none.
+
+    Attributes:
+      cores: shares of a core.
+      install_us: how long an install takes, microseconds.
+    """
+
+    cores: tuple[float, ...] = ()
+    install_us: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """What of a loss comes back first (rules O1-O7); planned with only, nobody follows it while a cluster runs.
+    """What of a loss comes back first (rules O1-O7).
 
     Attributes:
       value: ``fidelity``, where partial results count, or ``complete`` (rule O2).
       priorities: what outputs are worth against each other; 1 where nothing is said.
+      loads: by unit; what is measured counts more.
     """
 
     value: str = "fidelity"
     priorities: Mapping[StreamId, float] = field(default_factory=dict)
+    loads: Mapping[UnitId, ExpectedLoad] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,16 @@ def cluster_of(
 ) -> RecoverableCluster:
     """A configured cluster.  Standbys, and nodes that write checkpoints to disk, have them.
 
+    What is measured counts more than what the configuration expects.
+
     Loads of which nothing is known are assumed in proportion to what a partition reads, so that the fullest node is
     filled up to the cap.
     """
+    measured = {**(expected := expected_loads(directory)), **measured}
+    for unit in expected.keys() & measured.keys():
+        measured[unit] = MeasuredWork(
+            measured[unit].loads or expected[unit].loads, measured[unit].work or expected[unit].work
+        )
     ids = partitions_of(plan, topology)
     homes = [() if id is None else tuple(map(str, directory.placement[id])) for id in ids]
     checkpoints = [
@@ -137,6 +144,14 @@ def cluster_of(
     return RecoverableCluster(topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes)).with_measured(
         measured
     )
+
+
+def expected_loads(directory: Directory) -> dict[str, MeasuredWork]:
+    """What the configuration says of units."""
+    return {
+        str(unit): MeasuredWork(own.cores, tuple(us / SECOND for us in own.install_us))
+        for unit, own in directory.recovery.loads.items()
+    }
 
 
 def cluster_of_file(read: TopologyFile, measured: Mapping[str, MeasuredWork]) -> RecoverableCluster:

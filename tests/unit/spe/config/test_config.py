@@ -21,7 +21,7 @@ from spe.config.document import parse
 from spe.config.query import read_operators
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
-from spe.plan.directory import ANY_ADDRESS, CoordinatorSettings, RecoverySettings, Standbys
+from spe.plan.directory import ANY_ADDRESS, CoordinatorSettings, ExpectedLoad, RecoverySettings, Standbys
 from spe.plan.nodes import Checkpoints, Policy, Reconcile
 from spe.plan.plan import Limits, Plan, Timing, Watermark
 from spe.plan.review import review
@@ -922,14 +922,18 @@ query:
 fragments:
   f: {operators: [q], key: key, partitions: 2, replicas: [[n1], [n2]], standby: [[n3, n2], []], checkpoint: 700ms}
 coordinator: {budget: 1, adapt: 30s, margin: 0.2, algorithm: greedy, cap: 0.7}
-recovery: {value: complete, priorities: {q: 3}}
+recovery: {value: complete, priorities: {q: 3}, loads: {f: {load: [0.3, 0.2], work: 4s}}}
 """
 
 
 def test_standbys_are_the_same_in_python_and_yaml() -> None:
     env = api.Environment(
         coordinator={"budget": 1, "adapt": "30s", "margin": 0.2, "algorithm": "greedy", "cap": 0.7},
-        recovery={"value": "complete", "priorities": {"q": 3}},
+        recovery={
+            "value": "complete",
+            "priorities": {"q": 3},
+            "loads": {"f": {"load": [0.3, 0.2], "work": "4s"}},
+        },
     )
     orders = env.source("s", api.generator("orders", rate=10))
     some = orders.filter("qty > 1", name="q")
@@ -950,7 +954,8 @@ def test_standbys_are_the_same_in_python_and_yaml() -> None:
     assert directory.standbys == {first: Standbys((NodeId("n3"), NodeId("n2")), 700_000)}
     assert directory.hosts(first) == ("n1", "n3", "n2")
     assert directory.coordinator == CoordinatorSettings(ANY_ADDRESS, 1, "greedy", 30_000_000, 0.2, 0.7, configured=True)
-    assert directory.recovery == RecoverySettings("complete", {StreamId("q"): 3.0})
+    loads = {UnitId("f"): ExpectedLoad((0.3, 0.2), (4_000_000,))}
+    assert directory.recovery == RecoverySettings("complete", {StreamId("q"): 3.0}, loads)
     assert env.deployed().directory.recovery == directory.recovery
     assert plan_of(BACKED.partition("recovery:")[0])[1].recovery == RecoverySettings()
 
@@ -974,6 +979,15 @@ def test_standbys_are_the_same_in_python_and_yaml() -> None:
         ("{q: 3}", "{p: 3}", "test.yaml:10: recovery.priorities.p: no output 'p'"),
         ("{q: 3}", "{q: -1}", "test.yaml:10: recovery.priorities.q: expected a number above 0, got -1"),
         ("{q: 3}", "3", "test.yaml:10: recovery.priorities: expected a mapping"),
+        ("f: {load", "g: {load", "test.yaml:10: recovery.loads.g: no unit 'g'"),
+        (
+            "[0.3, 0.2]",
+            "[0.3, 0.2, 0.1]",
+            "recovery.loads.f: load is one, or 2, one per partition; got 3",
+        ),
+        ("[0.3, 0.2]", "-1", "test.yaml:10: recovery.loads.f.load"),
+        ("4s", "long", "test.yaml:10: recovery.loads.f.work"),
+        ("{load: [0.3, 0.2], work: 4s}", "heavy", "test.yaml:10: recovery.loads.f"),
         ("priorities", "priority", "test.yaml:10: recovery.priority: unknown key (did you mean 'priorities'?)"),
     ],
 )

@@ -108,6 +108,16 @@ def test_priorities_and_the_cap_are_of_the_configuration() -> None:
     assert [(topology.name_of(i.partition), i.node) for i in schedule.step()] == [("f/0", "spare")]
 
 
+def test_what_a_node_offers_and_what_a_unit_needs_are_of_the_configuration() -> None:
+    roomy = WEIGHED.replace("nodes: [n1, n2, n3, spare]", "nodes: {n1: {capacity: 2}, n2: {}, n3: {}, spare: {}}")
+    plan, directory = load_text(roomy.replace("priorities: {", "loads: {f: {load: 0.25, work: 3s}}, priorities: {"))
+    topology = topology_of(plan, directory, {}, directory.recovery.priorities)
+    cluster = cluster_of(plan, directory, topology, {"f": MeasuredWork((0.125,))})
+    assert cluster.capacity == {"n1": 2.0, "n2": 1.0, "n3": 1.0, "spare": 1.0}
+    (f,) = [t for t in range(topology.tasks) if topology.name_of(t).startswith("f")]
+    assert (cluster.loads[f], cluster.work[f]) == (0.125, 3.0), "what is measured counts more"
+
+
 def test_where_no_client_is_configured_every_output_counts() -> None:
     """Also one that another operator reads."""
     chained = WEIGHED.replace("b: {filter: {from: s", "b: {filter: {from: a") + "clients: {}\n"
