@@ -15,11 +15,9 @@ from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Identity
 from replicas.placement.activation import Activation, RateMeter
 from replicas.placement.coordination import Coordination, Decision
-from replicas.placement.draining import targets
 from replicas.placement.issuing import DirectoryIssuer
-from replicas.placement.moves import Move, MoveRefused, Moves, some
+from replicas.placement.mover import Mover
 from replicas.placement.store import CoordinatorStore
-from replicas.planning.shares import SharesOfX
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
@@ -27,10 +25,17 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.status import CoordinatorStatus
-from spe.stream.ids import PartitionId, ReplicaId
-from spe.stream.names import NodeId, UnitId
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
 from spe.stream.strings import StringPool
-from spe.wire.messages import HeartbeatAnswer, Message, MoveAnswer, MoveOrder, Order, OrderAnswer
+from spe.wire.messages import (
+    HeartbeatAnswer,
+    Message,
+    MoveAnswer,
+    MoveOrder,
+    Order,
+    OrderAnswer,
+)
 
 #: Orders under way at once; an answer that does not come is not waited for.
 UNANSWERED: Final = 256
@@ -92,14 +97,6 @@ class Coordinator(Bystander):
         )
         for id, nodes in self.activation.wanted().items():
             self.coordination.want(id, nodes, now)
-        self.moves = Moves(
-            plan,
-            directory,
-            pause_us=timing.heartbeat_us,
-            patience_us=20 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
-            refusal=lambda partition, node: self._refusal(self.directories.current, partition, node),
-            known=store.moves(plan.fingerprint),
-        )
         self._meter = RateMeter(plan, now)
         self._upstream = Upstream(
             env,
@@ -110,6 +107,7 @@ class Coordinator(Bystander):
             gone=self._gone,
             other_message=self._answered,
         )
+        self.mover = Mover(env, plan, self.directories, store, self._upstream.versions)
         self.directories.on_change(self._redirect)
         self._epoch = 0
         self._number = store.last_number()
@@ -137,7 +135,7 @@ class Coordinator(Bystander):
             task_status.started(address)
             nursery.start_soon(self._plan_actives)
             nursery.start_soon(self._keep_notes)
-            nursery.start_soon(self._move)
+            nursery.start_soon(self.mover.run)
             await self._decide()
             await self._remember_later()
             nursery.cancel_scope.cancel()
@@ -150,7 +148,7 @@ class Coordinator(Bystander):
         """Another directory counts from here on."""
         now = self._env.clock.monotonic_us()
         self.coordination.redirect(directory, now)
-        self.moves.redirect(directory)
+        self.mover.redirect(directory)
         self.activation.redirect(directory)
         wanted = self.coordination.wanted()
         for id, nodes in self.activation.wanted().items():
@@ -164,64 +162,11 @@ class Coordinator(Bystander):
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             if self.directories.later > self._epoch:
                 self._supersede(self.directories.later, "somebody has the directory of")
-            self.coordination.bring(self.moves.wanted())
+            self.coordination.bring(self.mover.moves.wanted())
             version = self.directories.version
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             for decision in self.coordination.decide(self._env.clock.monotonic_us(), behind):
                 self._order(decision)
-
-    async def _move(self) -> None:
-        """Carries out moves, in a task of its own: whoever must take over does not wait for our disk."""
-        clock, moves = self._env.clock, self.moves
-        while True:
-            await clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            for peer, version in self._upstream.versions().items():
-                moves.knows(peer, version)
-            under_way = moves.open()
-            before = [move.kept() for move in under_way]
-            change = moves.step(clock.monotonic_us(), clock.wall_us())
-            try:
-                if before != [move.kept() for move in under_way]:
-                    await self._store.keep_moves(self._plan.fingerprint, moves.all())
-                if change is not None:
-                    await self.directories.publish(change)
-            except (OSError, ValueError) as error:  # it comes again
-                self._env.trace.event("move_not_kept", why=str(error))
-            for move, (phase, *_) in zip(under_way, before, strict=True):
-                if move.phase is not phase:
-                    target = ReplicaId(*move.partition, move.target)
-                    self._env.trace.event(
-                        "move", phase=move.phase.value, source=move.source, target=target, why=move.why
-                    )
-
-    def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId) -> str:
-        """Why a node cannot have a partition too: its share of X would be too small (M5)."""
-        shares = SharesOfX(self._plan, directory)
-        return shares.refused(directory.placement, partition, node) or ""
-
-    async def move(self, message: MoveOrder) -> MoveAnswer:
-        """What somebody wants moved."""
-        try:
-            found = self._take_move(message)
-        except MoveRefused as error:
-            return MoveAnswer(1, 0, str(error))
-        try:
-            await self._store.keep_moves(self._plan.fingerprint, self.moves.all())
-        except OSError as error:
-            if message.verb != "cancel":
-                self.moves.forget(found)
-            return MoveAnswer(1, 0, f"the order cannot be kept: {error}")
-        return MoveAnswer(found[0].number, found[-1].number, "") if found else MoveAnswer(1, 0, "")
-
-    def _take_move(self, message: MoveOrder) -> list[Move]:
-        """Raises MoveRefused."""
-        if message.verb == "cancel":
-            return [self.moves.cancel(message.number)]
-        source = NodeId(message.source)
-        if message.verb == "move":
-            return [self.moves.ask(self._partition(message.partition), source, NodeId(message.target), "ordered")]
-        found = targets(self.directories.current, source, self.moves.alive(), self._refusal)
-        return self.moves.ask_all([(p, source, target) for p, target in found], f"{source} is drained")
 
     async def _remember_later(self) -> None:
         """Stores the later epoch, so that the next coordinator here begins a larger one whatever the clock says."""
@@ -292,13 +237,12 @@ class Coordinator(Bystander):
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._meter.heard(answer.outputs)
-        held = {PartitionId(UnitId(h.unit), h.partition): h.checkpoints for h in answer.held}
-        self.moves.heard(peer, answer.outputs, held)
+        self.mover.heard(peer, answer)
         if peer in self.directories.current.nodes:
             self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
 
     def _gone(self, peer: str) -> None:
-        self.moves.lost(peer)
+        self.mover.lost(peer)
         if peer in self.directories.current.nodes:
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
 
@@ -327,13 +271,9 @@ class Coordinator(Bystander):
         self._later = max(self._later, epoch)
         self._superseded = f"{who} a coordinator that began later (epoch {epoch}, ours {self._epoch})"
 
-    def _partition(self, name: str) -> PartitionId:
-        """By its name; that of the unit is enough where it has one.  Raises MoveRefused."""
-        partitions = self.directories.current.roles
-        for id in partitions:
-            if name == str(id) or (name == id.unit and self._plan.unit[id.unit].partitions == 1):
-                return id
-        raise MoveRefused(f"there is no partition {name!r}; there are {some(map(str, partitions))}")
+    async def move(self, message: MoveOrder) -> MoveAnswer:
+        """What somebody wants moved."""
+        return await self.mover.order(message)
 
     # --- answering for ourselves (replicas.producer.server.Service) ---
 
@@ -343,7 +283,7 @@ class Coordinator(Bystander):
             incarnation=self._epoch,
             partitions=tuple(self.coordination.status()),
             activation=self.activation.status(),
-            moves=tuple(move.status() for move in self.moves.newest(OVER_SHOWN)),
+            moves=tuple(move.status() for move in self.mover.moves.newest(OVER_SHOWN)),
         )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from replicas.placement.moves import MoveRefused
-from spe.plan.directory import Directory
+from spe.plan.directory import Directory, Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 
@@ -15,13 +15,13 @@ def targets(
     directory: Directory,
     node: NodeId,
     alive: Collection[str],
-    refusal: Callable[[Directory, PartitionId, NodeId], str],
+    refusal: Callable[[Directory, PartitionId, NodeId, Role], str],
 ) -> list[tuple[PartitionId, NodeId]]:
     """A node for each partition that ``node`` has a role for: the one that hosts least, and may have it.
 
     Args:
       alive: processes that answer.
-      refusal: why a node cannot have a partition too, in a directory; "" where it can.
+      refusal: why a node cannot have a role for a partition too, in a directory; "" where it can.
 
     Raises:
       MoveRefused: some partition has nowhere to go; says why each node is none for it.
@@ -33,11 +33,12 @@ def targets(
     for partition in [p for p, roles in directory.roles.items() if node in roles]:
         reasons = {}
         for other in sorted((n for n in directory.nodes if n != node), key=lambda n: (hosted[n], n)):
-            reasons[other] = _reason(directory, partition, other, alive) or refusal(directory, partition, other)
+            role = directory.roles[partition][node]
+            reasons[other] = _reason(directory, partition, other, alive) or refusal(directory, partition, other, role)
             if not reasons[other]:
                 found.append((partition, other))
                 hosted[other] += 1
-                directory = directory.with_role(partition, other, directory.roles[partition][node])
+                directory = directory.with_role(partition, other, role)
                 directory = directory.with_role(partition, node, None)
                 break
         else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final
 
 from spe.errors import SpeError
@@ -26,6 +27,10 @@ from spe.wire.messages import OutputStatus
 TRIES: Final = 3
 #: Moves that have ended and are kept for people, the newest.
 KEPT: Final = 1_000
+#: Moves from which is learned how long one takes, the newest.
+LEARNED: Final = 9
+#: Heartbeats that a move takes beside its state, as long as there was none.
+_BEATS: Final = 15
 #: Checkpoints that a standby holds before another one may leave in its favour (H2: it acknowledges the older of two).
 _HELD: Final = 2
 
@@ -61,7 +66,8 @@ class Move:
       number: of the order; they count up.
       role: what the source is to the partition, and the target is to be: ACTIVE or STANDBY.
       reason: who wanted it, for people.
-      predicted_us: how long it was expected to take, microseconds; None: nobody knew.
+      state_us: how long its state was expected to take, microseconds; None: nobody knew.
+      predicted_us: the same of the whole move.
       began_us: when it entered each phase, wall time in microseconds, for people.
       was_standby: the target stood by for the partition before; then the source does afterwards.
       mark: how far the others were when the target was first STABLE; None: it has not been.
@@ -76,6 +82,7 @@ class Move:
     target: NodeId
     role: Role
     reason: str
+    state_us: int | None = None
     predicted_us: int | None = None
     phase: MovePhase = MovePhase.WAIT
     began_us: dict[MovePhase, int] = field(default_factory=dict)
@@ -104,6 +111,11 @@ class Move:
         )
 
     @property
+    def took_us(self) -> int:
+        """From its first phase on."""
+        return max(self.began_us.values()) - min(self.began_us.values())
+
+    @property
     def over(self) -> bool:
         return self.phase in (MovePhase.DONE, MovePhase.DROPPED)
 
@@ -124,7 +136,7 @@ class RoleChange:
         return directory
 
 
-def _anything(partition: PartitionId, node: NodeId) -> str:
+def _anything(partition: PartitionId, node: NodeId, role: Role) -> str:
     return ""
 
 
@@ -135,7 +147,7 @@ class Moves:
       plan: the cluster.
       pause_us: a heartbeat; so long a target is seen as far as the old one before that retires.
       patience_us: how long a target may be silent before that counts as a failure.
-      refusal: why a node cannot have a partition, as its room or its X is not enough; "" where it can.
+      refusal: why a node cannot have this role for a partition, as its room or its X is not enough; "" where it can.
       known: moves of the coordinator before this one.
     """
 
@@ -146,7 +158,7 @@ class Moves:
         *,
         pause_us: int,
         patience_us: int,
-        refusal: Callable[[PartitionId, NodeId], str] = _anything,
+        refusal: Callable[[PartitionId, NodeId, Role], str] = _anything,
         known: Iterable[Move] = (),
     ) -> None:
         self._plan = plan
@@ -191,9 +203,12 @@ class Moves:
     # --- orders, of people and of who balances ---
 
     def ask(
-        self, partition: PartitionId, source: NodeId, target: NodeId, reason: str, predicted_us: int | None = None
+        self, partition: PartitionId, source: NodeId, target: NodeId, reason: str, state_us: int | None = None
     ) -> Move:
         """Takes an order.
+
+        Args:
+          state_us: how long its state is expected to take, microseconds; None: nobody knows.
 
         Raises:
           MoveRefused: it cannot be carried out.
@@ -201,23 +216,24 @@ class Moves:
         if why := self._refusal(partition, source, target):
             raise MoveRefused(f"{partition} cannot move from {source} to {target}: {why}")
         role = self._directory.roles[partition][source]
-        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason, predicted_us)
+        predicted_us = None if state_us is None else state_us + self.overhead_us()
+        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason, state_us, predicted_us)
         self._moves[move.number] = move
         ended = [number for number, one in self._moves.items() if one.over]
         for number in ended[:-KEPT]:
             del self._moves[number]
         return move
 
-    def ask_all(self, moves: Iterable[tuple[PartitionId, NodeId, NodeId]], reason: str) -> list[Move]:
-        """Takes orders (partition, source, target): all of them, or none.
+    def ask_all(self, moves: Iterable[tuple[PartitionId, NodeId, NodeId, int | None]], reason: str) -> list[Move]:
+        """Takes orders, each with how long its state is expected to take: all of them, or none.
 
         Raises:
           MoveRefused: one cannot be carried out.
         """
         taken: list[Move] = []
         try:
-            for partition, source, target in moves:
-                taken.append(self.ask(partition, source, target, reason))
+            for partition, source, target, state_us in moves:
+                taken.append(self.ask(partition, source, target, reason, state_us))
         except MoveRefused:
             self.forget(taken)
             raise
@@ -228,6 +244,15 @@ class Moves:
         for move in moves:
             assert move.phase is MovePhase.WAIT, "M1: what has begun is cancelled, not forgotten"
             del self._moves[move.number]
+
+    def overhead_us(self) -> int:
+        """What a move takes beside its state: of the latest ones the median, at first what its phases must take."""
+        found = [
+            move.took_us - move.state_us
+            for move in self._moves.values()
+            if move.phase is MovePhase.DONE and move.state_us is not None
+        ]
+        return max(0, round(median(found[-LEARNED:]))) if found else _BEATS * self._pause_us
 
     def alive(self) -> Collection[str]:
         """Processes that answer."""
@@ -243,7 +268,9 @@ class Moves:
                 return f"there is no node {node}; there are {some(directory.nodes)}"
         if under_way := [str(move) for move in self.open() if move.partition == partition]:
             return f"{under_way[0]} has not ended"
-        return self._refusal_now(partition, source, target) or self._why_not(partition, target)
+        return self._refusal_now(partition, source, target) or self._why_not(
+            partition, target, directory.roles[partition][source]
+        )
 
     def _refusal_now(self, partition: PartitionId, source: NodeId, target: NodeId) -> str:
         """The same of what may change until the move begins."""
@@ -433,6 +460,12 @@ class Moves:
 
     def _role(self, move: Move, node: NodeId) -> Role | None:
         return self._directory.roles[move.partition].get(node)
+
+    def running(self) -> dict[PartitionId, tuple[NodeId, ...]]:
+        """Nodes that run each partition, as far as they answer."""
+        outputs = {id: Channel(self._plan.unit[id.unit].outputs[0], id.partition) for id in self._directory.roles}
+        nodes = [n for n in self._directory.nodes if n in self._outputs]
+        return {id: tuple(n for n in nodes if output in self._outputs[n]) for id, output in outputs.items()}
 
     def _states(self, move: Move) -> dict[NodeId, NodeState]:
         """Of each node that runs the partition."""

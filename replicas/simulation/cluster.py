@@ -235,7 +235,7 @@ class SimCluster:
             return True
         activation = self.coordinator.activation
         chosen = activation.settled and len(activation.active) <= activation.budget
-        return chosen and not self.coordinator.moves.open()
+        return chosen and not self.coordinator.mover.moves.open()
 
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.

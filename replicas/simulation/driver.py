@@ -268,7 +268,7 @@ class FaultDriver:
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
         coordinator = self._cluster.coordinator
-        moving = set() if coordinator is None else {move.partition for move in coordinator.moves.open()}
+        moving = set() if coordinator is None else {move.partition for move in coordinator.mover.moves.open()}
         for of, nodes in directory.placement.items():
             if of in directory.standbys and of not in moving:
                 continue  # its state lies on a disk, or is made again from the sources' logs (H8)

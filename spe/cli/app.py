@@ -260,6 +260,20 @@ def drain(
 
 
 @app.command(sort_key=7)
+def balance(
+    target: Target,
+    /,
+    *,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Only say what would move.")] = False,
+    wait: Wait = True,
+) -> int:
+    """Relieve nodes of a running cluster that need more than `coordinator.cap` of what they have."""
+    from spe.cli.move import balance
+
+    return balance(target, dry_run=dry_run, wait=wait)
+
+
+@app.command(sort_key=7)
 def cancel(target: Target, number: Annotated[int, Parameter(help="Of the move.")], /) -> int:
     """Take back a move that is under way."""
     from spe.cli.move import cancel

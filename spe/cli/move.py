@@ -1,4 +1,4 @@
-"""``spe move``, ``spe drain``, ``spe cancel``: who runs what is changed while a cluster runs."""
+"""``spe move``, ``spe drain``, ``spe balance``, ``spe cancel``: who runs what is changed while a cluster runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from spe.plan.directory import COORDINATOR
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
 from spe.status import CoordinatorStatus, MoveStatus
+from spe.stream.ids import PartitionId
+from spe.stream.names import UnitId
 from spe.wire.messages import MoveAnswer, MoveOrder, expect
 
 #: An order waits until it is on the coordinator's disk.
@@ -35,6 +37,11 @@ def move(path: Path, partition: str, source: str, target: str, *, wait: bool) ->
 def drain(path: Path, node: str, *, wait: bool) -> int:
     """Moves everything off a node; 1 where a move was dropped."""
     return _order(path, MoveOrder("drain", "", node, "", 0), wait=wait)
+
+
+def balance(path: Path, *, dry_run: bool, wait: bool) -> int:
+    """Relieves full nodes, or says how that would be done; 1 where a move was dropped."""
+    return _order(path, MoveOrder("propose" if dry_run else "balance", "", "", "", 0), wait=wait)
 
 
 def cancel(path: Path, number: int) -> int:
@@ -58,6 +65,14 @@ async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
     answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), MoveAnswer)
     if answer.error:
         raise SpeError(answer.error)
+    for remark in answer.remarks:
+        print(remark.text)
+    if order.verb in ("balance", "propose"):
+        for one in answer.proposed:
+            what = f"{PartitionId(UnitId(one.unit), one.partition)} from {one.source} to {one.target}"
+            print(f"{'would move' if order.verb == 'propose' else 'moves'} {what}, in about {one.took_us / 1e6:.1f} s")
+        if order.verb == "propose" and answer.proposed:
+            return 0
     numbers = range(answer.first, answer.last + 1)
     if not numbers:
         print("there is nothing to move")
@@ -100,8 +115,10 @@ def move_text(move: MoveStatus) -> str:
 
 
 def phase_text(move: MoveStatus) -> str:
-    """The phase; of one that is over with how long it took."""
+    """The phase; of one that is over with how long it took, and of each with how long was expected."""
+    expected = "" if move.predicted_us is None else f"{move.predicted_us / 1e6:.1f} s expected"
     if move.phase not in OVER or not move.began_us:
-        return move.phase
+        return f"{move.phase} ({expected})" if expected else move.phase
     times = move.began_us.values()
-    return f"{move.phase} in {(max(times) - min(times)) / 1e6:.1f} s"
+    took = f"{move.phase} in {(max(times) - min(times)) / 1e6:.1f} s"
+    return f"{took} ({expected})" if expected else took

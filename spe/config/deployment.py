@@ -83,9 +83,26 @@ class CoordinatorModel(Model):
     adapt: PositiveDuration | None = None
     margin: Annotated[float, Field(ge=0, le=10)] = CoordinatorSettings().margin
     cap: Annotated[float, Field(gt=0, le=1)] = CoordinatorSettings().cap
+    balance: PositiveDuration | None = None
+    idle: Annotated[float, Field(ge=0, lt=1)] = CoordinatorSettings().idle
+
+    @model_validator(mode="after")
+    def _apart(self) -> CoordinatorModel:
+        if self.idle >= self.cap:
+            raise ValueError(f"idle must be below cap ({self.cap:g}), or nodes would drain and fill up in turns")
+        return self
 
     def settings(self) -> CoordinatorSettings:
-        return CoordinatorSettings(self.address, self.budget, self.algorithm, self.adapt, self.margin, self.cap)
+        return CoordinatorSettings(
+            self.address,
+            self.budget,
+            self.algorithm,
+            self.adapt,
+            self.margin,
+            self.cap,
+            balance_us=self.balance,
+            idle=self.idle,
+        )
 
 
 class TimingModel(Model):

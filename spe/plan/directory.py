@@ -86,7 +86,9 @@ class CoordinatorSettings:
       algorithm: of the planner that chooses them.
       adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
       margin: by how much, relative to what runs, another choice must be better to take its place.
-      cap: share of a node's capacity that a recovery may fill (rule O1).
+      cap: share of a node's capacity and memory that may be filled (rules O1, L5).
+      balance_us: how often loads are looked at, microseconds; None: only when somebody asks.
+      idle: share of all capacity below which it is tried to do with one node fewer (rule L8).
     """
 
     address: str = ANY_ADDRESS
@@ -96,6 +98,8 @@ class CoordinatorSettings:
     margin: float = 0.05
     cap: float = 0.8
     configured: bool = False
+    balance_us: int | None = None
+    idle: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)

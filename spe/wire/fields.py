@@ -151,4 +151,6 @@ Role = Annotated[
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
 Verb = Annotated[Literal["install", "retire", "replay"], one_of("install", "retire", "replay")]
-MoveVerb = Annotated[Literal["move", "drain", "cancel"], one_of("move", "drain", "cancel")]
+MoveVerb = Annotated[
+    Literal["move", "drain", "cancel", "balance", "propose"], one_of("move", "drain", "cancel", "balance", "propose")
+]

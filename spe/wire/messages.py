@@ -119,6 +119,22 @@ class Held(NamedTuple):
     checkpoints: Count
 
 
+class ProposedMove(NamedTuple):
+    """A move that would relieve a node, and how long it would take: microseconds."""
+
+    unit: Name
+    partition: Count
+    source: Name
+    target: Name
+    took_us: Id
+
+
+class Remark(NamedTuple):
+    """One line for people."""
+
+    text: Reason
+
+
 class Announcement(NamedTuple):
     """What decides how long a unit may wait on a node, and how long it did (rule T8).
 
@@ -492,7 +508,9 @@ class DirectoryAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class MoveOrder(Message):
-    """Somebody wants a partition to move, a node to be drained, or a move to be cancelled (rules M1-M6).
+    """Somebody wants a partition to move, a node to be drained, a move to be cancelled, or full nodes to be relieved.
+
+    See rules M1-M6 and L4-L8.  Verb ``propose`` asks what ``balance`` would order.
 
     Attributes:
       partition: which one moves; "" for the other verbs.
@@ -515,12 +533,16 @@ class MoveAnswer(Message):
 
     Attributes:
       last: below ``first`` where there is nothing to move.
+      proposed: what a balance orders, or would.
+      remarks: what it says of nodes, such as why one stays full.
     """
 
     TAG: ClassVar[int] = 28
     first: Id
     last: Id
     error: Reason
+    proposed: Annotated[Sequence[ProposedMove], records_of(ProposedMove)] = ()
+    remarks: Annotated[Sequence[Remark], records_of(Remark)] = ()
 
 
 # -- decoding ------------------------------------------------------------------------------------------------------

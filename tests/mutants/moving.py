@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
 from replicas.placement.moves import Moves
 from replicas.planning import placement, placement_problem, prediction, relief
@@ -247,4 +248,27 @@ edited(
     "a-target-is-no-helper",
     "a target is retired as if it had only helped out (M2)",
     Edit(Coordination, "_of", "wanted = one.wanted | one.coming", "wanted = one.wanted"),
+)
+
+# --- moves that follow from loads ---
+
+edited(
+    "a-drained-node-gets-load-back",
+    "a node that people have drained is a target as any other (L8)",
+    Edit(Balance, "_nodes", "self._balancer.stands_aside(node, spare)", "pass"),
+)
+edited(
+    "what-people-moved-does-not-rest",
+    "a partition that people have moved is moved again at once (L7)",
+    Edit(Balance, "_ended", "self._balancer.rests(move.partition, ended_us)", "pass"),
+)
+edited(
+    "a-helper-is-moved",
+    "a partition that runs on a standby in the place of another is moved (D5)",
+    Edit(Balance, "_refused", "if (nodes := self._elsewhere.get(partition)) is not None:", "if nodes := ():"),
+)
+edited(
+    "a-full-node-is-a-target",
+    "the partition that is to come is not counted (M5)",
+    Edit(Balance, "full", "hosted = {partition, *(", "hosted = {*("),
 )

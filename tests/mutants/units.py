@@ -24,6 +24,7 @@ from tests.unit.replicas.consumer.test_input import TestCorrections, TestUsefuln
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.placement import test_activation as activation
+from tests.unit.replicas.placement import test_balance as balance
 from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_moves as moves
@@ -139,5 +140,9 @@ UNITS: Final[dict[str, Test]] = {
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
     "one-checkpoint-is-enough": moves.test_a_standby_moves_when_its_successor_holds_two_checkpoints,
     "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
+    "a-drained-node-gets-load-back": balance.test_a_node_that_people_have_emptied_gets_nothing_by_itself,
+    "what-people-moved-does-not-rest": balance.test_what_people_moved_rests_and_their_orders_go_first,
+    "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there,
+    "a-full-node-is-a-target": balance.test_a_node_without_room_is_no_target_and_says_so,
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
 }

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import trio
 
+from replicas.planning.load import LoadSample
+from replicas.simulation.clock import now_us
 from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
-from spe.plan.directory import COORDINATOR
+from spe.plan.directory import COORDINATOR, Role
 from spe.stream.history import Received
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -39,7 +41,7 @@ async def order(cluster: SimCluster, verb: str, partition: str, source: str, tar
 
 def phases(cluster: SimCluster) -> list[str]:
     assert cluster.coordinator is not None
-    return [move.phase.value for move in cluster.coordinator.moves.all()]
+    return [move.phase.value for move in cluster.coordinator.mover.moves.all()]
 
 
 def test_a_partition_moves_without_a_gap_or_a_tentative_tuple() -> None:
@@ -69,7 +71,7 @@ def test_a_node_is_drained_and_its_roles_come_back() -> None:
         await until(lambda: phases(cluster) == ["done"], within_s=6)
         assert not [name for name in cluster.replicas() if name.endswith("@n1a")]
         assert cluster.coordinator is not None
-        (moved,) = cluster.coordinator.moves.all()
+        (moved,) = cluster.coordinator.mover.moves.all()
         await order(cluster, "move", "u1/0", moved.target, "n1a")
         await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
 
@@ -92,3 +94,63 @@ def test_whoever_dies_while_a_partition_moves_all_is_right_in_the_end(phase: str
         await until(lambda: phases(cluster)[0] in ("done", "dropped"), within_s=20)
 
     play(plan, directory, script)
+
+
+def one_node() -> Deployed:
+    """u1 and u2 on one node, of which one is enough for it; loads are looked at each 2 s."""
+    plan, directory = two_units()
+    for node, role in (("n1a", Role.ACTIVE), ("n2a", None)):
+        directory = directory.with_role(PartitionId(UnitId("u2"), 0), NodeId(node), role)
+    return Deployed(
+        plan, replace(directory, coordinator=replace(directory.coordinator, balance_us=2_000_000, idle=0.0))
+    )
+
+
+async def measured(cluster: SimCluster, seconds: int) -> None:
+    """Each partition needs half a core, as its replica says once per second."""
+    for _ in range(seconds):
+        if (coordinator := cluster.coordinator) is not None:
+            for unit in ("u1", "u2"):
+                load = LoadSample(0.5, memory=1e6, rows=100.0, state=1e5)
+                coordinator.mover.balance.sampled(PartitionId(UnitId(unit), 0), load, now_us())
+        await trio.sleep(1)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_full_node_is_relieved_by_the_coordinator_itself(kills: bool) -> None:
+    plan, directory = one_node()
+
+    async def script(cluster: SimCluster) -> None:
+        await measured(cluster, 2)
+        answer = await order(cluster, "propose", "", "", "")
+        assert [one.source for one in answer.proposed] == ["n1a"]
+        assert answer.first > answer.last, "nothing is ordered"
+        await measured(cluster, 4)
+        if kills:  # its move is on disk; the next one goes on with it, and begins to measure anew
+            cluster.kill(COORDINATOR)
+            await trio.sleep(1)
+            cluster.restart(COORDINATOR)
+        await measured(cluster, 7)
+        hosts = {name.partition("@")[2] for name in cluster.replicas()}
+        assert len(hosts) == 2, "one partition has a node of its own"
+        await measured(cluster, 4)
+        assert phases(cluster) == ["done"], "and there it stays"
+
+    assert tentative(play(plan, directory, script)) == 0
+
+
+def test_full_nodes_are_relieved_when_somebody_asks() -> None:
+    plan, directory = one_node()
+    directory = replace(directory, coordinator=replace(directory.coordinator, balance_us=None))
+
+    async def script(cluster: SimCluster) -> None:
+        await measured(cluster, 6)
+        assert phases(cluster) == []
+        answer = await order(cluster, "balance", "", "", "")
+        assert (answer.first, answer.last, len(answer.proposed)) == (1, 1, 1)
+        assert answer.remarks[0].text == "n1a needs 1.00 of 1 cores and 2 MB"
+        await until(lambda: phases(cluster) == ["done"], within_s=6)
+        refused = await order(cluster, "move", answer.proposed[0].unit + "/0", answer.proposed[0].target, "n1a")
+        assert refused.error.endswith("0.50 of a core is free, and 0.50 would never catch up")
+
+    assert tentative(play(plan, directory, script)) == 0

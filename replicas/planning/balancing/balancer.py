@@ -20,7 +20,7 @@ from replicas.planning.balancing.actions import (
 )
 from replicas.planning.balancing.cluster import BalancedCluster, BalancedNode, BalanceState
 from replicas.planning.load import LoadHistory, LoadSample
-from replicas.planning.prediction import PredictedMove
+from replicas.planning.prediction import PredictedMove, RefusedMove
 from replicas.planning.shares import Running
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
@@ -100,6 +100,14 @@ class Balancer:
         """Others have changed who runs a partition: a standby took over, or stands by again."""
         self._cluster.running[partition] = tuple(nodes)
 
+    def rests(self, partition: PartitionId, now: int) -> None:
+        """Others have moved a partition: it stays there for a while (L7)."""
+        self._cluster.moved_at[partition] = max(now, self._cluster.moved_at.get(partition, now))
+
+    def stands_aside(self, node: NodeId, spare: bool) -> None:
+        """Others have given a node its first partition, or taken its last one."""
+        self._cluster.nodes[node].spare = spare
+
     def sampled(self, partition: PartitionId, load: LoadSample, now: int) -> None:
         """What a replica measured."""
         self._cluster.sampled(partition, load, now)
@@ -124,6 +132,29 @@ class Balancer:
             self._cluster.failed_at[order.partition, order.target] = now
 
     # --- decisions ---
+
+    def need(self, node: NodeId, now: int) -> tuple[float, float]:
+        """Cores and bytes that what runs on a node needs, as far as is known."""
+        return self._cluster.need(node, now)
+
+    def full(self, node: NodeId, hosted: Iterable[PartitionId], now: int) -> str:
+        """Why a node has no room below its caps for these; "" where it has, as far as is known."""
+        known = [load for p in hosted if (load := self._cluster.load(p, now)) is not None]
+        return self._beyond(node, sum(load.cpu for load in known), sum(load.memory for load in known))
+
+    def predicted(self, partition: PartitionId, target: NodeId, now: int) -> PredictedMove | RefusedMove | None:
+        """How long a move would take that somebody else wants; None: not all loads are known."""
+        return self._cluster.taking(partition, target, now, self._cluster.free(target, now))
+
+    def proposed(self, now: int) -> tuple[list[MovePartition], list[StillFull]]:
+        """All moves that would be made if what is full now had been so for long enough, and what would stay full."""
+        beyond = sorted(self._cluster.beyond(now))
+        if not beyond:
+            return [], []
+        state, _ = self._relieved(now)
+        reason = self._described(beyond, now)
+        orders = [self._ordered(*move, reason, now) for move in state.all()]
+        return orders, [StillFull(n, self._cluster.obstacles(n, now)) for n in state.full]
 
     def tick(self, now: int) -> list[Action]:
         """What to do now; to be called about once per second, and after each end of a move."""
@@ -157,18 +188,23 @@ class Balancer:
         return [n for n in self._cluster.members() if self._full_for.get(n, 0) >= PATIENCE and n in beyond]
 
     def _relieve(self, full: list[NodeId], now: int) -> list[Action]:
-        members, reason = self._cluster.members(), self._described(full, now)
-        state = self._cluster.solved(members, now)
+        reason = self._described(full, now)
+        state, spare = self._relieved(now)
         actions: list[Action] = []
-        if state.full:
-            # Nothing fits: the spare that helps most joins.
-            tried = [(spare, self._cluster.solved((*members, spare), now)) for spare in self.spares()]
-            spare, other = min(tried, key=lambda one: (one[1].excess, one[1].seconds), default=(None, state))
-            if spare is not None and other.excess < state.excess - _LITTLE:
-                self._cluster.nodes[spare].spare = False
-                state = other
-                actions.append(JoinSpare(spare, reason))
+        if spare is not None:
+            self._cluster.nodes[spare].spare = False
+            actions.append(JoinSpare(spare, reason))
         return [*actions, *self._begin(state, reason, now), *self._complaints(state.full, now)]
+
+    def _relieved(self, now: int) -> tuple[BalanceState, NodeId | None]:
+        """Who is to end where so that no node is full; the spare that helps most where nothing fits without."""
+        members = self._cluster.members()
+        state = self._cluster.solved(members, now)
+        if not state.full:
+            return state, None
+        tried = [(spare, self._cluster.solved((*members, spare), now)) for spare in self.spares()]
+        spare, other = min(tried, key=lambda one: (one[1].excess, one[1].seconds), default=(None, state))
+        return (other, spare) if other.excess < state.excess - _LITTLE else (state, None)
 
     def _drain(self, now: int) -> list[Action]:
         """Begins to drain the cheapest node, or goes on; what does not fit any more is given up."""
@@ -191,15 +227,17 @@ class Balancer:
 
     def _begin(self, state: BalanceState, reason: str, now: int) -> list[MovePartition]:
         """Orders the first of several moves; the others are found anew when it has ended."""
-        if (move := state.first()) is None:
+        if not (moves := state.all()):
             return []
-        partition, source, target = move
-        predicted = self._cluster.predicted(partition, target, now, self._cluster.free(target, now))
-        assert isinstance(predicted, PredictedMove), "L4: what cannot be moved is not ordered"
-        order = MovePartition(partition, source, target, predicted.seconds, predicted.source, reason)
+        order = self._ordered(*moves[0], reason, now)
         self._check(order, now)
         self._order = order
         return [order]
+
+    def _ordered(self, partition: PartitionId, source: NodeId, target: NodeId, reason: str, now: int) -> MovePartition:
+        predicted = self._cluster.predicted(partition, target, now, self._cluster.free(target, now))
+        assert isinstance(predicted, PredictedMove), "L4: what cannot be moved is not ordered"
+        return MovePartition(partition, source, target, predicted.seconds, predicted.source, reason)
 
     def _check(self, order: MovePartition, now: int) -> None:
         """Invariants of an order."""
@@ -217,14 +255,16 @@ class Balancer:
 
     def _described(self, full: list[NodeId], now: int) -> str:
         """How full the nodes are that are beyond a cap."""
+        return ", ".join(self._beyond(node, *self._cluster.need(node, now)) for node in full)
+
+    def _beyond(self, node: NodeId, cpu: float, memory: float) -> str:
+        """What of such a need is beyond the caps of a node; "" where nothing is."""
+        room, cap = self._cluster.nodes[node].room, self._settings.cap
         found = []
-        for node in full:
-            room, cap = self._cluster.nodes[node].room, self._settings.cap
-            cpu, memory = self._cluster.need(node, now)
-            if cpu > cap * room.capacity:
-                found.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
-            if memory > cap * room.memory:
-                found.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
+        if cpu > cap * room.capacity:
+            found.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
+        if memory > cap * room.memory:
+            found.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
         return ", ".join(found)
 
     def _complaints(self, full: list[NodeId], now: int) -> list[StillFull]:

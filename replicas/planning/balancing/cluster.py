@@ -70,18 +70,15 @@ class BalanceState:
         """Nodes that stay beyond a cap."""
         return [self.members[n] for n in self.problem.beyond(self.where)]
 
-    def first(self) -> tuple[PartitionId, NodeId, NodeId] | None:
-        """The move to begin with: one that has room at once, if there is one, and of those the shortest."""
+    def all(self) -> list[tuple[PartitionId, NodeId, NodeId]]:
+        """Moves (partition, source, target): first those that have room at once, and of those the shortest."""
         rated = []
         for replica, node in self.problem.moves(self.where):
             alone = self.problem.home.copy()
             alone[replica] = node
             over = float(self.problem.excess(alone)[:, node].sum())
             rated.append((over, float(self.problem.seconds[replica, node]), replica, node))
-        if not rated:
-            return None
-        *_, replica, node = min(rated)
-        return *self.replicas[replica], self.members[node]
+        return [(*self.replicas[replica], self.members[node]) for *_, replica, node in sorted(rated)]
 
 
 class BalancedCluster:
@@ -181,15 +178,22 @@ class BalancedCluster:
     ) -> PredictedMove | RefusedMove:
         """A move to a node that has so many cores left over, whoever leaves."""
         failed_at = self.failed_at.get((partition, target))
-        load = self.load(partition, now)
         if target in self.running[partition]:
             return RefusedMove(f"{target} runs it already")
         if failed_at is not None and now - failed_at < REST * self._settings.period_us:
             return RefusedMove("it failed a moment ago")
-        if load is None or free is None:
-            return RefusedMove("not all loads are known")
         if (reason := self._refused(self.running, partition, target)) is not None:
             return RefusedMove(reason)
+        taking = self.taking(partition, target, now, free)
+        return RefusedMove("not all loads are known") if taking is None else taking
+
+    def taking(
+        self, partition: PartitionId, target: NodeId, now: int, free: float | None
+    ) -> PredictedMove | RefusedMove | None:
+        """The same, whatever else speaks against it; None: not all loads are known."""
+        load = self.load(partition, now)
+        if load is None or free is None:
+            return None
         taken_at = self.checkpoints.get((partition, target))
         return predict(load, free, self._settings.speeds, None if taken_at is None else (now - taken_at) / SECOND)
 

@@ -14,7 +14,7 @@ from tests.support.moves import PARTITION, A, B, C, plan_of
 ALL = {A, B, C}
 
 
-def anything(directory: Directory, partition: PartitionId, node: NodeId) -> str:
+def anything(directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str:
     return ""
 
 
@@ -38,6 +38,6 @@ def test_a_drain_is_refused_whole_with_the_reason_for_each_node() -> None:
     with pytest.raises(MoveRefused, match="nobody can take u1/0: n1c does not answer, n1b hosts it already"):
         targets(directory, A, {A, B}, anything)
     with pytest.raises(MoveRefused, match="n1c is too slow"):
-        targets(directory, A, ALL, lambda directory, partition, node: "is too slow")
+        targets(directory, A, ALL, lambda *_: "is too slow")
     with pytest.raises(MoveRefused, match="there is no node n9; there are n1a, n1b, n1c"):
         targets(directory, NodeId("n9"), ALL, anything)

@@ -39,7 +39,9 @@ from spe.wire.messages import (
     OutputStatus,
     PartnerAnswer,
     PartnerRequest,
+    ProposedMove,
     Refused,
+    Remark,
     SetMode,
     SnapshotPart,
     SnapshotRefused,
@@ -91,7 +93,7 @@ EXAMPLES: list[Message] = [
     DirectoryRequest(7, 2),
     DirectoryAnswer(b"\0\xff" * 100),
     MoveOrder("move", "u1/0", "n1", "n2", 0),
-    MoveAnswer(1, 4, ""),
+    MoveAnswer(1, 4, "", (ProposedMove("u1", 0, "n1", "n2", 2_000_000),), (Remark("n1 needs 0.9 of 1 cores"),)),
 ]
 
 

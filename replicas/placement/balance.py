@@ -1,0 +1,169 @@
+"""The coordinator moves partitions by itself as loads shift (rules L4-L8).  Pure.
+
+It stands between the balancer, which decides, and the moves, which are carried out: the balancer is told who runs what
+and how moves end, and what it wants is ordered as people order it.  It may compute for a second: :meth:`tick` and
+:meth:`proposed` may run in another thread, while nothing else here is called but :meth:`sampled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from math import inf
+
+from replicas.placement.moves import Move, MovePhase
+from replicas.planning.balancing.actions import Action, BalanceSettings, MovePartition, NodeRoom, StillFull
+from replicas.planning.balancing.balancer import Balancer
+from replicas.planning.load import LoadHistory, LoadSample
+from replicas.planning.prediction import PredictedMove, RefusedMove
+from replicas.planning.shares import Running, SharesOfX
+from spe.plan.directory import Directory, Role
+from spe.plan.plan import Plan
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+
+
+class Balance:
+    """See the module.
+
+    Args:
+      now: monotonic microseconds.
+    """
+
+    def __init__(self, plan: Plan, directory: Directory, now: int) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._shares = SharesOfX(plan, directory)
+        settings = directory.coordinator
+        self.automatic = settings.balance_us is not None
+        period_us = settings.balance_us or BalanceSettings().period_us
+        self._balancer = Balancer(
+            LoadHistory(),
+            BalanceSettings(period_us, settings.cap, settings.idle),
+            {
+                n: NodeRoom(one.capacity, inf if one.memory is None else one.memory)
+                for n, one in directory.nodes.items()
+            },
+            directory.placement,
+            now,
+            refused=self._refused,
+        )
+        self._alive: set[NodeId] = set()
+        self._spare: dict[NodeId, bool] = {}
+        #: Partitions that run on others than the directory says, and where.
+        self._elsewhere: dict[PartitionId, tuple[NodeId, ...]] = {}
+        #: The move that the balancer has under way, and its order.
+        self._open: tuple[MovePartition, Move] | None = None
+        #: Moves of which the end is known.
+        self._over: set[int] = set()
+        self._samples: list[tuple[PartitionId, LoadSample, int]] = []
+
+    # --- news ---
+
+    def sampled(self, partition: PartitionId, load: LoadSample, now: int) -> None:
+        """What a replica measured."""
+        self._samples.append((partition, load, now))
+
+    def learn(
+        self,
+        now: int,
+        directory: Directory,
+        running: Running,
+        alive: Collection[str],
+        moves: Iterable[Move],
+        wall_us: int,
+    ) -> None:
+        """Takes over what is so now.
+
+        Args:
+          running: nodes that run each partition.
+          alive: processes that answer.
+          moves: all that are known.
+          wall_us: wall time; moves tell theirs by it.
+        """
+        if directory is not self._directory:
+            self._directory, self._shares = directory, SharesOfX(self._plan, directory)
+        samples, self._samples = self._samples, []
+        for partition, load, at in samples:
+            self._balancer.sampled(partition, load, at)
+        self._nodes(alive)
+        self._elsewhere = {p: nodes for p, nodes in running.items() if set(nodes) != set(directory.placement[p])}
+        for partition, nodes in running.items():
+            self._balancer.runs(partition, nodes)
+        for move in moves:
+            if move.over and move.number not in self._over:
+                self._over.add(move.number)
+                self._ended(move, now, wall_us)
+
+    def _nodes(self, alive: Collection[str]) -> None:
+        hosts = {n for roles in self._directory.roles.values() for n in roles}
+        for node in self._directory.nodes:
+            if node in alive and node not in self._alive:
+                self._balancer.came(node)
+            elif node not in alive and node in self._alive:
+                self._balancer.went(node)
+            if (spare := node not in hosts) != self._spare.get(node):
+                self._spare[node] = spare
+                self._balancer.stands_aside(node, spare)
+        self._alive = {n for n in self._directory.nodes if n in alive}
+
+    def _ended(self, move: Move, now: int, wall_us: int) -> None:
+        ended_us = now - max(0, wall_us - move.began_us.get(move.phase, wall_us))
+        if self._open is not None and self._open[1] is move:
+            order, self._open = self._open[0], None
+            (self._balancer.moved if move.phase is MovePhase.DONE else self._balancer.failed)(order, now)
+        elif move.phase is MovePhase.DONE and move.role is Role.ACTIVE:
+            self._balancer.rests(move.partition, ended_us)
+
+    # --- what to do ---
+
+    def tick(self, now: int) -> list[Action]:
+        """What to do now."""
+        return self._balancer.tick(now)
+
+    def proposed(self, now: int) -> tuple[list[MovePartition], list[StillFull]]:
+        """What a look at the loads of now would lead to, and who would stay full."""
+        return self._balancer.proposed(now)
+
+    def has_ordered(self, move: Move) -> bool:
+        """Is it the balancer's?"""
+        return self._open is not None and self._open[1] is move
+
+    def ordered(self, order: MovePartition, move: Move) -> None:
+        """An order of the balancer is a move now."""
+        self._open = order, move
+
+    def refused(self, order: MovePartition, now: int) -> None:
+        """An order of the balancer is no move: others know better."""
+        self._balancer.failed(order, now)
+
+    def drained(self) -> list[NodeId]:
+        """Nodes that run nothing any more because the balancer drained them, and still stand by."""
+        return [n for n in self._balancer.spares() if not self._spare[n] and not self._hosts_active(n)]
+
+    # --- what is known ---
+
+    def predicted(self, partition: PartitionId, target: NodeId, now: int) -> PredictedMove | RefusedMove | None:
+        """How long the state of a move would take; None: not all loads are known."""
+        return self._balancer.predicted(partition, target, now)
+
+    def full(self, directory: Directory, partition: PartitionId, node: NodeId, now: int) -> str:
+        """Why a node has no room below its cap to run a partition too; "" where it has, as far as is known."""
+        hosted = {partition, *(p for p, nodes in directory.placement.items() if node in nodes)}
+        return self._balancer.full(node, hosted, now)
+
+    def remarks(self, now: int) -> list[str]:
+        """How full each node that answers is."""
+        found = []
+        for node in sorted(self._alive):
+            one = self._directory.nodes[node]
+            cpu, memory = self._balancer.need(node, now)
+            found.append(f"{node} needs {cpu:.2f} of {one.capacity:g} cores and {memory / 1e6:.0f} MB")
+        return found
+
+    def _refused(self, running: Running, partition: PartitionId, target: NodeId) -> str | None:
+        if (nodes := self._elsewhere.get(partition)) is not None:
+            return f"{partition} runs on {', '.join(nodes) or 'no node'}, not as the directory says"
+        return self._shares.refused(running, partition, target)
+
+    def _hosts_active(self, node: NodeId) -> bool:
+        return any(roles.get(node) is Role.ACTIVE for roles in self._directory.roles.values())
