@@ -94,18 +94,12 @@ class CheckpointStore:
     def _tell_refused(self, path: PurePosixPath, error: Exception) -> None:
         self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
 
-    async def write(self, snapshot: Mapping[str, Any]) -> int:
-        """Writes one more, and forgets all but the newest; returns its size in bytes.
+    async def write(self, data: Encoded) -> int:
+        """Writes one more, the bytes of :func:`encode_snapshot`, and forgets all but the newest; returns its size.
 
         Raises:
           OSError: it could not be written; those that were there still are.
         """
-        return await self.write_encoded(
-            await self._env.compute.run(lambda: encode_snapshot(self._plan, self._replica.of, snapshot))
-        )
-
-    async def write_encoded(self, data: Encoded) -> int:
-        """The same for the bytes of :func:`encode_snapshot`."""
         storage = self._env.storage
         names = self._names()
         number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1

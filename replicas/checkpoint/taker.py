@@ -62,7 +62,7 @@ class CheckpointTaker:
         try:
             snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
             if standby.useful(snapshot):
-                size = await self._store.write_encoded(data)
+                size = await self._store.write(data)
                 standby.holds(snapshot)
                 self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
             self._tell_of_trouble("")

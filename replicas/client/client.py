@@ -207,7 +207,7 @@ class Client:
     def substream(self, channel: Channel) -> tuple[int, int]:
         return (0, 1)
 
-    def delivered(self) -> None:
+    def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
         self._arrived.wake()
 
     async def room(self, index: int) -> None:

@@ -23,6 +23,7 @@ from spe.plan.directory import Directory, Version
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
+from spe.stream.batch import Batch
 from spe.stream.history import Closed, FeedMode, Opened, Promoted, Received
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
@@ -81,8 +82,14 @@ class Owner(Protocol):
         """(index, count) of the substream that we read of a channel; (0, 1) is the whole."""
         ...
 
-    def delivered(self) -> None:
-        """Elements have arrived; called once per read, not per element."""
+    def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
+        """Elements have arrived; called once per read, not per element.
+
+        Args:
+          rows: how many rows they have.
+          nbytes: of the read.
+          step_ns: how long it took to decode them and to hand them over.
+        """
         ...
 
     async def room(self, index: int) -> None:
@@ -546,6 +553,7 @@ class Upstream:
         channel = one.channel
         decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
         clock, history = self._env.clock, self._env.history
+        read = 0
         while True:
             one.paused(generation, True)
             await owner.room(index)
@@ -554,6 +562,7 @@ class Upstream:
             if self._owners.get(owner.name) is not owner:
                 await trio.lowlevel.checkpoint()  # it was put away a moment ago: this ends us
             now = clock.monotonic_us()
+            begun, rows, before, read = clock.step_ns(), 0, read, connection.received
             try:
                 for element in decoder.decode_all(frames):
                     if isinstance(element, Frame):
@@ -572,6 +581,8 @@ class Upstream:
                         if one.feed(generation) is None:
                             await trio.lowlevel.checkpoint()  # we have been closed: this ends us
                         continue
+                    if type(element) is Batch:
+                        rows += len(element)
                     if history is not None:
                         feed = one.feed(generation)
                         mode: FeedMode = "" if feed is None else feed.mode
@@ -579,5 +590,5 @@ class Upstream:
                     for action in one.element(generation, element, now):
                         self._perform(owner, index, action)
             finally:  # also of what came before a state that ends this feed, or before nonsense
-                owner.delivered()
+                owner.delivered(rows, read - before, clock.step_ns() - begun)
             del frames  # else they are kept, with all that came with them, until more comes

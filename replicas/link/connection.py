@@ -58,9 +58,14 @@ class Identity:
 
 
 class Connection:
-    """Frames over one stream.  Sending is serialised; one task receives."""
+    """Frames over one stream.  Sending is serialised; one task receives.
+
+    Attributes:
+      received: bytes, so far.
+    """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
+        self.received = 0
         self._stream = stream
         self._frames = FrameReader()
         self._waiting: deque[Frame] = deque()
@@ -160,6 +165,7 @@ class Connection:
                 except RemoteProtocolError as error:  # the peer was killed while it sent: this breaks no rule
                     raise LinkBroken(str(error)) from None
                 raise LinkClosed("the peer hung up")
+            self.received += len(data)
             self._waiting += self._frames.feed(data)
 
     async def receive_message(self) -> Message:

@@ -38,7 +38,7 @@ class CheckpointTask:
                 continue  # nothing durable may hold rows that its file still lacks (U15)
             last = hosting.now()
             try:
-                size = await store.write(snapshot)
+                size = await store.write(await self._snapshots.encoded(host, snapshot))
             except (OSError, LocalProtocolError) as error:
                 trace.event("checkpoint_failed", replica=host.name, why=str(error))
                 if str(error) != trouble:

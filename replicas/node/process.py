@@ -38,6 +38,7 @@ from spe.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
     Held,
+    Load,
     Message,
     MoveAnswer,
     MoveOrder,
@@ -237,7 +238,9 @@ class NodeProcess:
         outputs = [o for host in self.hosting.running.values() for o in host.replica.output_status(now)]
         standbys = self.hosting.standbys.items() if peer == COORDINATOR else ()
         held = [Held(id.unit, id.partition, standby.checkpoints) for id, standby in standbys]
-        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held)
+        running = self.hosting.running.items() if peer == COORDINATOR else ()
+        loads = [Load(*id, *sample) for id, host in running if (sample := host.meter.news(now)) is not None]
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads)
 
     def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
         now = self.hosting.now()

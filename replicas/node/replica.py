@@ -280,6 +280,14 @@ class Replica:
         self.serving.origin = combined(origins_of(snapshot))
         self.reading.installed, self.reading.started_at = True, now
 
+    # --- what it takes (L1) ---
+
+    def footprint(self) -> tuple[int, int]:
+        """Bytes in memory of what waits in inputs and outputs, and bytes of the stable output that a snapshot has."""
+        inputs = self.sunion.stable_bytes + sum(one.tentative_bytes for one in self.sunion.inputs)
+        outputs = sum(log.stable.nbytes + log.suffix.nbytes for log in self.logs)
+        return inputs + outputs, sum(log.stable.stored_bytes for log in self.logs)
+
     # --- for people ---
 
     def counters(self) -> dict[str, int]:

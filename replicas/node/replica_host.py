@@ -9,6 +9,7 @@ import trio
 
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
+from replicas.node.load_meter import ReplicaMeter
 from replicas.node.replica import Replica
 from replicas.node.validation import ReplicaValidation
 from replicas.producer.output_log import LogNotReady, LogTruncated
@@ -37,6 +38,7 @@ class ReplicaHost:
 
     Attributes:
       error: why the replica has stopped; None while it runs.
+      meter: what the replica takes (L1).
       said: what is said only once of this replica, and was.
 
     Raises:
@@ -57,7 +59,8 @@ class ReplicaHost:
     ) -> None:
         self.name = str(id)
         self.work = Signal()
-        self.told = told
+        self.meter = ReplicaMeter()
+        self._told = told
         self.error: str | None = None
         self.said: set[str] = set()
         self._spill = spill
@@ -79,6 +82,10 @@ class ReplicaHost:
 
     def wake(self, output: int) -> None:
         self._signals[output].wake()
+
+    def told(self, state: NodeState, fresh: bool) -> None:
+        self.meter.became(state)
+        self._told(state, fresh)
 
     def say_once(self, what: str) -> bool:
         """Is this the first time that ``what`` is to be reported?"""
@@ -104,7 +111,8 @@ class ReplicaHost:
         keyed = any(i.stream == channel.stream and i.key is not None for i in unit.inputs)
         return (self.replica.id.partition, unit.partitions) if keyed else (0, 1)
 
-    def delivered(self) -> None:
+    def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
+        self.meter.received(rows, nbytes, step_ns)
         self.work.wake()
 
     async def room(self, index: int) -> None:
@@ -168,7 +176,7 @@ class ReplicaHost:
         greeting = Subscribed(
             log.state, log.fresh, log.last_id, *log.frontiers(), log.first, log.sequence, replica.serving.origin
         )
-        return Accepted(greeting, opened, log.schema, self._signals[replica.logs.index(log)])
+        return Accepted(greeting, opened, log.schema, self._signals[replica.logs.index(log)], self.meter.sent)
 
     def close(self) -> None:
         """It is put away: whoever reads it is cut off, and its worker turns to the one that follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -69,12 +70,26 @@ class Snapshots:
         if state is None:
             return SnapshotRefused(f"{host.name} is recovering itself")
         try:
-            return await hosting.env.compute.run(lambda: encode_snapshot(hosting.plan, host.replica.id.of, state))
+            return await self.encoded(host, state)
         except LocalProtocolError as error:  # a user's operator raised: its state cannot be given to anybody
             if host.say_once("snapshot_failed"):  # we go on, but no restarted partner can come back
                 hosting.env.trace.event("snapshot_failed", replica=host.name, why=str(error))
                 say(f"{host.name}: no partner can be given its state: {error}")
             return SnapshotRefused(f"{host.name} cannot be stored: {error}")
+
+    async def encoded(self, host: ReplicaHost, snapshot: Mapping[str, Any]) -> memoryview:
+        """Its bytes, made in a thread.  Raises LocalProtocolError where a user's operator has what cannot be stored."""
+        env, plan, of = self._hosting.env, self._hosting.plan, host.replica.id.of
+
+        def encode() -> tuple[memoryview, int]:
+            begun = env.clock.step_ns()
+            data = encode_snapshot(plan, of, snapshot)
+            return data, env.clock.step_ns() - begun
+
+        data, step_ns = await env.compute.run(encode)
+        logged = sum(entry["rows"].nbytes for log in snapshot["logs"] for entry in log["batches"])
+        host.meter.snapshot(len(data), logged, step_ns)
+        return data
 
     async def fetch(self, id: ReplicaId, partner: str) -> bytearray | str:
         """What ``partner`` sends of a partition, as it was encoded, or why nothing came."""

@@ -8,6 +8,7 @@ from typing import Final
 import trio.lowlevel
 
 from replicas.link.signal import Signal
+from replicas.node.load_meter import NodeMeter, ReplicaMeasure
 from replicas.node.replica_host import ReplicaHost
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -23,7 +24,7 @@ class Ticks:
     """Checks deadlines at each tick; at every fifth if no replica has one soon (rule T1).
 
     Args:
-      running: whose deadlines they are; a live view.
+      running: whose deadlines they are, and whose load is measured; a live view.
       tick_us: the least that lies between two.
     """
 
@@ -42,6 +43,7 @@ class Ticks:
         """Until cancelled."""
         clock, period = self._env.clock, self._tick_us
         last, wait = clock.monotonic_us(), period
+        meter = NodeMeter(last, clock.cpu_ns())
         while True:
             token = self._now.token()
             await clock.wait(self._now, token, wait / 1e6)
@@ -53,6 +55,9 @@ class Ticks:
                 for host in self._running.values():
                     host.replica.shift(late + period, now)
                 await trio.lowlevel.checkpoint()
+            if meter.due(now):
+                measured = [ReplicaMeasure(host.meter, *host.replica.footprint()) for host in self._running.values()]
+                meter.look(now, clock.cpu_ns(), measured)
             rest = RESTING_TICKS * period
             for host in self._running.values():
                 if host.error is None:

@@ -26,9 +26,10 @@ class WorkTask:
 
     async def run(self, partition: PartitionId) -> None:
         """Until there is no replica any more."""
-        hosting = self._hosting
+        hosting, clock = self._hosting, self._hosting.env.clock
         while (host := hosting.running.get(partition)) is not None:
             token = host.work.token()
+            begun = clock.step_ns()
             more = False
             if host.error is None:
                 try:
@@ -50,6 +51,7 @@ class WorkTask:
                         self._ask_partner(host, ask)
                     if hosting.env.validates:
                         host.validation.step()
+                host.meter.worked(clock.step_ns() - begun)
             if more:
                 await hosting.env.compute.turn()
             else:

@@ -15,9 +15,11 @@ from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Identity
 from replicas.placement.activation import Activation, RateMeter
 from replicas.placement.coordination import Coordination, Decision
+from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.mover import Mover
 from replicas.placement.store import CoordinatorStore
+from replicas.planning.load import LoadHistory, LoadSample
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
@@ -25,7 +27,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.status import CoordinatorStatus
-from spe.stream.ids import PartitionId
+from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
 from spe.stream.strings import StringPool
 from spe.wire.messages import (
@@ -98,6 +100,7 @@ class Coordinator(Bystander):
         for id, nodes in self.activation.wanted().items():
             self.coordination.want(id, nodes, now)
         self._meter = RateMeter(plan, now)
+        self._loads = HeardLoads(plan, directory)
         self._upstream = Upstream(
             env,
             plan,
@@ -141,6 +144,16 @@ class Coordinator(Bystander):
             nursery.cancel_scope.cancel()
         raise Superseded(self._superseded or "")
 
+    @property
+    def loads(self) -> LoadHistory:
+        """What each partition has needed (L1); times are monotonic microseconds of our clock."""
+        return self._loads.history
+
+    @property
+    def latest_loads(self) -> dict[ReplicaId, LoadSample]:
+        """The newest sample of each replica that runs on a node that answers, where there was one."""
+        return self._loads.latest()
+
     def _peers(self) -> dict[str, str]:
         return {n: a for n, a in self.directories.current.addresses().items() if n != COORDINATOR}
 
@@ -150,6 +163,7 @@ class Coordinator(Bystander):
         self.coordination.redirect(directory, now)
         self.mover.redirect(directory)
         self.activation.redirect(directory)
+        self._loads.redirect(directory)
         wanted = self.coordination.wanted()
         for id, nodes in self.activation.wanted().items():
             if wanted.get(id) != nodes:
@@ -239,12 +253,16 @@ class Coordinator(Bystander):
         self._meter.heard(answer.outputs)
         self.mover.heard(peer, answer)
         if peer in self.directories.current.nodes:
-            self.coordination.heard(NodeId(peer), answer.outputs, self._env.clock.monotonic_us())
+            now = self._env.clock.monotonic_us()
+            self.coordination.heard(NodeId(peer), answer.outputs, now)
+            for partition, sample in self._loads.heard(NodeId(peer), answer.outputs, answer.loads, now):
+                self.mover.balance.sampled(partition, sample, now)
 
     def _gone(self, peer: str) -> None:
         self.mover.lost(peer)
         if peer in self.directories.current.nodes:
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
+            self._loads.lost(NodeId(peer))
 
     async def _answered(self, peer: str, message: Message) -> None:
         if not isinstance(message, OrderAnswer):

@@ -82,7 +82,7 @@ class Standby:
     def substream(self, channel: Channel) -> tuple[int, int]:
         raise AssertionError(f"{self.name} reads nothing")
 
-    def delivered(self) -> None:
+    def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
         raise AssertionError(f"{self.name} reads nothing")
 
     async def room(self, index: int) -> None:

@@ -50,6 +50,11 @@ class ElementLog:
         return self.memory_bytes + (self._spilled.nbytes if self._spilled else 0)
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes of all entries, in memory and in spill files."""
+        return self.memory_bytes + (self._spilled.stored_bytes if self._spilled else 0)
+
+    @property
     def start(self) -> int:
         """Number of the first entry that is still here."""
         return self._spilled.start if self._spilled else self._memory_start

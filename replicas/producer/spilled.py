@@ -76,6 +76,11 @@ class SpilledEntries:
         return bool(self._pieces)
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes in spill files."""
+        return sum(piece.handle.length for piece in self._pieces)
+
+    @property
     def start(self) -> int:
         """Number of the first entry."""
         return self._pieces[0].number

@@ -10,7 +10,7 @@ it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -47,10 +47,11 @@ from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Compute, Env
+from spe.stream.batch import Batch
 from spe.stream.change import Change
-from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp
-from spe.stream.ids import Channel
-from spe.stream.names import NodeId, StreamId
+from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, Received
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeId, StreamId, UnitId
 
 #: A slow node runs for this long, and then stands still for a multiple of it.
 SLICE_S = 0.01
@@ -66,6 +67,8 @@ class SimCluster:
       link: what every link is like while nothing is wrong with it.
       turn_us: what each slice of a replica's work takes.
       state_ns: what a step takes for each row or group that the node holds, nanoseconds (replicas.simulation.work).
+      row_ns: CPU that each row takes which a replica receives, nanoseconds, by partition; 0 where it has no entry.  It
+        is measured as load (L1), and takes no virtual time.  It may be changed while the cluster runs.
 
     Attributes:
       changes: what each client's application was given.
@@ -83,11 +86,13 @@ class SimCluster:
         link: LinkState = GOOD,
         turn_us: int = 0,
         state_ns: int = 0,
+        row_ns: Mapping[PartitionId, int] | None = None,
     ) -> None:
         self.plan = plan
         self.directory = directory
         self._turn_us = turn_us
         self._state_ns = state_ns
+        self._row_ns = row_ns
         self.network = SimNetwork(Random(f"{seed}/network"), link)
         self.log: list[str] = []
         self.history = History()
@@ -164,9 +169,17 @@ class SimCluster:
             self._compute(host),
             Random(f"{self._seed}/{host}" + (f"/{lost}" if (lost := self._lost.get(host)) else "")),
             StoryTrace(self.log, self.history, host),
-            self.history,
+            self.history if self._row_ns is None else partial(self._happened, self._clocks[host], self._row_ns),
             validates=True,
         )
+
+    def _happened(self, clock: SimClock, row_ns: Mapping[PartitionId, int], event: Event) -> None:
+        """Takes an event of a host; rows that its replicas receive are what it computes."""
+        if isinstance(event, Received) and isinstance(event.element, Batch):
+            unit, _, number = event.consumer.partition("@")[0].rpartition("/")
+            if number.isdecimal():
+                clock.computed_ns += len(event.element) * row_ns.get(PartitionId(UnitId(unit), int(number)), 0)
+        self.history(event)
 
     def _compute(self, host: str) -> Compute:
         if not self._state_ns or host not in self.directory.nodes:

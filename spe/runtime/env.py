@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Two clocks: one for deadlines, one for people."""
+    """Two clocks: one for deadlines, one for people; and two that measure what computing takes (rule L1)."""
 
     def monotonic_us(self) -> int:
         """Microseconds on the clock that deadlines are on (trio's); never goes back."""
@@ -26,6 +26,14 @@ class Clock(Protocol):
 
     def wall_us(self) -> int:
         """Microseconds since the epoch; may step."""
+        ...
+
+    def step_ns(self) -> int:
+        """Nanoseconds; its differences are how long steps took that wait for nothing.  Cheap."""
+        ...
+
+    def cpu_ns(self) -> int:
+        """Nanoseconds of CPU that this process has used, all threads together.  Not cheap."""
         ...
 
     async def sleep(self, seconds: float) -> None:

@@ -72,6 +72,12 @@ def is_share(value: Any) -> Any:
     raise ValueError("expected a number from 0 to 1")
 
 
+def is_amount(value: Any) -> Any:
+    if type(value) in (float, int) and 0 <= value <= _ID_MAX:
+        return float(value)
+    raise ValueError("expected a number from 0 to 2^63")
+
+
 def is_state(value: Any) -> Any:
     if type(value) in (int, NodeState) and 0 <= value < len(NodeState):
         return NodeState(value)
@@ -143,6 +149,7 @@ Reason = Annotated[str, is_reason]
 Flag = Annotated[bool, is_boolean]
 State = Annotated[NodeState, is_state]
 Share = Annotated[float, is_share]
+Amount = Annotated[float, is_amount]
 Policy = Annotated[str, one_of("suspend", "delay", "process")]
 Reconcile = Annotated[str, one_of("checkpoint", "undo")]
 Role = Annotated[

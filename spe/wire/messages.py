@@ -18,6 +18,7 @@ from spe.status import ProcessStatus, plain, status_of
 from spe.wire.budget import check_cost
 from spe.wire.fields import (
     MANY,
+    Amount,
     Count,
     Flag,
     Id,
@@ -133,6 +134,18 @@ class Remark(NamedTuple):
     """One line for people."""
 
     text: Reason
+
+
+class Load(NamedTuple):
+    """What a replica has needed in the last sample's time (L1), as :class:`replicas.planning.load.LoadSample`."""
+
+    unit: Name
+    partition: Count
+    cpu: Amount
+    memory: Amount
+    network: Amount
+    rows: Amount
+    state: Amount
 
 
 class Announcement(NamedTuple):
@@ -348,6 +361,7 @@ class HeartbeatAnswer(Message):
 
     Attributes:
       held: what it stands by for, to a coordinator.
+      loads: samples that it was not told of before, to a coordinator.
     """
 
     TAG: ClassVar[int] = 11
@@ -355,6 +369,7 @@ class HeartbeatAnswer(Message):
     incarnation: Id
     outputs: Annotated[Sequence[OutputStatus], records_of(OutputStatus)]
     held: Annotated[Sequence[Held], records_of(Held)] = ()
+    loads: Annotated[Sequence[Load], records_of(Load)] = ()
 
 
 @dataclass(frozen=True, slots=True)

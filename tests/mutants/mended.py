@@ -60,8 +60,8 @@ edited(
     Edit(
         Upstream,
         "_receive",
-        "owner.delivered()",
-        "if one.feed(generation) is not None:\n                owner.delivered()",
+        "owner.delivered(",
+        "if one.feed(generation) is not None:\n                owner.delivered(",
     ),
 )
 edited(

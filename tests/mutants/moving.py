@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from replicas.node.load_meter import NodeMeter, ReplicaMeter
 from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
+from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.moves import Moves
 from replicas.planning import placement, placement_problem, prediction, relief
 from replicas.planning.balancing.balancer import Balancer
@@ -39,6 +41,31 @@ edited(
         "(variance_a > little_a) & (variance_b > little_b) & (many >= _LEAST)",
         "many >= _LEAST",
     ),
+)
+edited(
+    "load-while-it-corrects",
+    "a time in which a replica was not STABLE for a moment gives a sample (L1)",
+    Edit(ReplicaMeter, "became", "self._was_stable and self._stable", "self._was_stable"),
+)
+edited(
+    "rows-in-two-samples",
+    "what has come counts in the next sample once more (L1)",
+    Edit(ReplicaMeter, "look", "self._step_ns = self._rows = self._nbytes = 0", "pass"),
+)
+edited(
+    "sample-with-every-heartbeat",
+    "a replica that measures nothing goes on telling of its last sample (L1)",
+    Edit(ReplicaMeter, "news", "self._told = True", "pass"),
+)
+edited(
+    "time-is-load",
+    "what others do to a machine counts as load, and what no step does is nobody's (L1)",
+    Edit(NodeMeter, "look", "meter.step_ns() * share", "meter.step_ns() / (1_000 * span_us)"),
+)
+edited(
+    "load-of-the-dead",
+    "a node that does not answer has loads (L1)",
+    Edit(HeardLoads, "lost", "self._latest.pop(node, None)", "pass"),
 )
 
 # --- checkpoints ---

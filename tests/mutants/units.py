@@ -22,11 +22,13 @@ from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.consumer.test_input import TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
+from tests.unit.replicas.node import test_load_meter as load_meter
 from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_balance as balance
 from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
+from tests.unit.replicas.placement import test_heard_loads as heard_loads
 from tests.unit.replicas.placement import test_moves as moves
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_balancing as balancing
@@ -93,6 +95,13 @@ UNITS: Final[dict[str, Test]] = {
     "drained-node-keeps-what-needs-nothing": balancing.test_what_needs_nothing_leaves_a_draining_node_too,
     "dead-spare-joins": balancing.test_a_spare_that_is_dead_or_helps_nobody_does_not_join,
     "failed-move-is-tried-again": balancing.test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is,
+    "load-while-it-corrects": partial(
+        load_meter.test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none, NodeState.UP_FAILURE
+    ),
+    "rows-in-two-samples": load_meter.test_a_sample_is_what_came_and_left_per_second,
+    "sample-with-every-heartbeat": load_meter.test_a_sample_is_told_once_and_not_when_it_is_old,
+    "time-is-load": load_meter.test_the_cpu_of_the_process_is_shared_out_by_steps,
+    "load-of-the-dead": heard_loads.test_the_latest_is_of_replicas_that_run_on_nodes_that_answer,
     "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
     "silent-partition-lessens-its-node": load.test_on_a_node_a_silent_partition_counts_with_its_mean,
     "what-does-not-vary-is-correlated": placement.test_trace_10_what_each_checkpoint_costs_on_each_node,

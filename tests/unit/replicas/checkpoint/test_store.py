@@ -43,6 +43,9 @@ class Disk:
         env = Env(nothing, nothing, self.storage, self, Random(0), self)
         return CheckpointStore(env, self.plan, REPLICA)
 
+    async def write(self, state: dict[str, Any]) -> None:
+        await self.store().write(encode_snapshot(self.plan, REPLICA.of, state))
+
     async def run(self, function: Callable[[], Any]) -> Any:
         """As env.compute."""
         await trio.lowlevel.checkpoint()
@@ -59,7 +62,7 @@ class Disk:
 async def test_the_last_two_are_kept_and_the_newest_is_found() -> None:
     disk = Disk()
     for number in range(1, 5):
-        await disk.store().write(snapshot(number))
+        await disk.write(snapshot(number))
     assert disk.names() == ["000000000003.checkpoint", "000000000004.checkpoint"]
     found = await disk.store().newest()
     assert found is not None
@@ -75,8 +78,8 @@ async def test_without_a_checkpoint_none_is_found() -> None:
 @pytest.mark.parametrize("damage", ["torn", "empty", "flipped"])
 async def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage: str) -> None:
     disk = Disk()
-    await disk.store().write(snapshot(1))
-    await disk.store().write(snapshot(2))
+    await disk.write(snapshot(1))
+    await disk.write(snapshot(2))
     path = FOLDER / "000000000002.checkpoint"
     data = bytearray(disk.storage.read(path))
     if damage == "torn":
@@ -92,7 +95,7 @@ async def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage: str)
     (line,) = disk.log
     assert "checkpoint_refused" in line
     assert str(path) in line
-    await disk.store().write(snapshot(3))
+    await disk.write(snapshot(3))
     found = await disk.store().newest()
     assert found is not None
     assert found["positions"] == [3]
@@ -113,7 +116,7 @@ def test_every_flipped_bit_and_every_truncation_is_found() -> None:
 
 async def test_a_checkpoint_of_another_plan_is_refused_and_named() -> None:
     disk = Disk()
-    await disk.store().write(snapshot(1))
+    await disk.write(snapshot(1))
     disk.plan = replace(disk.plan, bucket_us=disk.plan.bucket_us * 2)
     assert await disk.store().newest() is None
     (line,) = disk.log
@@ -123,7 +126,7 @@ async def test_a_checkpoint_of_another_plan_is_refused_and_named() -> None:
 
 async def test_a_full_disk_leaves_the_earlier_checkpoints() -> None:
     disk = Disk()
-    await disk.store().write(snapshot(1))
+    await disk.write(snapshot(1))
 
     class Full(SimDisk):
         async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
@@ -133,7 +136,7 @@ async def test_a_full_disk_leaves_the_earlier_checkpoints() -> None:
     full.files = disk.storage.files
     disk.storage = full
     with pytest.raises(OSError, match="No space"):
-        await disk.store().write(snapshot(2))
+        await disk.write(snapshot(2))
     found = await disk.store().newest()
     assert found is not None
     assert found["positions"] == [1]
@@ -142,8 +145,8 @@ async def test_a_full_disk_leaves_the_earlier_checkpoints() -> None:
 async def test_an_unreadable_checkpoint_is_tried_again_later() -> None:
     """Too few file descriptors are no damage."""
     disk = Disk()
-    await disk.store().write(snapshot(1))
-    await disk.store().write(snapshot(2))
+    await disk.write(snapshot(1))
+    await disk.write(snapshot(2))
     store, read = disk.store(), disk.storage.read
 
     def refuses(path: PurePosixPath) -> bytes:
@@ -163,7 +166,7 @@ async def test_an_unreadable_checkpoint_is_tried_again_later() -> None:
 
 async def test_a_folder_that_cannot_be_listed_is_reported() -> None:
     disk = Disk()
-    await disk.store().write(snapshot(1))
+    await disk.write(snapshot(1))
     store = disk.store()
 
     def refuses(folder: PurePosixPath) -> list[str]:

@@ -75,7 +75,7 @@ class Opening:
     def substream(self, channel: Channel) -> tuple[int, int]:
         return (0, 1)
 
-    def delivered(self) -> None:
+    def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
         raise AssertionError("nothing was ever subscribed to")
 
     async def room(self, index: int) -> None:

@@ -26,9 +26,11 @@ from spe.wire.messages import (
     DirectoryRequest,
     Heartbeat,
     HeartbeatAnswer,
+    Held,
     Hello,
     Inject,
     InjectAnswer,
+    Load,
     Message,
     MoveAnswer,
     MoveOrder,
@@ -64,6 +66,7 @@ from tests.support.statuses import a_node, a_replica
 HELLO = Hello(*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret", 7, 2)
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
 OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
+LOAD = Load("joined", 1, 0.25, 3e6, 1e5, 1e3, 2e6)
 ANNOUNCEMENT = Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)
 EXAMPLES: list[Message] = [
     HELLO,
@@ -76,7 +79,7 @@ EXAMPLES: list[Message] = [
     StateChange(NodeState.STABLE, False, 3),
     SetMode("corrections"),
     Heartbeat(7, 3, 100_000, (Ack("trades", 0, "client:c", 4), Ack("trades", 1, "client:c", 0))),
-    HeartbeatAnswer(7, 1, (OUTPUT,)),
+    HeartbeatAnswer(7, 1, (OUTPUT,), (Held("joined", 0, 2),), (LOAD,)),
     PartnerRequest("joined", 1, "n1", 2),
     PartnerAnswer("joined", 1, 2, True),
     SnapshotRequest("joined", 1, 100_000),
@@ -154,6 +157,9 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (packed(StateChange(NodeState.STABLE, False, 3), state=4), "StateChange.state: expected a state from 0 to 3"),
         (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 14 fields"),
         (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
+        (packed(HeartbeatAnswer(1, 1, ()), loads=[LOAD._replace(cpu=-0.1)]), "loads: expected a number from 0"),
+        (packed(HeartbeatAnswer(1, 1, ()), loads=[LOAD._replace(rows=float("nan"))]), "a number from 0 to 2\\^63"),
+        (packed(HeartbeatAnswer(1, 1, ()), loads=[LOAD._replace(memory=True)]), "a number from 0 to 2\\^63"),
         (packed(Heartbeat(1, 1, 1, ()), acks=7), "Heartbeat.acks: expected a list"),
         (msgpack.packb([18, {1: 2}]), "no control message|expected a map"),
         (msgpack.packb([18, 7]), "Status.process: Input should be a valid dictionary"),

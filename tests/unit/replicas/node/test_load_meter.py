@@ -1,0 +1,124 @@
+"""What replicas need, measured (L1): CPU is shared out by steps, and who was not STABLE has no sample."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicas.node.load_meter import NodeMeter, ReplicaMeasure, ReplicaMeter
+from replicas.planning.load import SAMPLE_US, LoadSample
+from spe.stream.names import NodeState
+
+STABLE = NodeState.STABLE
+BEGIN_US = 3_000_000
+
+
+class World:
+    """A node that measures its replicas; ``sampled`` ends a sample's time, with so much CPU of the process in it."""
+
+    def __init__(self, replicas: int = 1, begin_us: int = BEGIN_US) -> None:
+        self.meters = [ReplicaMeter() for _ in range(replicas)]
+        self.node = NodeMeter(begin_us, cpu_ns=0)
+        self.now = begin_us
+        self.cpu_ns = 0
+        self.buffered = self.logged = 0
+
+    def stable(self) -> World:
+        """All replicas are, for longer than a sample."""
+        for meter in self.meters:
+            meter.became(STABLE)
+        self.sampled()
+        return self
+
+    def sampled(self, cpu_s: float = 0.0, *, late_us: int = 0, times: int = 1) -> list[LoadSample | None]:
+        """What each replica has to tell."""
+        self.now = (self.now // SAMPLE_US + times) * SAMPLE_US + late_us
+        self.cpu_ns += round(cpu_s * 1e9)
+        assert self.node.due(self.now)
+        self.node.look(self.now, self.cpu_ns, [ReplicaMeasure(m, self.buffered, self.logged) for m in self.meters])
+        return [meter.news(self.now) for meter in self.meters]
+
+
+def cpu(samples: list[LoadSample | None]) -> list[float | None]:
+    return [None if sample is None else pytest.approx(sample.cpu) for sample in samples]
+
+
+def test_a_sample_is_what_came_and_left_per_second() -> None:
+    world = World().stable()
+    (meter,) = world.meters
+    meter.received(rows=3_000, nbytes=80_000, step_ns=2_000_000)
+    meter.received(rows=2_000, nbytes=60_000, step_ns=1_000_000)
+    meter.worked(step_ns=5_000_000)
+    meter.sent(nbytes=10_000, step_ns=1_000_000)
+    assert world.sampled(2.0) == [LoadSample(pytest.approx(0.2), 0.0, 15_000.0, 500.0, 0.0)]
+    assert world.sampled(2.0) == [LoadSample(0.0)], "each counts once"
+
+
+def test_the_cpu_of_the_process_is_shared_out_by_steps() -> None:
+    """Also what is in no step, and however long steps took because others had the CPU."""
+    world = World(2).stable()
+    world.meters[0].worked(step_ns=30_000_000)
+    world.meters[1].received(rows=1, nbytes=1, step_ns=5_000_000)
+    world.meters[1].sent(nbytes=1, step_ns=5_000_000)
+    assert cpu(world.sampled(4.0)) == [0.3, 0.1]
+
+
+def test_a_replica_that_corrects_takes_its_share_and_has_no_sample() -> None:
+    world = World(2).stable()
+    world.meters[0].became(NodeState.UP_FAILURE)
+    for meter in world.meters:
+        meter.worked(step_ns=1_000)
+    assert cpu(world.sampled(4.0)) == [None, 0.2]
+
+
+@pytest.mark.parametrize("state", [s for s in NodeState if s is not STABLE])
+def test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none(state: NodeState) -> None:
+    world = World().stable()
+    assert world.sampled() == [LoadSample(0.0)]
+    world.meters[0].became(state)
+    world.meters[0].became(STABLE)
+    assert world.sampled() == [None]
+    assert world.sampled() == [LoadSample(0.0)]
+
+
+def test_a_replica_begins_without_a_sample() -> None:
+    world = World()
+    assert world.sampled() == [None], "it was never STABLE"
+    world.meters[0].became(STABLE)
+    assert world.sampled() == [None], "it was not at the beginning"
+    assert world.sampled() == [LoadSample(0.0)]
+
+
+def test_a_late_look_does_not_move_the_next_one() -> None:
+    world = World(begin_us=0).stable()
+    world.meters[0].received(rows=1_050, nbytes=0, step_ns=0)
+    assert world.sampled(late_us=500_000) == [LoadSample(0.0, rows=100.0)]
+    assert not world.node.due(world.now + SAMPLE_US - 500_001)
+    world.meters[0].received(rows=950, nbytes=0, step_ns=0)
+    assert world.sampled() == [LoadSample(0.0, rows=100.0)]
+
+
+def test_of_a_time_in_which_the_process_did_not_run_there_is_none() -> None:
+    world = World().stable()
+    assert world.sampled(late_us=6_000_000) == [None]
+    assert world.sampled() == [None], "too short: it began late"
+    assert world.sampled() == [LoadSample(0.0)]
+    assert world.sampled(times=3) == [None]
+
+
+def test_state_is_what_the_newest_snapshot_has_and_the_output_kept_now() -> None:
+    world = World().stable()
+    (meter,) = world.meters
+    world.buffered, world.logged = 500, 400
+    assert world.sampled() == [LoadSample(0.0, memory=500.0, state=400.0)], "no snapshot: operators are not known"
+    meter.snapshot(nbytes=10_000, logged=2_000, step_ns=1_000)
+    assert world.sampled(1.0) == [LoadSample(pytest.approx(0.1), memory=8_500.0, state=8_400.0)]
+    assert world.sampled() == [LoadSample(0.0, memory=8_500.0, state=8_400.0)]
+
+
+def test_a_sample_is_told_once_and_not_when_it_is_old() -> None:
+    world = World().stable()
+    assert world.sampled() == [LoadSample(0.0)]
+    assert world.meters[0].news(world.now) is None
+    world.node.look(world.now + SAMPLE_US, 0, [ReplicaMeasure(world.meters[0], 0, 0)])
+    assert world.meters[0].news(world.now + 2 * SAMPLE_US) is None
+    assert world.meters[0].latest == LoadSample(0.0)

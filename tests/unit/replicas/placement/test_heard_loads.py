@@ -1,0 +1,56 @@
+"""Samples of load that heartbeat answers bring (L1)."""
+
+from __future__ import annotations
+
+from replicas.placement.heard_loads import HeardLoads
+from replicas.planning.load import SAMPLE_US, LoadSample
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, UnitId
+from spe.wire.messages import Load, OutputStatus
+from tests.simulation.test_cluster import make_plan
+
+A, B, ELSEWHERE = NodeId("n1a"), NodeId("n1b"), NodeId("n9")
+PARTITION = PartitionId(UnitId("u1"), 0)
+RUNS = [OutputStatus("s1", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0)]
+
+
+def load(cpu: float, unit: str = "u1") -> Load:
+    return Load(unit, 0, cpu, 4e6, 1e5, 300.0, 2e6)
+
+
+def sample(cpu: float) -> LoadSample:
+    return LoadSample(cpu, 4e6, 1e5, 300.0, 2e6)
+
+
+def test_each_sample_is_kept_by_partition_and_by_replica() -> None:
+    heard = HeardLoads(*make_plan(1))
+    heard.heard(A, RUNS, [load(0.2)], SAMPLE_US)
+    heard.heard(B, RUNS, [load(0.3)], SAMPLE_US + 5)
+    assert heard.history.mean(PARTITION, 2 * SAMPLE_US) == sample(0.3)
+    assert heard.latest() == {ReplicaId(*PARTITION, A): sample(0.2), ReplicaId(*PARTITION, B): sample(0.3)}
+
+
+def test_a_heartbeat_without_a_sample_changes_nothing() -> None:
+    heard = HeardLoads(*make_plan(1))
+    heard.heard(A, RUNS, [load(0.2)], SAMPLE_US)
+    heard.heard(A, RUNS, [], 2 * SAMPLE_US)
+    assert heard.history.mean(PARTITION, 2 * SAMPLE_US) == sample(0.2)
+    assert heard.latest() == {ReplicaId(*PARTITION, A): sample(0.2)}
+
+
+def test_the_latest_is_of_replicas_that_run_on_nodes_that_answer() -> None:
+    heard = HeardLoads(*make_plan(1))
+    for node in (A, B):
+        heard.heard(node, RUNS, [load(0.2)], SAMPLE_US)
+    heard.lost(A)
+    heard.heard(B, [], [], SAMPLE_US)
+    assert heard.latest() == {}
+    assert heard.history.mean(PARTITION, SAMPLE_US) == sample(0.2), "the partition needed it all the same"
+
+
+def test_what_a_node_says_of_partitions_that_are_not_its_own_does_not_count() -> None:
+    heard = HeardLoads(*make_plan(1))
+    heard.heard(ELSEWHERE, RUNS, [load(0.9)], SAMPLE_US)
+    heard.heard(A, RUNS, [load(0.9, "u9")], SAMPLE_US)
+    assert heard.latest() == {}
+    assert heard.history.mean(PARTITION, SAMPLE_US) is None
