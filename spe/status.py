@@ -410,6 +410,7 @@ class MoveStatus:
       why: what it waits for, or why it was dropped; empty while it goes on.
       began_us: when it entered each phase, microseconds of wall time.
       predicted_us: how long it was expected to take; null where nothing is known.
+      state_from: `partner`, or `checkpoint` where one that the target holds is expected to be sooner.
     """
 
     number: Integer
@@ -422,6 +423,7 @@ class MoveStatus:
     why: Text
     began_us: Mapping[Text, Integer]
     predicted_us: Integer | None
+    state_from: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

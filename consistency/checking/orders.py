@@ -146,7 +146,7 @@ class _Checker:
         if order.verb == "retire":
             yield from self._retires(order)
             self.begun.pop(order.replica, None)
-        elif order.verb == "install":
+        elif order.verb in ("install", "restore"):
             yield from self._installs(order)
             self.begun.setdefault(order.replica, order.at_us)
 

@@ -48,8 +48,8 @@ class OrderFollower:
         if message.epoch > self._epoch.latest:
             self._epoch.latest = message.epoch
             hosting.nursery.start_soon(self._epoch.keep)  # in its own task: the answer must not wait
-        if message.verb == "install" and id.of in hosting.standbys:
-            self._install(id)
+        if message.verb in ("install", "restore") and id.of in hosting.standbys:
+            self._install(id, prefers_own=message.verb == "restore")
         elif message.verb == "retire" and id.of in hosting.running:
             hosting.told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
             self.stand_by(id)
@@ -59,12 +59,13 @@ class OrderFollower:
             hosting.host(id).replica.recovery.replays = True
         return ""
 
-    def _install(self, id: ReplicaId) -> None:
+    def _install(self, id: ReplicaId, *, prefers_own: bool = False) -> None:
         hosting = self._hosting
         made = hosting.make(id)  # first: where it cannot be made we go on standing by
         standby = hosting.standbys.pop(id.of)
         hosting.upstream.remove(standby.name)
         made.replica.recovery.partners_are_known = True
+        made.replica.recovery.prefers_own = prefers_own
         made.replica.partners.told |= standby.partners()
         hosting.place(made)
         hosting.begin(id.of, self._run)

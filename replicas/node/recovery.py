@@ -40,6 +40,7 @@ class ReplicaRecovery:
       stored: our newest checkpoint on disk, while it may still be needed (A3).
       replays: it begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
       stores_every_us: interval of its checkpoints on disk (A8), for as long as it runs; None: it writes none.
+      prefers_own: our own checkpoint is expected to be sooner than a partner's snapshot (M7).
       partners_are_known: whoever is not heard now has not been for long: we stood by, and listened (H3).
     """
 
@@ -55,6 +56,7 @@ class ReplicaRecovery:
         self.redirect(directory)
         self.stored: Mapping[str, Any] | None = None
         self.replays = False
+        self.prefers_own = False
         self.partners_are_known = False
         self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self._node.x_us)
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
@@ -93,6 +95,11 @@ class ReplicaRecovery:
         waited = now - inputs.started_at
         if self.replays:
             return Own.NOTHING if self._upstream_has_what_follows(patient=waited < self._node.x_us) else None
+        if self.prefers_own and self.stored is not None and not self._begins_too_late():
+            if all(one.serving() for one in inputs.inputs):
+                return Own.STORED
+            if waited < self._plan.timing.request_us:
+                return None  # somebody upstream may have what follows
         told = self._partners.told
         able = [name for name, state in told.items() if state not in (None, NodeState.RECOVERING)]
         if (partner := self._turns.next(able, now)) is not None:

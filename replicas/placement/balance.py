@@ -18,6 +18,7 @@ from replicas.planning.prediction import PredictedMove, RefusedMove
 from replicas.planning.shares import Running, SharesOfX
 from spe.plan.directory import Directory, Role
 from spe.plan.plan import Plan
+from spe.plan.units import CHECKPOINT_US
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 
@@ -49,6 +50,7 @@ class Balance:
         )
         self._alive: set[NodeId] = set()
         self._spare: dict[NodeId, bool] = {}
+        self._held: set[tuple[PartitionId, NodeId]] = set()
         #: Partitions that run on others than the directory says, and where.
         self._elsewhere: dict[PartitionId, tuple[NodeId, ...]] = {}
         #: The move that the balancer has under way, and its order.
@@ -69,6 +71,7 @@ class Balance:
         directory: Directory,
         running: Running,
         alive: Collection[str],
+        held: Iterable[tuple[PartitionId, NodeId]],
         moves: Iterable[Move],
         wall_us: int,
     ) -> None:
@@ -77,6 +80,7 @@ class Balance:
         Args:
           running: nodes that run each partition.
           alive: processes that answer.
+          held: partitions of which a node holds a checkpoint, and the node.
           moves: all that are known.
           wall_us: wall time; moves tell theirs by it.
         """
@@ -89,10 +93,18 @@ class Balance:
         self._elsewhere = {p: nodes for p, nodes in running.items() if set(nodes) != set(directory.placement[p])}
         for partition, nodes in running.items():
             self._balancer.runs(partition, nodes)
+        self._checkpoints(set(held), now)
         for move in moves:
             if move.over and move.number not in self._over:
                 self._over.add(move.number)
                 self._ended(move, now, wall_us)
+
+    def _checkpoints(self, held: set[tuple[PartitionId, NodeId]], now: int) -> None:
+        """Each is at most as old as the interval in which they are taken, and what was taken before it."""
+        for partition, node in held | self._held:
+            age_us = 2 * self._directory.checkpoint_us.get(partition, CHECKPOINT_US)
+            self._balancer.checkpointed(partition, node, now - age_us if (partition, node) in held else None)
+        self._held = held
 
     def _nodes(self, alive: Collection[str]) -> None:
         hosts = {n for roles in self._directory.roles.values() for n in roles}

@@ -45,6 +45,7 @@ class _Partition:
       unserved_since: since when nobody serves it; None: somebody does.
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
       coming: the same because the partition moves there.
+      restores: they begin from their own checkpoints.
       frontier: stable frontier of each, microseconds of tuple time.
       mark: how far those that helped out were when all seemed well; None: not all is.
       lacking_since: of those that run and can go on from nothing that is left: since when.
@@ -57,6 +58,7 @@ class _Partition:
     running: dict[NodeId, NodeState] = field(default_factory=dict)
     wanted: set[NodeId] = field(default_factory=set)
     coming: set[NodeId] = field(default_factory=set)
+    restores: bool = False
     frontier: dict[NodeId, int] = field(default_factory=dict)
     mark: int | None = None
     lacking_since: dict[NodeId, int] = field(default_factory=dict)
@@ -157,10 +159,14 @@ class Coordination:
         one.wanted, one.wanted_at = set(standbys), now
         assert one.wanted <= set(self._directory.standbys[partition].nodes), "H7: actives are standbys of the partition"
 
-    def bring(self, coming: Mapping[PartitionId, Collection[NodeId]]) -> None:
-        """From now on these standbys, and no others, run because a partition moves there."""
+    def bring(self, coming: Mapping[PartitionId, Collection[NodeId]], restoring: Collection[PartitionId] = ()) -> None:
+        """From now on these standbys, and no others, run because a partition moves there.
+
+        Args:
+          restoring: partitions that begin there from a checkpoint of the node's own (M7).
+        """
         for id, one in self._partitions.items():
-            one.coming = set(coming.get(id, ()))
+            one.coming, one.restores = set(coming.get(id, ())), id in restoring
             assert one.coming <= set(self._directory.standbys[id].nodes), "M2: a target is a standby until it follows"
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
@@ -208,7 +214,10 @@ class Coordination:
         wanted = one.wanted | one.coming
         missing = [n for n in standbys if n in wanted and n in self._alive and n not in one.running]
         if missing and one.unserved_since is None:  # otherwise two might begin, or one from less
-            return [Decision("install", ReplicaId(*id, n)) for n in missing]
+            return [
+                Decision("restore" if one.restores and n in one.coming else "install", ReplicaId(*id, n))
+                for n in missing
+            ]
         if one.unserved_since is not None:
             return self._restore(id, one, one.unserved_since, now)
         meant = {*self._directory.placement[id], *wanted}

@@ -176,7 +176,7 @@ class Coordinator(Bystander):
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             if self.directories.later > self._epoch:
                 self._supersede(self.directories.later, "somebody has the directory of")
-            self.coordination.bring(self.mover.moves.wanted())
+            self.coordination.bring(self.mover.moves.wanted(), self.mover.moves.restoring())
             version = self.directories.version
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             for decision in self.coordination.decide(self._env.clock.monotonic_us(), behind):

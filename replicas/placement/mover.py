@@ -155,7 +155,9 @@ class Mover:
         """Tells the balancer what is so now; returns the time."""
         now, wall_us = self._env.clock.monotonic_us(), self._env.clock.wall_us()
         moves = self.moves
-        self.balance.learn(now, self._directories.current, moves.running(), moves.alive(), moves.all(), wall_us)
+        self.balance.learn(
+            now, self._directories.current, moves.running(), moves.alive(), moves.held(), moves.all(), wall_us
+        )
         return now
 
     def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str:
@@ -199,19 +201,17 @@ class Mover:
             orders, reason = [(self._partition(message.partition), NodeId(message.target))], "ordered"
         else:
             orders, reason = targets(directory, source, self.moves.alive(), self._refusal), f"{source} is drained"
-        return self.moves.ask_all([(p, source, to, self._state_us(p, source, to, now)) for p, to in orders], reason)
+        return self.moves.ask_all([(p, source, to, self._predicted(p, source, to, now)) for p, to in orders], reason)
 
-    def _state_us(self, partition: PartitionId, source: NodeId, target: NodeId, now: int) -> int | None:
-        """How long the state of a move is expected to take; None: nobody knows.  Raises MoveRefused."""
+    def _predicted(self, partition: PartitionId, source: NodeId, target: NodeId, now: int) -> PredictedMove | None:
+        """How the state of a move comes soonest; None: nobody knows.  Raises MoveRefused."""
         directory = self._directories.current
         if target not in directory.nodes or directory.roles[partition].get(source) is not Role.ACTIVE:
             return None  # it is refused, or has nothing to catch up with
-        match self.balance.predicted(partition, target, now):
-            case PredictedMove(seconds=seconds):
-                return round(seconds * SECOND)
-            case RefusedMove(reason=reason):
-                raise MoveRefused(f"{partition} cannot move from {source} to {target}: {reason}")
-        return None
+        predicted = self.balance.predicted(partition, target, now)
+        if isinstance(predicted, RefusedMove):
+            raise MoveRefused(f"{partition} cannot move from {source} to {target}: {predicted.reason}")
+        return predicted
 
     async def _relieve(self, now: int, *, dry_run: bool) -> MoveAnswer:
         """What somebody wants to know, or have moved, about full nodes."""
@@ -219,7 +219,10 @@ class Mover:
         told = [*self.balance.remarks(now), *(f"{one.node} stays full: {one.reason}" for one in full)]
         remarks = [Remark(text) for text in told[:MANY]]
         asked, overhead_us = [_asked(order) for order in orders[:MANY]], self.moves.overhead_us()
-        proposed = [ProposedMove(*p, source, target, us + overhead_us) for p, source, target, us in asked]
+        proposed = [
+            ProposedMove(*p, source, target, round(move.seconds * SECOND) + overhead_us)
+            for p, source, target, move in asked
+        ]
         if dry_run or not asked:
             return MoveAnswer(1, 0, "", proposed, remarks)
         try:
@@ -247,5 +250,5 @@ class Mover:
         raise MoveRefused(f"there is no partition {name!r}; there are {some(map(str, partitions))}")
 
 
-def _asked(order: MovePartition) -> tuple[PartitionId, NodeId, NodeId, int]:
-    return order.partition, order.source, order.target, round(order.seconds * SECOND)
+def _asked(order: MovePartition) -> tuple[PartitionId, NodeId, NodeId, PredictedMove]:
+    return order.partition, order.source, order.target, PredictedMove(order.seconds, order.state)

@@ -10,17 +10,19 @@ failure without a move, and the next step follows from what heartbeats tell.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from replicas.planning.prediction import PredictedMove, StateSource
 from spe.errors import SpeError
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
 from spe.plan.plan import Plan
 from spe.status import MoveStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId
+from spe.stream.times import SECOND
 from spe.wire.messages import OutputStatus
 
 #: How often a target that falls silent is waited for before its move is dropped.
@@ -67,6 +69,7 @@ class Move:
       role: what the source is to the partition, and the target is to be: ACTIVE or STANDBY.
       reason: who wanted it, for people.
       state_us: how long its state was expected to take, microseconds; None: nobody knew.
+      state_from: where that is from, as was expected to be soonest.
       predicted_us: the same of the whole move.
       began_us: when it entered each phase, wall time in microseconds, for people.
       was_standby: the target stood by for the partition before; then the source does afterwards.
@@ -83,6 +86,7 @@ class Move:
     role: Role
     reason: str
     state_us: int | None = None
+    state_from: StateSource = StateSource.PARTNER
     predicted_us: int | None = None
     phase: MovePhase = MovePhase.WAIT
     began_us: dict[MovePhase, int] = field(default_factory=dict)
@@ -108,6 +112,7 @@ class Move:
             why=self.why,
             began_us={phase.value: at for phase, at in self.began_us.items()},
             predicted_us=self.predicted_us,
+            state_from=self.state_from.value,
         )
 
     @property
@@ -203,12 +208,17 @@ class Moves:
     # --- orders, of people and of who balances ---
 
     def ask(
-        self, partition: PartitionId, source: NodeId, target: NodeId, reason: str, state_us: int | None = None
+        self,
+        partition: PartitionId,
+        source: NodeId,
+        target: NodeId,
+        reason: str,
+        predicted: PredictedMove | None = None,
     ) -> Move:
         """Takes an order.
 
         Args:
-          state_us: how long its state is expected to take, microseconds; None: nobody knows.
+          predicted: how its state comes soonest; None: nobody knows.
 
         Raises:
           MoveRefused: it cannot be carried out.
@@ -216,24 +226,28 @@ class Moves:
         if why := self._refusal(partition, source, target):
             raise MoveRefused(f"{partition} cannot move from {source} to {target}: {why}")
         role = self._directory.roles[partition][source]
-        predicted_us = None if state_us is None else state_us + self.overhead_us()
-        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason, state_us, predicted_us)
+        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason)
+        if predicted is not None:
+            move.state_us, move.state_from = round(predicted.seconds * SECOND), predicted.source
+            move.predicted_us = move.state_us + self.overhead_us()
         self._moves[move.number] = move
         ended = [number for number, one in self._moves.items() if one.over]
         for number in ended[:-KEPT]:
             del self._moves[number]
         return move
 
-    def ask_all(self, moves: Iterable[tuple[PartitionId, NodeId, NodeId, int | None]], reason: str) -> list[Move]:
-        """Takes orders, each with how long its state is expected to take: all of them, or none.
+    def ask_all(
+        self, moves: Iterable[tuple[PartitionId, NodeId, NodeId, PredictedMove | None]], reason: str
+    ) -> list[Move]:
+        """Takes orders, each with how its state comes soonest: all of them, or none.
 
         Raises:
           MoveRefused: one cannot be carried out.
         """
         taken: list[Move] = []
         try:
-            for partition, source, target, state_us in moves:
-                taken.append(self.ask(partition, source, target, reason, state_us))
+            for partition, source, target, predicted in moves:
+                taken.append(self.ask(partition, source, target, reason, predicted))
         except MoveRefused:
             self.forget(taken)
             raise
@@ -320,6 +334,19 @@ class Moves:
             and move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE)
             and self._role(move, move.target) is Role.STANDBY
         }
+
+    def restoring(self) -> set[PartitionId]:
+        """Those of them that begin from a checkpoint of the target's own (M7); until that fails."""
+        return {
+            move.partition
+            for move in self.open()
+            if move.state_from is StateSource.CHECKPOINT and move.was_standby and not move.tries
+        }
+
+    def held(self) -> Iterator[tuple[PartitionId, NodeId]]:
+        """Partitions of which a node holds a checkpoint, and the node."""
+        for process, partitions in self._held.items():
+            yield from ((partition, NodeId(process)) for partition, many in partitions.items() if many)
 
     def step(self, now: int, wall_us: int) -> RoleChange | None:
         """What to change now; call it at every heartbeat.

@@ -157,7 +157,7 @@ Role = Annotated[
     one_of("node", "source", "client", "coordinator", "control"),
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
-Verb = Annotated[Literal["install", "retire", "replay"], one_of("install", "retire", "replay")]
+Verb = Annotated[Literal["install", "restore", "retire", "replay"], one_of("install", "restore", "retire", "replay")]
 MoveVerb = Annotated[
     Literal["move", "drain", "cancel", "balance", "propose"], one_of("move", "drain", "cancel", "balance", "propose")
 ]

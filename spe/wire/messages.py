@@ -463,7 +463,7 @@ class InjectAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """The coordinator wants a standby to run, or to stand by again (rules H1-H8).
+    """The coordinator wants a standby to run, or to stand by again (rules H1-H8, M7).
 
     Attributes:
       epoch: of the coordinator; a node that has heard a later one refuses.

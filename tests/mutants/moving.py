@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replicas.node.load_meter import NodeMeter, ReplicaMeter
+from replicas.node.orders import OrderFollower
 from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
 from replicas.placement.heard_loads import HeardLoads
@@ -298,4 +299,14 @@ edited(
     "a-full-node-is-a-target",
     "the partition that is to come is not counted (M5)",
     Edit(Balance, "full", "hosted = {partition, *(", "hosted = {*("),
+)
+edited(
+    "the-partner-is-asked-all-the-same",
+    "a target begins from a partner's snapshot though its own checkpoint would be sooner (M7)",
+    Edit(OrderFollower, "_install", "made.replica.recovery.prefers_own = prefers_own", "pass"),
+)
+edited(
+    "checkpoints-of-targets-are-not-known",
+    "the balancer does not hear who holds checkpoints (L4)",
+    Edit(Balance, "_checkpoints", "for partition, node in held | self._held:", "for partition, node in ():"),
 )

@@ -12,6 +12,7 @@ from typing import Final
 from replicas.placement.moves import MovePhase
 from replicas.planning.recovery.placing import PlannedInstall
 from spe.stream.names import NodeState
+from tests.simulation import test_moves as simulated
 from tests.simulation import test_standbys as standbys
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
@@ -153,5 +154,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-people-moved-does-not-rest": balance.test_what_people_moved_rests_and_their_orders_go_first,
     "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there,
     "a-full-node-is-a-target": balance.test_a_node_without_room_is_no_target_and_says_so,
+    "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
+    "checkpoints-of-targets-are-not-known": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
 }

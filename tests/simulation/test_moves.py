@@ -154,3 +154,28 @@ def test_full_nodes_are_relieved_when_somebody_asks() -> None:
         assert refused.error.endswith("0.50 of a core is free, and 0.50 would never catch up")
 
     assert tentative(play(plan, directory, script)) == 0
+
+
+@pytest.mark.parametrize("state", [1e9, 1e3])
+def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
+    """A large one from the checkpoint that the target holds, a small one from the replica that runs (M7)."""
+    plan, directory = two_units()
+    directory = directory.with_role(PartitionId(UnitId("u1"), 0), NodeId("n1b"), Role.STANDBY)
+    origin = "disk" if state > 1e6 else "n1a"
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(6)
+        assert cluster.coordinator is not None
+        load = LoadSample(0.1, rows=100.0, state=state)
+        cluster.coordinator.mover.balance.sampled(PartitionId(UnitId("u1"), 0), load, now_us())
+        await order(cluster, "move", "u1/0", "n1a", "n1b")
+        await until(lambda: phases(cluster) == ["done"], within_s=6)
+        (moved,) = cluster.coordinator.mover.moves.all()
+        assert moved.state_from == ("checkpoint" if origin == "disk" else "partner")
+        assert [line for line in cluster.log if "installed replica=u1/0@n1b" in line][-1].endswith(f"origin={origin}")
+        assert cluster.current.roles[PartitionId(UnitId("u1"), 0)] == {
+            NodeId("n1b"): Role.ACTIVE,
+            NodeId("n1a"): Role.STANDBY,
+        }
+
+    assert tentative(play(plan, directory, script)) == 0

@@ -67,6 +67,7 @@ class World:
         self.moves: list[Move] = []
         self.said: list[object] = []
         self.fails = False
+        self.held: list[tuple[PartitionId, NodeId]] = []
         self.running: dict[PartitionId, tuple[NodeId, ...]] | None = None
 
     def change(self, partition: PartitionId, node: NodeId, role: Role | None) -> None:
@@ -74,7 +75,7 @@ class World:
 
     def learn(self) -> None:
         running = self.directory.placement if self.running is None else self.running
-        self.balance.learn(self.now, self.directory, running, self.alive, self.moves, self.now)
+        self.balance.learn(self.now, self.directory, running, self.alive, self.held, self.moves, self.now)
 
     def step(self) -> None:
         """One sample's time."""
