@@ -220,16 +220,35 @@ class SpillStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsStatus:
+    """What a node goes by now; `spe set` changes it.
+
+    Attributes:
+      x_us: X of the node, microseconds of wall time.
+      alpha: the share of X that is spent waiting.
+      during_failure: policy for new tuples, `process`, `delay` or `suspend`.
+      during_stabilization: the same while a replica corrects.
+    """
+
+    x_us: Integer
+    alpha: Number
+    during_failure: Text
+    during_stabilization: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus(_Process):
     """A node.
 
     Attributes:
+      settings: null where the node does not tell.
       spill: null where the node spills nothing.
       replicas: that run on it.
       standbys: partitions that it stands by for, and does not run.
     """
 
     kind: Literal["node"] = "node"
+    settings: SettingsStatus | None = None
     spill: SpillStatus | None
     replicas: Many[ReplicaStatus]
     standbys: Many[StandbyStatus]

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
+from consistency.checking.in_force import InForce
 from consistency.checking.origins import Origin, Origins, SourceTimes, reaches_back_us, source_times
 from consistency.checking.rows import Reference, only_adds, row_digests
 from consistency.checking.schedule import FaultInterval, Paths, World, hosts_behind
@@ -52,7 +53,7 @@ _LITTLE_SUFFIX = 1 << 20
 
 def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute | None) -> Iterator[Finding]:
     """See the module; Without ``recompute``, nothing is said of what is lacking."""
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, in_force, bounds, counters = run
     runs = tentative_runs(history)
     if not runs:
         return
@@ -66,7 +67,7 @@ def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute |
             counters.add("accuracy runs", len(mine))
             if only_adds(plan, channel.stream):
                 yield from _invented(f"client:{name}", channel, mine, reference, counters)
-            one = _Judge(plan, directory, f"client:{name}", channel, bounds, sent, counters)
+            one = _Judge(plan, directory, in_force, f"client:{name}", channel, bounds, sent, counters)
             if why := one.undecidable():
                 counters.add(f"accuracy unknown {why}", len(mine))
             elif recompute is not None:
@@ -108,6 +109,7 @@ class _Judge:
         self,
         plan: Plan,
         directory: Directory,
+        in_force: InForce,
         client: str,
         channel: Channel,
         bounds: Bounds,
@@ -125,14 +127,9 @@ class _Judge:
         self._sources = frozenset(s.stream for s in origins(plan, channel.stream))
         self._adds = only_adds(plan, channel.stream)
         self._reaches_us = reaches_back_us(plan, channel.stream)
-        self._limit_us = delay_us(plan, directory, channel) + bounds.processing_us
-        shares = (
-            directory.share(plan, of.unit, n)
-            for of in directory.placement
-            for n in directory.hosts(of)
-            if n in self._hosts
-        )
-        self._alpha_x_us = min((one.alpha_x_us for one in shares), default=0)
+        self._limit_us = (in_force.longest.bound_us(channel) or 0) + bounds.processing_us
+        replicas = [(of, n) for of in directory.placement for n in directory.hosts(of) if n in self._hosts]
+        self._alpha_x_us = in_force.shortest_alpha_x_us(replicas)
 
     def undecidable(self) -> str:
         """Why nothing can be said of the channel; "" where something can."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from consistency.checking.in_force import InForce
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Unit, Watermark
 from spe.plan.timing import origins, speed_of
@@ -26,7 +27,7 @@ APART = "apart"
 _Span = tuple[int, int]
 
 
-def apart(history: History, plan: Plan, directory: Directory) -> list[Event]:
+def apart(history: History, plan: Plan, directory: Directory, in_force: InForce) -> list[Event]:
     """The times in which sources are apart, as faults of them and of the nodes that read them; in order of time."""
     found: list[FaultBegan | FaultEnded] = []
     sent: dict[StreamId, list[Sent]] = {s: [] for s in plan.sources}
@@ -41,22 +42,19 @@ def apart(history: History, plan: Plan, directory: Directory) -> list[Event]:
             continue
         nodes = {str(n) for of in directory.placement if of.unit == unit.id for n in directory.hosts(of)}
         hosts = tuple(sorted({f"source:{s}" for s in streams} | nodes))
-        spans = _spans([sent[s] for s in streams], plan.bucket_us, _tolerated_us(plan, directory, unit), history.end_us)
+        spans = _spans(
+            [sent[s] for s in streams], plan.bucket_us, _tolerated_us(directory, in_force, unit), history.end_us
+        )
         for from_us, to_us in _merged(sorted(spans)):
             number = -1 - len(found)  # a number that no fault of the run has
             found += [FaultBegan(from_us, number, APART, hosts), FaultEnded(to_us, number)]
     return list(sorted(found, key=lambda e: e.at_us))
 
 
-def _tolerated_us(plan: Plan, directory: Directory, unit: Unit) -> int:
+def _tolerated_us(directory: Directory, in_force: InForce, unit: Unit) -> int:
     """Half of the time that its replicas wait for a bucket: the rest is for other delays."""
-    waits = [
-        directory.share(plan, unit.id, n).alpha_x_us
-        for of in directory.placement
-        if of.unit == unit.id
-        for n in directory.hosts(of)
-    ]
-    return min(waits) // 2
+    replicas = [(of, n) for of in directory.placement if of.unit == unit.id for n in directory.hosts(of)]
+    return in_force.shortest_alpha_x_us(replicas) // 2
 
 
 def _spans(sources: list[list[Sent]], bucket_us: int, tolerated_us: int, end_us: int) -> Iterator[_Span]:

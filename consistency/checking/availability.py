@@ -17,13 +17,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
+from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
 from spe.plan.directory import Directory
+from spe.plan.in_force import SharesInForce
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.plan.timing import needed_wait_us
@@ -60,17 +62,17 @@ class _Coverage:
 
 def check_availability(run: CheckedRun) -> Iterator[Finding]:
     """See the module.  Yields findings of P1."""
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, in_force, bounds, counters = run
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
-    if early := _early(history, plan, directory, bounds):
+    if early := _early(history, plan, directory, in_force, bounds):
         tentative = {k: [e for e in v if not any(a <= e.at_us < b for a, b in early)] for k, v in tentative.items()}
     excuses = _Excuses(plan, directory, counters)
     paths: dict[World, Paths] = {}
     for name, client in directory.clients.items():
         host = f"client:{name}"
         for channel in (Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))):
-            claim = _Claim(plan, directory, host, channel, bounds)
+            claim = _Claim(plan, directory, in_force.longest, host, channel, bounds)
             for period in _periods(claim, static, paths, excuses):
                 coverage = covered.get((host, channel), _Coverage([], []))
                 yield from claim.covered(period, arrivals, coverage, paths, counters)
@@ -180,7 +182,15 @@ def _periods(
 class _Claim:
     """What is promised of one channel."""
 
-    def __init__(self, plan: Plan, directory: Directory, client: str, channel: Channel, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Directory,
+        shares: SharesInForce,
+        client: str,
+        channel: Channel,
+        bounds: Bounds,
+    ) -> None:
         self.plan = plan
         self.directory = directory
         self.client = client
@@ -190,7 +200,9 @@ class _Claim:
         self._bounds = bounds
         #: A heartbeat and its answer take longer by twice as much, and four in vain are a failure.
         self.tolerated_us = 1.5 * plan.timing.heartbeat_us
-        self._delay_us = delay_us(plan, directory, channel)
+        self._shares = shares
+        #: The longest that ever was in force.
+        self._delay_us = shares.bound_us(channel) or 0
         self._levels = longest_path(plan, channel.stream)
         nodes = [n for n in directory.nodes.values() if n.id in self.hosts]
         #: With the policy suspend, nothing new comes while a replica corrects.
@@ -198,10 +210,16 @@ class _Claim:
         #: The channel is one of several partitions of its stream.
         self._divided = plan.partitions_of(channel.stream) > 1
 
-    def _limit_us(self, world: World) -> int:
-        """kX + P: how late a result may be."""
-        bounds = self._bounds.among(world)
-        return round(self._delay_us * world.times_slower + self._levels * world.late_us) + bounds.processing_us
+    def _limit_us(self, world: World, at_us: int | None = None) -> int:
+        """kX + P: how late a result may be; of what enters at a time, by what is in force until it has come (X5)."""
+        processing_us = self._bounds.among(world).processing_us
+
+        def late_us(delay_us: int) -> int:
+            return round(delay_us * world.times_slower + self._levels * world.late_us) + processing_us
+
+        if at_us is None or not self._shares.changes:
+            return late_us(self._delay_us)
+        return late_us(self._shares.entered_us(self.channel, at_us, late_us) or 0)
 
     def _changes(self, period: _Period) -> list[_Change]:
         """The changes for the better.  Who can have a better producer turns to it, and that may have to wait for X."""
@@ -229,13 +247,13 @@ class _Claim:
         late: Finding | None = None
         changes = self._changes(period)
         for part in period:
-            limit_us, slots = self._limit_us(part.world), set[int]()
+            slots = set[int]()
             for replica, source, entered in _places(self, part, arrivals, paths):
                 first, last = bisect_left(entered.at, max(begin, part.from_us)), bisect_left(entered.at, part.to_us)
                 for at_us, high_us in zip(entered.at[first:last], entered.high[first:last], strict=True):
                     if self._divided and replica and high_us > entered.boundary:
                         continue  # the last tuples of a stream: only their partition learns their time
-                    due_us = at_us + limit_us
+                    due_us = at_us + self._limit_us(part.world, at_us)
                     for change in changes:
                         if at_us < change.settled_us and due_us > change.at_us:
                             due_us = max(due_us, change.due_us)
@@ -325,14 +343,14 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
     return dict(found)
 
 
-def _early(history: History, plan: Plan, directory: Directory, bounds: Bounds) -> list[tuple[int, int]]:
+def _early(
+    history: History, plan: Plan, directory: Directory, in_force: InForce, bounds: Bounds
+) -> list[tuple[int, int]]:
     """When results are ahead of their time: a source that ends closes its last windows, and other inputs are waited for
     until they come as far.  Where αX has no room for that, what comes then is tentative first."""
     windows = [getattr(o.spec, "window", None) for o in plan.query.operators]
     ahead_us = sum(w.size_us for w in windows if w is not None)
-    alpha_x_us = min(
-        directory.share(plan, of.unit, n).alpha_x_us for of, nodes in directory.placement.items() for n in nodes
-    )
+    alpha_x_us = in_force.shortest_alpha_x_us([(of, n) for of, nodes in directory.placement.items() for n in nodes])
     if not ahead_us or alpha_x_us >= ahead_us + max(needed_wait_us(plan, u)[1] for u in plan.units):
         return []
     over_us = ahead_us + bounds.settle_us

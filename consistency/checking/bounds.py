@@ -8,7 +8,6 @@ from consistency.checking.schedule import World
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import depth, stall_us
-from spe.stream.ids import Channel, PartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,3 @@ _LITTLE_ROOM = 1 << 20
 def has_room(plan: Plan) -> bool:
     """Whether buffers hold what a failure of a while leaves: one that is full blocks (A2), and P1 asks for room."""
     return min(plan.limits.output_bytes, plan.limits.input_bytes) >= _LITTLE_ROOM
-
-
-def delay_us(plan: Plan, directory: Directory, channel: Channel) -> int:
-    """kX of a client that reads a channel: the sum of X over the SUnions on the longest path."""
-    if channel.stream in plan.sources:
-        return 0
-    unit = plan.producer[channel.stream]
-    nodes = directory.hosts(PartitionId(unit.id, channel.partition))
-    own = max(directory.share(plan, unit.id, n).x_us for n in nodes)
-    return own + max(delay_us(plan, directory, c) for c in unit.channels_in(channel.partition))

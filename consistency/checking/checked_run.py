@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
+from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -16,6 +17,7 @@ from spe.stream.history import History
 class CheckedRun(NamedTuple):
     """Attributes:
     static: the intervals of the history in which no fault began or ended.
+    in_force: X, its shares and policies of nodes, and when.
     bounds: how long things may take.
     counters: what the checkers have looked at.
     """
@@ -24,5 +26,6 @@ class CheckedRun(NamedTuple):
     static: Sequence[FaultInterval]
     plan: Plan
     directory: Directory
+    in_force: InForce
     bounds: Bounds
     counters: Counters

@@ -21,6 +21,7 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
+from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval, World
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
@@ -77,10 +78,10 @@ class _Replica:
 
 def check_corrections(run: CheckedRun) -> Iterator[Finding]:
     """See the module."""
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, in_force, bounds, counters = run
     if not has_room(plan):
         return
-    checker = _Checker(plan, directory, bounds, counters)
+    checker = _Checker(plan, directory, in_force, bounds, counters)
     ahead = iter(static)
     interval = next(ahead)
     for event in history:
@@ -94,7 +95,7 @@ def check_corrections(run: CheckedRun) -> Iterator[Finding]:
 
 
 class _Checker:
-    def __init__(self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters) -> None:
+    def __init__(self, plan: Plan, directory: Directory, in_force: InForce, bounds: Bounds, counters: Counters) -> None:
         self._plan = plan
         self._directory = directory
         self._bounds = bounds
@@ -104,7 +105,7 @@ class _Checker:
             f"{of}@{node}": _Replica(
                 f"{of}@{node}",
                 str(node),
-                directory.share(plan, of.unit, node).x_us,
+                in_force.longest_x_us(of.unit, node),
                 directory.nodes[node].during_stabilization is Policy.SUSPEND,
                 {c: stall_us(plan, c) for c in plan.unit[of.unit].channels_in(of.partition)},
                 [(str(other), f"{of}@{other}") for other in directory.hosts(of) if other != node],

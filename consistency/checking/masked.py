@@ -24,11 +24,12 @@ def check_masked(run: CheckedRun) -> Iterator[Finding]:
     A connection that became half open is noticed when something is missing, which may be any time later, and who was
     refused a connection tries again a while later: of such a run nothing is claimed.
     """
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, in_force, bounds, counters = run
     standbys = {f"{of}@{n}" for of, one in directory.standbys.items() for n in one.nodes}
     static = [replace(i, world=replace(i.world, recovering=i.world.recovering - standbys)) for i in static]
     unseen = any(isinstance(e, FaultBegan) and e.kind in ("half-open", "refuse") for e in history)
-    if unseen or not is_masked(static, plan, directory, bounds):
+    alpha_x_us = in_force.shortest_alpha_x_us([(p, n) for p, nodes in directory.placement.items() for n in nodes])
+    if unseen or not is_masked(static, plan, directory, alpha_x_us, bounds):
         return
     counters.add("masked runs")
     told: set[str] = set()
@@ -41,7 +42,9 @@ def check_masked(run: CheckedRun) -> Iterator[Finding]:
             yield Finding("masked", "short failures make nothing tentative", event.at_us, event.consumer, what)
 
 
-def is_masked(static: Sequence[FaultInterval], plan: Plan, directory: Directory, bounds: Bounds) -> bool:
+def is_masked(
+    static: Sequence[FaultInterval], plan: Plan, directory: Directory, alpha_x_us: int, bounds: Bounds
+) -> bool:
     """Was every failure short enough for αX, or of a node whose partitions all have a replica elsewhere?
 
     And did each begin only after every process had recovered from the one before?
@@ -49,9 +52,6 @@ def is_masked(static: Sequence[FaultInterval], plan: Plan, directory: Directory,
     outages = _outages(static)
     if not outages:
         return False
-    alpha_x = min(
-        directory.share(plan, p.unit, n).alpha_x_us for p, nodes in directory.placement.items() for n in nodes
-    )
     needed = max(needed_wait_us(plan, u)[1] for u in plan.units)
     channels = (c for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition))
     patience = 2 * (max(stall_us(plan, c) for c in channels) + plan.timing.connect_us)
@@ -59,8 +59,8 @@ def is_masked(static: Sequence[FaultInterval], plan: Plan, directory: Directory,
         if after[0].from_us - before[-1].to_us < bounds.settle_us:
             return False
     for outage in outages:
-        short = outage[-1].to_us - outage[0].from_us + needed + 4 * plan.timing.heartbeat_us <= alpha_x
-        spared = alpha_x >= patience and all(_spared(directory, one.world) for one in outage)
+        short = outage[-1].to_us - outage[0].from_us + needed + 4 * plan.timing.heartbeat_us <= alpha_x_us
+        spared = alpha_x_us >= patience and all(_spared(directory, one.world) for one in outage)
         if any(one.world.disturbed or (one.world.cut and not short) for one in outage) or not (short or spared):
             return False
     return True

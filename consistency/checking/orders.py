@@ -43,7 +43,7 @@ class _Obeyed:
 
 def check_orders(run: CheckedRun) -> Iterator[Finding]:
     """See the module."""
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, _, bounds, counters = run
     if not directory.coordinated:
         return
     checker = _Checker(static, plan, directory, bounds)

@@ -37,7 +37,7 @@ def check_preferred(run: CheckedRun) -> Iterator[Finding]:
 
     Of a history without subscriptions nothing can be said.
     """
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, _, bounds, counters = run
     if not any(isinstance(event, Opened) for event in history):
         return
     follow = _Follow(plan, directory, bounds, counters)

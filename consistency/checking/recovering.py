@@ -19,10 +19,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consistency.checking.bounds import Bounds, delay_us, has_room
+from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
+from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, begun_by_moves, hosts_behind
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -44,10 +45,12 @@ def check_recovering(run: CheckedRun) -> Iterator[Finding]:
     Nothing is claimed where buffers have little room, for then a place in a log may be given up again and again; nor,
     but for the last of the rules, of a replica whose inputs the history does not tell of (real processes).
     """
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, in_force, bounds, counters = run
     paths: dict[World, Paths] = {}
     idle = _idle(history)
-    places = [_Place(plan, directory, of, node) for of, nodes in directory.placement.items() for node in nodes]
+    places = [
+        _Place(plan, directory, in_force, of, node) for of, nodes in directory.placement.items() for node in nodes
+    ]
     begins = [s for place in places for s in _stretches(place, static, paths, idle, place.can_recover, counters)]
     goes_on = [s for place in places for s in _stretches(place, static, paths, idle, place.can_catch_up)]
     begins, goes_on = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on))
@@ -66,13 +69,14 @@ def check_recovering(run: CheckedRun) -> Iterator[Finding]:
 class _Place:
     """A replica, and the processes that it needs."""
 
-    def __init__(self, plan: Plan, directory: Directory, of: PartitionId, node: NodeId) -> None:
+    def __init__(self, plan: Plan, directory: Directory, in_force: InForce, of: PartitionId, node: NodeId) -> None:
         self.plan = plan
         self.directory = directory
         self.of = of
         self.node = node
         self.name = f"{of}@{node}"
-        self.x_us = directory.share(plan, of.unit, node).x_us
+        self.x_us = in_force.longest_x_us(of.unit, node)
+        self.in_force = in_force
         self.inputs = plan.unit[of.unit].channels_in(of.partition)
         self.partners = [n for n in directory.placement[of] if n != node]
         self.hosts = hosts_behind(plan, directory, Channel(plan.unit[of.unit].outputs[0], of.partition))
@@ -230,7 +234,6 @@ class _Judge:
         self._place = stretch.place
         self._told = told
         self._plan = plan
-        self._directory = directory
         worst = max((world for _, _, world in stretch.parts), key=lambda w: (w.times_slower, w.late_us))
         bounds = bounds.among(_seen(self._place, worst))
         waits = (
@@ -295,7 +298,7 @@ class _Judge:
 
     def _has(self, channel: Channel, at_us: int) -> bool:
         """Has it received all that was sent so long ago that it must have arrived?"""
-        allowed_us = delay_us(self._plan, self._directory, channel) + self._bounds.processing_us
+        allowed_us = (self._place.in_force.longest.bound_us(channel) or 0) + self._bounds.processing_us
         made = min(_at(self._told.sent.get(s.stream), at_us - allowed_us) for s in origins(self._plan, channel.stream))
         has = _at(self._told.frontiers.get((self._place.name, channel)), at_us)
         return BEFORE_TIME < made <= has

@@ -23,7 +23,7 @@ def check_restored(run: CheckedRun) -> Iterator[Finding]:
     goes, for that may have been the one on its way.  What begins anew from the sources' logs (H8) takes as long as it
     takes, so nothing is claimed of what may have to.
     """
-    history, static, plan, directory, bounds, counters = run
+    history, static, plan, directory, _, bounds, counters = run
     timing = plan.timing
     each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
     everybody = {*directory.nodes, COORDINATOR}

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from consistency.checking.apart import apart
+from consistency.checking.in_force import InForce
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
@@ -152,12 +153,12 @@ class FaultInterval:
     shaken: frozenset[str] = frozenset()
 
 
-def intervals(history: History, plan: Plan, directory: Directory) -> list[FaultInterval]:
+def intervals(history: History, plan: Plan, directory: Directory, in_force: InForce) -> list[FaultInterval]:
     """The whole run, last event included, cut where the world changes, or sources come to be apart."""
     sweep = _Sweep(begun_by_moves(history))
     found: list[FaultInterval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
-    for event in merge(history, apart(history, plan, directory), key=attrgetter("at_us")):
+    for event in merge(history, apart(history, plan, directory, in_force), key=attrgetter("at_us")):
         if not sweep.take(event):
             continue
         now, befallen = sweep.world(), _befallen(event)

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from consistency.checking.bounds import Bounds
+from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
-from spe.plan.plan import Plan
 from spe.stream.batch import Boundary
-from spe.stream.history import History, Opened, Received, StateChanged
+from spe.stream.history import Opened, Received, StateChanged
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
@@ -28,15 +26,14 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
 _PROPERTY = "steady"
 
 
-def check_steady(
-    history: History, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters
-) -> Iterator[Finding]:
+def check_steady(run: CheckedRun) -> Iterator[Finding]:
     """See the module."""
+    history, _, plan, directory, in_force, bounds, counters = run
     replicas = {
         f"{of}@{node}": _Replica(
             f"{of}@{node}",
             plan.bucket_us,
-            directory.share(plan, of.unit, node).x_us,
+            in_force.shortest_x_us(of.unit, node),
             directory.nodes[node].during_stabilization is Policy.SUSPEND,
             directory.nodes[node].checkpoints.memory_us is not None,
             {channel: None for channel in plan.unit[of.unit].channels_in(of.partition)},

@@ -16,6 +16,7 @@ from consistency.checking.coverage import cover
 from consistency.checking.directories import check_directories
 from consistency.checking.feeds import check_feeds
 from consistency.checking.finding import Finding, with_surroundings
+from consistency.checking.in_force import InForce
 from consistency.checking.lost_logs import check_lost_logs
 from consistency.checking.masked import check_masked
 from consistency.checking.orders import check_orders
@@ -80,6 +81,7 @@ def judge(
     premise: Premise | None = None,
     bounds: Bounds | None = None,
     recompute: Recompute | None = None,
+    in_force: InForce | None = None,
 ) -> RunVerdict:
     """Judges a run.
 
@@ -88,8 +90,11 @@ def judge(
       premise: what may be asked of the run at its end.
       bounds: allowances; None: what the plan implies.
       recompute: the same, of a part of the sources' rows; None: it is not asked what tentative results lack.
+      in_force: X and policies over time; None: they were all along what the directory says.
     """
     premise = premise if premise is not None else Premise()
+    in_force = in_force if in_force is not None else InForce(plan, directory, {})
+    directory = in_force.directory
     bounds = bounds if bounds is not None else Bounds.of(plan, directory)
     verdict = RunVerdict()
     counters = verdict.counters
@@ -100,7 +105,8 @@ def judge(
         cover(history, plan, directory, counters)
         verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
         return verdict
-    run = CheckedRun(history, intervals(history, plan, directory), plan, directory, bounds, counters)
+    static = intervals(history, plan, directory, in_force)
+    run = CheckedRun(history, static, plan, directory, in_force, bounds, counters)
     found = [
         *check_permanence(history, counters),
         *check_feeds(history, plan, counters),
@@ -112,7 +118,7 @@ def judge(
         *check_recovering(run),
         *check_restored(run),
         *check_orders(run),
-        *check_steady(history, plan, directory, bounds, counters),
+        *check_steady(run),
         *check_turns(history, directory, counters),
         *check_directories(history, counters),
         *check_corrections(run),

@@ -140,10 +140,20 @@ class UnitReplica:
         self._longest_wait_us = 0
         #: End of the last bucket that was released, stable or tentative.
         self._released_until = BEFORE_TIME
-        #: When we last recovered, or a partner served in our place: what waited until then did not wait for us.
+        #: When we last recovered, or a partner served in our place: what waited until then did not wait for us.  Nor do
+        #: we count what waited for an X that was longer.
         self._serves_since: int | None = None
+        #: Policy of the redo that is under way (X3).
+        self._beside_redo = node.during_stabilization
 
     # --- events ---
+
+    def set_node(self, node: Node, now: int) -> None:
+        """Another X, α or policy counts, also for what waits (X2, X3); waits are measured anew (T8)."""
+        if node.x_us < self._node.x_us:
+            self._serves_since = now
+        self._longest_wait_us = 0
+        self._node = node
 
     def advance(self, now: int) -> tuple[bool, Ask | None]:
         """Does what can be done now; returns (more is waiting: call again soon, a partner to ask).
@@ -212,7 +222,7 @@ class UnitReplica:
         if self.state is NodeState.STABLE:
             return all(fresh)
         if self.state is NodeState.UP_FAILURE:
-            return any(fresh) and self._node.during_failure is not Policy.SUSPEND
+            return any(fresh) and not self._suspends()
         return False
 
     def partner_grants(self, number: int, now: int) -> None:
@@ -346,7 +356,13 @@ class UnitReplica:
             return self._leave_recovering(now)
         if self.state is NodeState.STABLE and self._must_go_on(now):
             return self._go_tentative(now, Event.TENTATIVE)
+        if self.state is NodeState.UP_FAILURE and not self._suspends() and self._must_go_on(now):
+            self._taint()  # the policy was to suspend until now (X3)
+            return self._release_tentative(now, self._node.during_failure)
         return False
+
+    def _suspends(self) -> bool:
+        return self._node.during_failure is Policy.SUSPEND
 
     def checkpoint_due(self, now: int) -> bool:
         """Is a periodic checkpoint due?  Without an interval never: the mark is set on entering UP_FAILURE (C1).
@@ -394,15 +410,17 @@ class UnitReplica:
           Is more due at once, beyond what one step may take (B8)?
         """
         assert self._working is None, "C1: a checkpoint is taken between two slices"
-        policy = self._node.during_failure
-        if policy is not Policy.SUSPEND:
-            if self._mark is None:
-                self._mark = self._live.mark(self.sunion.next)
-            with suppress(OperatorFailed):  # counters are for people, who are told of the error when they ask
-                self._stable_counters = self._live.fragment.counters()
-            self.sunion.taint()
+        if not self._suspends():
+            self._taint()
         self._move(event)
-        return self._release_tentative(now, policy)
+        return self._release_tentative(now, self._node.during_failure)
+
+    def _taint(self) -> None:
+        if self._mark is None:
+            self._mark = self._live.mark(self.sunion.next)
+        with suppress(OperatorFailed):  # counters are for people, who are told of the error when they ask
+            self._stable_counters = self._live.fragment.counters()
+        self.sunion.taint()
 
     def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
         more = self._release_tentative(now, self._node.during_failure)
@@ -456,7 +474,8 @@ class UnitReplica:
         self._partner = partner
         self._redo = self._live.back(self._mark)
         self._redo_first = False
-        self.live_runs = partner is None and self._node.during_stabilization is not Policy.SUSPEND
+        self._beside_redo = self._node.during_stabilization
+        self.live_runs = partner is None and self._beside_redo is not Policy.SUSPEND
         self.sunion.begin_redo(live_runs=self.live_runs)
         self._move(Event.RECONCILE)
 
@@ -464,7 +483,7 @@ class UnitReplica:
         assert self._redo is not None
         if self._partner is not None and not self.partners.serves(self._partner):
             self._partner = None
-            if self._node.during_stabilization is not Policy.SUSPEND:
+            if self._beside_redo is not Policy.SUSPEND:
                 if self.sunion.resume_live():
                     self._live.take_over(self._redo)
                 self.live_runs = True
@@ -472,7 +491,7 @@ class UnitReplica:
         if self._redo_first:
             self._redo_first, more = False, self.live_runs
         else:
-            more = self.live_runs and self._release_tentative(now, self._node.during_stabilization)
+            more = self.live_runs and self._release_tentative(now, self._beside_redo)
             if self._working is not None:
                 self._redo_first = True
                 return True

@@ -18,18 +18,19 @@ class InputSkew:
     Args:
       sunion: whose inputs.
       bucket_us: its width of a bucket.
-      alpha_x_us: an input lags while the bucket that it stands in has waited longer than this.
-      x_us: how long it must lag without a break, delivering all the time: who was cut off needs a while to catch up.
+      alpha_x_us, x_us: as below.
 
     Attributes:
+      alpha_x_us: an input lags while the bucket that it stands in has waited longer than this.
+      x_us: how long it must lag without a break, delivering all the time: who was cut off needs a while to catch up.
       lagging: inputs in an episode.  It ends when the lag is below half of αX, so that one at its edge is said once.
     """
 
     def __init__(self, sunion: SUnion, *, bucket_us: int, alpha_x_us: int, x_us: int) -> None:
         self._sunion = sunion
         self._bucket_us = bucket_us
-        self._alpha_x_us = alpha_x_us
-        self._x_us = x_us
+        self.alpha_x_us = alpha_x_us
+        self.x_us = x_us
         self._since: dict[int, int] = {}
         self.lagging: set[int] = set()
 
@@ -38,11 +39,11 @@ class InputSkew:
         begun = []
         for at, delivers in enumerate(live):
             age = self._age(at, now)
-            if age <= self._alpha_x_us // 2:
+            if age <= self.alpha_x_us // 2:
                 self.lagging.discard(at)
-            if age <= self._alpha_x_us or not delivers:
+            if age <= self.alpha_x_us or not delivers:
                 self._since.pop(at, None)
-            elif now - self._since.setdefault(at, now) >= self._x_us and at not in self.lagging:
+            elif now - self._since.setdefault(at, now) >= self.x_us and at not in self.lagging:
                 self.lagging.add(at)
                 begun.append(at)
         return begun

@@ -13,18 +13,19 @@ class BucketClocks:
 
     Args:
       bucket_us: width d of a bucket, microseconds of tuple time.
-      old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
-        for as long as it likes.
+      old_us: as below.
 
     Attributes:
+      old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
+        for as long as it likes.  If it grows, those that share one go with the oldest of them.
       reached: end of the last bucket that has a clock; only what lies at or past it starts one.
     """
 
-    __slots__ = ("_bucket_us", "_buckets", "_old_us", "_starts", "reached")
+    __slots__ = ("_bucket_us", "_buckets", "_starts", "old_us", "reached")
 
     def __init__(self, bucket_us: int, old_us: int) -> None:
         self._bucket_us = bucket_us
-        self._old_us = old_us
+        self.old_us = old_us
         # One entry per advance: bucket starts ascending, and when that far had been reached.  The first may stand for
         # many old ones.
         self._buckets: list[int] = []
@@ -41,8 +42,8 @@ class BucketClocks:
         bucket = floor_to(value, self._bucket_us)
         self.reached = bucket + self._bucket_us
         starts = self._starts
-        if len(starts) > 1 and starts[1] <= now - self._old_us:
-            old = bisect_right(starts, now - self._old_us)
+        if len(starts) > 1 and starts[1] <= now - self.old_us:
+            old = bisect_right(starts, now - self.old_us)
             self._buckets[:old] = [self._buckets[old - 1]]
             starts[:old] = [starts[0]]
         self._buckets.append(bucket)

@@ -19,12 +19,15 @@ class SnapshotTurns:
 
     Args:
       pause_us: the first pause.
+      longest_us: as below.
+
+    Attributes:
       longest_us: no pause is longer.
     """
 
     def __init__(self, *, pause_us: int, longest_us: int) -> None:
         self._pause_us = pause_us
-        self._longest_us = longest_us
+        self.longest_us = longest_us
         self._tries: dict[str, _Tries] = {}
         self._asked_first_at: int | None = None
 
@@ -38,7 +41,7 @@ class SnapshotTurns:
     def failed(self, partner: str, now: int) -> None:
         """The partner refused, or sent nothing that can be used."""
         tries = self._of(partner)
-        tries.again_at = now + min(self._pause_us << min(tries.failures, 30), self._longest_us)
+        tries.again_at = now + min(self._pause_us << min(tries.failures, 30), self.longest_us)
         tries.failures += 1
 
     def came(self, partner: str) -> None:

@@ -91,7 +91,6 @@ class Client:
         #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
-        x_us = max((n.x_us for n in directory.nodes.values()), default=PATIENCE_US)
         channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
         self.channels = tuple(channels)
         self.inputs = [
@@ -102,7 +101,7 @@ class Client:
                 consumer=self.name,
                 stall_us=stall_us(plan, channel),
                 useless_us=_useless_us(plan, directory, channel),
-                x_us=x_us,
+                x_us=_x_us(directory),
                 corrections=False,
             )
             for channel in channels
@@ -194,6 +193,8 @@ class Client:
         return choose_among(self.inputs, now, peer)
 
     def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+        for one in self.inputs:
+            one.set_waits(useless_us=_useless_us(self._plan, directory, one.channel), x_us=_x_us(directory))
         return [
             (at, action)
             for at, one in enumerate(self.inputs)
@@ -230,6 +231,10 @@ class Client:
             self._processed[change.channel] = max(self._processed.get(change.channel, 0), element.upto_id)
             if isinstance(element, Boundary) and element.time >= END_OF_TIME:
                 self._ended.add(change.channel)
+
+
+def _x_us(directory: Directory) -> int:
+    return max((n.x_us for n in directory.nodes.values()), default=PATIENCE_US)
 
 
 def _useless_us(plan: Plan, directory: Directory, channel: Channel) -> int:

@@ -48,6 +48,11 @@ class Input(Choosing):
         )
         self._x_us = x_us
 
+    def set_waits(self, *, useless_us: int, x_us: int) -> None:
+        """Other waits count from now on."""
+        self.set_useless(useless_us)
+        self._x_us = x_us
+
     # --- what the rest of the replica asks ---
 
     def fresh(self, now: int) -> bool:

@@ -66,11 +66,15 @@ class Choosing:
         #: Of what we have read (S6); "" where that is nothing yet.
         self.origin = ""
         self._stall_us = stall_us
-        self._useless_us = max(useless_us, stall_us)
         self._news_at = 0
+        self.set_useless(useless_us)
         self._corrections = corrections
         self._generation = 0
         self.set_producers(producers)
+
+    def set_useless(self, useless_us: int) -> None:
+        """How long a producer may show no new results, from now on."""
+        self._useless_us = max(useless_us, self._stall_us)
 
     def set_producers(self, names: Collection[str]) -> list[Action]:
         """Other processes serve the channel from now on: who left is not read any more, new ones are not heard yet."""

@@ -39,7 +39,7 @@ class Announcements:
         if before is None:
             return self._is_placed(one)
         known = before[1]
-        return (one.incarnation, one.waited_us) > (known.incarnation, known.waited_us)
+        return (one.incarnation, one.since_us, one.waited_us) > (known.incarnation, known.since_us, known.waited_us)
 
     def _is_placed(self, one: Announcement) -> bool:
         unit = self._plan.unit.get(UnitId(one.unit))

@@ -36,7 +36,9 @@ from spe.wire.messages import (
     PartnerAnswer,
     PartnerRequest,
     Refused,
+    SetAnswer,
     SetMode,
+    SetOrder,
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
@@ -68,6 +70,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         StatusRequest: frozenset(("control",)),
         Inject: frozenset(("control",)),
         MoveOrder: frozenset(("control",)),
+        SetOrder: frozenset(("control",)),
         # Answers and elements go the other way only.
         Welcome: _NOBODY,
         Refused: _NOBODY,
@@ -84,6 +87,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         Status: _NOBODY,
         InjectAnswer: _NOBODY,
         MoveAnswer: _NOBODY,
+        SetAnswer: _NOBODY,
         OrderAnswer: _NOBODY,
     }
 )

@@ -10,6 +10,7 @@ from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
+from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.stream.ids import ReplicaId
@@ -74,6 +75,13 @@ class InputSide:
     def choose(self, now: int, peer: str | None = None) -> list[tuple[int, Action]]:
         """Connection work, per input index: of those that may read ``peer``; None: of all."""
         return choose_among(self.inputs, now, peer)
+
+    def set_node(self, node: Node) -> None:
+        """Another X or α counts (X1)."""
+        self._node = node
+        self._skew.alpha_x_us, self._skew.x_us = node.alpha_x_us, node.x_us
+        for one in self.inputs:
+            one.set_waits(useless_us=node.alpha_x_us // 2, x_us=node.x_us)
 
     def redirect(self, directory: Directory) -> list[tuple[int, Action]]:
         """Other processes make what we read; the connection work that follows, per input index."""

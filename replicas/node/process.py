@@ -27,7 +27,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
-from spe.status import NodeStatus
+from spe.status import NodeStatus, SettingsStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.strings import StringPool
@@ -48,6 +48,8 @@ from spe.wire.messages import (
     OtherLog,
     PartnerAnswer,
     PartnerRequest,
+    SetAnswer,
+    SetOrder,
     SnapshotRefused,
     SnapshotRequest,
     Subscribe,
@@ -85,8 +87,8 @@ class NodeProcess:
         #: Of X and waits: ours, and what we pass on (T8).
         self._announcements = Announcements(plan, self._keeper.current)
         self._began_us = env.clock.wall_us()
-        #: Longest wait of each unit, over all replicas that have run here.
-        self._waited: dict[UnitId, int] = {}
+        #: The newest of each unit that has run here.
+        self._announced: dict[UnitId, Announcement] = {}
         upstream = Upstream(
             env,
             plan,
@@ -129,9 +131,12 @@ class NodeProcess:
 
     def _redirect(self, directory: Directory) -> None:
         """Another directory counts from here on."""
+        self._note_waits(self._announcements.directory)
         self._announcements.directory = directory
         self._orders.follow_roles()
         self.hosting.upstream.redirect(directory, self._peers())
+        self._note_waits(directory)
+        self.hosting.ticks.wake()  # a deadline may be nearer than it was
 
     def _peers(self) -> dict[str, str]:
         """Every process that we read from, or that hosts a partner replica."""
@@ -243,21 +248,27 @@ class NodeProcess:
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads)
 
     def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
+        self._note_waits(self.hosting.directory)
+        self._announcements.heard(self._announced.values())
+        return self._announcements.since(version, ANNOUNCEMENTS_MAX)
+
+    def _note_waits(self, directory: Directory) -> None:
+        """Takes down what replicas waited under the settings of a directory."""
         now = self.hosting.now()
         for host in self.hosting.running.values():
             unit = host.replica.id.unit
-            self._waited[unit] = max(self._waited.get(unit, 0), host.replica.core.longest_wait_us(now))
-        self._announcements.heard(self._announcement(*one) for one in self._waited.items())
-        return self._announcements.since(version, ANNOUNCEMENTS_MAX)
+            self._announced[unit] = self._announcement(directory, unit, host.replica.core.longest_wait_us(now))
 
-    def _announcement(self, unit: UnitId, waited_us: int) -> Announcement:
-        directory = self.hosting.directory
+    def _announcement(self, directory: Directory, unit: UnitId, waited_us: int) -> Announcement:
+        """What counts for a unit; since when, and the longest wait over all replicas that have run here since."""
+        before = self._announced.get(unit)
         node, share = directory.nodes[self._node], directory.share(self._plan, unit, self._node)
-        return Announcement(
+        since_us = self._began_us if before is None else before.since_us
+        one = Announcement(
             self._node,
             unit,
             self._me.incarnation,
-            self._began_us,
+            since_us,
             node.x_us,
             share.x_us,
             node.alpha,
@@ -266,6 +277,11 @@ class NodeProcess:
             node.reconcile.value,
             waited_us,
         )
+        if before is None:
+            return one
+        if one == before._replace(waited_us=waited_us):
+            return one._replace(waited_us=max(waited_us, before.waited_us))
+        return one._replace(since_us=max(self._env.clock.wall_us(), since_us + 1))
 
     async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
         return await self._snapshots.give(message)
@@ -276,11 +292,21 @@ class NodeProcess:
     async def move(self, message: MoveOrder) -> MoveAnswer:
         return MoveAnswer(1, 0, f"{self._node} is not the coordinator, which moves partitions")
 
+    async def set(self, message: SetOrder) -> SetAnswer:
+        return SetAnswer(0, 0, f"{self._node} is not the coordinator, which changes nodes")
+
     def status(self) -> NodeStatus:
         spill = self.hosting.spill
+        node = self.hosting.directory.nodes[self._node]
         return NodeStatus(
             name=self._node,
             incarnation=self._me.incarnation,
+            settings=SettingsStatus(
+                x_us=node.x_us,
+                alpha=node.alpha,
+                during_failure=node.during_failure.value,
+                during_stabilization=node.during_stabilization.value,
+            ),
             spill=None if spill is None else spill.status(),
             replicas=tuple(
                 host.replica.status(self._counters(host), host.error) for host in self.hosting.running.values()

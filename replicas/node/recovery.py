@@ -13,7 +13,7 @@ from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
 from replicas.node.input_side import InputSide
 from spe.plan.directory import Directory
-from spe.plan.nodes import Reconcile
+from spe.plan.nodes import Node, Reconcile
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
@@ -48,17 +48,17 @@ class ReplicaRecovery:
         self, plan: Plan, directory: Directory, id: ReplicaId, inputs: InputSide, sunion: SUnion, partners: Partners
     ) -> None:
         self._plan = plan
-        self._node = directory.share(plan, id.unit, id.node)
         self._inputs = inputs
         self._sunion = sunion
         self._partners = partners
         self._id = id
+        self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=0)
         self.redirect(directory)
+        self.set_node(directory.share(plan, id.unit, id.node))
         self.stored: Mapping[str, Any] | None = None
         self.replays = False
         self.prefers_own = False
         self.partners_are_known = False
-        self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=self._node.x_us)
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable: list[int] | None = None
         self._newest: list[int] | None = None
@@ -69,6 +69,11 @@ class ReplicaRecovery:
         standbys = directory.standbys.get(self._id.of)
         self.standbys: Sequence[NodeId] = () if standbys is None else standbys.nodes
         self._backs = self._id.node in self.standbys
+
+    def set_node(self, node: Node) -> None:
+        """Another X counts (X1)."""
+        self._node = node
+        self._turns.longest_us = node.x_us
 
     def stores(self, every_us: int | None) -> None:
         """How often it writes checkpoints: one that takes another's place as that did, whose tasks are its own now."""

@@ -7,6 +7,7 @@ connection work that comes out, and wakes the subscriptions when an output has n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -23,7 +24,9 @@ from replicas.node.recovery import Own, ReplicaRecovery
 from replicas.producer.log_entry import Entry
 from spe.log.origin import combined
 from spe.plan.directory import Directory
+from spe.plan.nodes import Node
 from spe.plan.plan import Plan
+from spe.plan.settings import same_waits
 from spe.runtime.spill import Spill
 from spe.status import ReplicaStatus
 from spe.stream.ids import Channel, ReplicaId
@@ -71,7 +74,7 @@ class Replica:
             tentative_bytes=plan.limits.suffix_bytes,
             spills=None if shelf is None else [shelf(plan.query.schema_of(c.stream)) for c in channels],
             redo_bytes=plan.limits.input_bytes,
-            old_us=2 * self.node.x_us,
+            old_us=_old_us(self.node),
         )
         self.reading = InputSide(plan, directory, id, self.sunion, now)
         self.serving = OutputSide(plan, directory, id, now, effects, shelf, changes)
@@ -92,10 +95,20 @@ class Replica:
 
     def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
         """Another directory counts; the connection work that follows, per input index."""
+        if not same_waits(node := directory.share(self.plan, self.id.unit, self.id.node), self.node):
+            self._set_node(node, now)
         self.serving.redirect(directory, now)
         self.partners.set_partners(_others(directory, self.id))
         self.recovery.redirect(directory)
         return self.reading.redirect(directory)
+
+    def _set_node(self, node: Node, now: int) -> None:
+        """Another X, α or policy counts, in one step for all parts; how it reconciles stays as it began (X1)."""
+        self.node = node = replace(node, reconcile=self.node.reconcile, checkpoints=self.node.checkpoints)
+        self.sunion.clocks.old_us = _old_us(node)
+        self.reading.set_node(node)
+        self.recovery.set_node(node)
+        self.core.set_node(node, now)
 
     @property
     def state(self) -> NodeState:
@@ -326,6 +339,10 @@ class Replica:
             counters=counters,
             error=error,
         )
+
+
+def _old_us(node: Node) -> int:
+    return 2 * node.x_us
 
 
 def _others(directory: Directory, id: ReplicaId) -> list[str]:

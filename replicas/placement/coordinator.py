@@ -18,6 +18,7 @@ from replicas.placement.coordination import Coordination, Decision
 from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.mover import Mover
+from replicas.placement.setting import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
 from replicas.planning.load import LoadHistory, LoadSample
 from replicas.producer.server import Bystander, Injector, Server
@@ -37,6 +38,8 @@ from spe.wire.messages import (
     MoveOrder,
     Order,
     OrderAnswer,
+    SetAnswer,
+    SetOrder,
 )
 
 #: Orders under way at once; an answer that does not come is not waited for.
@@ -181,6 +184,19 @@ class Coordinator(Bystander):
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             for decision in self.coordination.decide(self._env.clock.monotonic_us(), behind):
                 self._order(decision)
+
+    async def set(self, message: SetOrder) -> SetAnswer:
+        """Another X, α or policy that somebody wants a node to have (X4)."""
+        change = SettingsChange(
+            self._plan, self.directories.configuration, NodeId(message.node), message.changes, self.mover.moves.open
+        )
+        try:
+            version = await self.directories.publish(change, str(change))
+        except SettingsRefused as error:
+            return SetAnswer(0, 0, str(error))
+        except (OSError, ValueError) as error:
+            return SetAnswer(0, 0, f"the order cannot be kept: {error}")
+        return SetAnswer(*version, "")
 
     async def _remember_later(self) -> None:
         """Stores the later epoch, so that the next coordinator here begins a larger one whatever the clock says."""

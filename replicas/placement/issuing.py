@@ -36,17 +36,26 @@ class DirectoryIssuer(DirectoryKeeper):
         Raises OSError.
         """
         if self.revision is not None:
-            await self.publish(lambda directory: directory)
+            await self.publish(lambda directory: directory, f"coordinator {self.me.incarnation} began")
 
-    async def publish(self, change: Callable[[Directory], Directory]) -> None:
-        """Issues what ``change`` makes of the roles and nodes of the directory.
+    async def publish(self, change: Callable[[Directory], Directory], why: str = "") -> Version:
+        """Issues what ``change`` makes of the roles, nodes and settings of the directory.
+
+        Args:
+          why: who wants it, for people.
 
         Raises:
           OSError: it cannot be stored; nothing has changed.
           ValueError: it is too large.
         """
         async with self._taking:
-            await self._issue(change(self.current), self.version.number)
+            await self._issue(change(self.current), self.version.number, why)
+            return self.version
+
+    @property
+    def configuration(self) -> Directory:
+        """Version 0."""
+        return self._configuration
 
     def wants(self, version: Version) -> bool:
         """What others know and we do not, our store has lost: of whatever epoch, it becomes ours."""
@@ -61,16 +70,17 @@ class DirectoryIssuer(DirectoryKeeper):
             if not self.wants(revision.version):
                 return
             try:
-                await self._issue(revision.over(self._configuration), revision.version.number)
+                directory = revision.over(self._configuration)
+                await self._issue(directory, revision.version.number, f"version {revision.version} of somebody else")
             except OtherConfiguration as error:
                 self._refuse(revision.version, str(error))
             except OSError as error:
                 self._env.trace.event("directory_not_kept", why=str(error))
 
-    async def _issue(self, changed: Directory, after: int) -> None:
+    async def _issue(self, changed: Directory, after: int, why: str) -> None:
         revision = revised(self._configuration, Version(self.me.incarnation, after + 1), changed)
         directory = revision.over(self._configuration)
-        await self._store.keep(self._plan.fingerprint, revision)
+        await self._store.keep(self._plan.fingerprint, revision, self._env.clock.wall_us(), why)
         self._apply(revision, directory, kept=True)
 
     def _stored(self) -> Revision | None:

@@ -109,7 +109,7 @@ class Mover:
                 if before != [move.kept() for move in under_way]:
                     await self._store.keep_moves(self._plan.fingerprint, moves.all())
                 if change is not None:
-                    await self._directories.publish(change)
+                    await self._directories.publish(change, f"{change}: {moves.reason(change.partition)}")
             except (OSError, ValueError) as error:  # it comes again
                 self._env.trace.event("move_not_kept", why=str(error))
             for move, (phase, *_) in zip(under_way, before, strict=True):

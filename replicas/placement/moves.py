@@ -140,6 +140,10 @@ class RoleChange:
             directory = directory.with_role(self.partition, node, role)
         return directory
 
+    def __str__(self) -> str:
+        roles = (f"{node} {role or 'gone'}" for node, role in self.roles)
+        return f"{self.partition}: {', '.join(roles)}"
+
 
 def _anything(partition: PartitionId, node: NodeId, role: Role) -> str:
     return ""
@@ -320,6 +324,10 @@ class Moves:
     def all(self) -> list[Move]:
         return list(self._moves.values())
 
+    def reason(self, partition: PartitionId) -> str:
+        """Who wants a partition to have other roles: its move that has not ended."""
+        return ", ".join(f"{move}, {move.reason}" for move in self.open() if move.partition == partition)
+
     def newest(self, over: int) -> list[Move]:
         """All that have not ended, and so many that have."""
         ended = [move.number for move in self._moves.values() if move.over]
@@ -396,6 +404,9 @@ class Moves:
         if unsteady or not states:
             move.why = f"{some(unsteady) or 'a replica'} must be STABLE first"
             return None
+        # X may have changed since it was ordered; whether it has room was asked then.
+        if why := self._why_not(move.partition, move.target, Role.STANDBY):
+            return self._drop(move, why)
         move.was_standby = self._role(move, move.target) is Role.STANDBY
         move.phase, move.why = MovePhase.JOIN, ""
         return self._join(move)

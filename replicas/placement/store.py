@@ -10,12 +10,13 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
 from replicas.placement.moves import Move
 from spe.errors import LogCorrupt
+from spe.plan.directory import Version
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId
@@ -33,11 +34,22 @@ CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIM
 CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
 );
+CREATE TABLE IF NOT EXISTS issued (
+    plan TEXT, epoch INTEGER, number INTEGER, at_us INTEGER, why TEXT, PRIMARY KEY (plan, epoch, number)
+);
 CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
 """
+
+
+class IssuedVersion(NamedTuple):
+    """When a version of the directory was issued, wall time in microseconds, and who wanted it."""
+
+    at_us: int
+    version: Version
+    why: str
 
 
 class CoordinatorStore:
@@ -66,7 +78,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "wanted", "directories", "moves", "orders"):
+        for table in ("epoch", "wanted", "directories", "issued", "moves", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -96,8 +108,12 @@ class CoordinatorStore:
                 return Revision.decode(data)
         return None
 
-    async def keep(self, plan: str, revision: Revision) -> None:
+    async def keep(self, plan: str, revision: Revision, at_us: int = 0, why: str = "") -> None:
         """Stores a version of the directory, for the plan with this fingerprint.
+
+        Args:
+          at_us: wall time at which it is issued.
+          why: who wanted it, for people.
 
         Raises:
           OSError: the disk refuses; it is not stored.
@@ -107,11 +123,22 @@ class CoordinatorStore:
         execute = self._database.execute
         execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?)", (plan, epoch, number, revision.encode()))
         execute("DELETE FROM directories WHERE plan = ? AND number <= ?", (plan, number - REVISIONS))
+        execute("INSERT OR REPLACE INTO issued VALUES (?, ?, ?, ?, ?)", (plan, epoch, number, at_us, why))
+        execute("DELETE FROM issued WHERE plan = ? AND number <= ?", (plan, number - ORDERS))
         try:
             await self.write()
         except OSError:
-            execute("DELETE FROM directories WHERE plan = ? AND epoch = ? AND number = ?", (plan, epoch, number))
+            for table in ("directories", "issued"):
+                where = "plan = ? AND epoch = ? AND number = ?"
+                execute(f"DELETE FROM {table} WHERE {where}", (plan, epoch, number))
             raise
+
+    def issued(self, plan: str) -> list[IssuedVersion]:
+        """The newest versions of the directory for the plan with this fingerprint, in the order of their numbers."""
+        rows = self._database.execute(
+            "SELECT epoch, number, at_us, why FROM issued WHERE plan = ? ORDER BY number, epoch", (plan,)
+        )
+        return [IssuedVersion(at_us, Version(epoch, number), why) for epoch, number, at_us, why in rows.fetchall()]
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         found: dict[PartitionId, set[NodeId]] = {}

@@ -47,7 +47,9 @@ from spe.wire.messages import (
     PartnerAnswer,
     PartnerRequest,
     Refused,
+    SetAnswer,
     SetMode,
+    SetOrder,
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
@@ -118,6 +120,8 @@ class Service(Protocol):
 
     async def move(self, message: MoveOrder) -> MoveAnswer: ...
 
+    async def set(self, message: SetOrder) -> SetAnswer: ...
+
     def status(self) -> ProcessStatus: ...
 
 
@@ -152,6 +156,9 @@ class Bystander:
 
     async def move(self, message: MoveOrder) -> MoveAnswer:
         return MoveAnswer(1, 0, f"{self.who} is not the coordinator, which moves partitions")
+
+    async def set(self, message: SetOrder) -> SetAnswer:
+        return SetAnswer(0, 0, f"{self.who} is not the coordinator, which changes nodes")
 
 
 class Server:
@@ -267,6 +274,8 @@ class Server:
                 await _answer(connection, service.order(peer, message))
             elif isinstance(message, MoveOrder):
                 await _answer(connection, await service.move(message))
+            elif isinstance(message, SetOrder):
+                await _answer(connection, await service.set(message))
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status(self._status()))
             elif isinstance(message, Inject):

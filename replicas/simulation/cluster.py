@@ -23,6 +23,7 @@ import trio
 import trio.lowlevel
 
 from consistency.checking.accuracy import Kept
+from consistency.checking.in_force import InForce
 from replicas.client.client import Client
 from replicas.client.process import ClientProcess
 from replicas.comparison import ChannelRows
@@ -106,6 +107,8 @@ class SimCluster:
         self.coordinator: Coordinator | None = None
         #: Who has run what, or could have, up to now: roles as they are, and as standbys those that had one before.
         self.over_time = directory
+        #: All that were issued.
+        self.versions = {directory.version: directory}
         self.disks: dict[str, SimDisk] = {}
         self.lag_s: dict[str, float] = {}
         #: The longest step of anybody's work, virtual seconds, that was for the state that a node holds.
@@ -236,6 +239,10 @@ class SimCluster:
         placed = {str(id) for node in directory.nodes for id in directory.replicas_on(node)}
         wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
         return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
+
+    def in_force(self) -> InForce:
+        """X and policies of nodes, and when."""
+        return InForce.applied(self.history, self.plan, self.over_time, self.versions)
 
     @property
     def current(self) -> Directory:
@@ -418,6 +425,7 @@ class SimCluster:
 
     def _redirected(self, directory: Directory) -> None:
         self.over_time = directory.with_past(self.over_time)
+        self.versions[directory.version] = directory
 
     async def _client(self, name: str) -> None:
         if self.directory.clients[name].sinks:

@@ -125,8 +125,15 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         dead = dead | {f"client:{name}" for name in directory.clients}
     lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
     premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)
-    directory = cluster.over_time
-    verdict = judge(cluster.history, plan, directory, reference, premise=premise, recompute=cluster.reference)
+    verdict = judge(
+        cluster.history,
+        plan,
+        cluster.over_time,
+        reference,
+        premise=premise,
+        recompute=cluster.reference,
+        in_force=cluster.in_force(),
+    )
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
     if held_up:

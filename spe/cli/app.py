@@ -281,6 +281,20 @@ def cancel(target: Target, number: Annotated[int, Parameter(help="Of the move.")
     return cancel(target, number)
 
 
+@app.command(name="set", sort_key=7)
+def set_(
+    target: Target,
+    node: Annotated[str, Parameter(help="The node that is to work with other settings.")],
+    /,
+    *changes: Annotated[str, Parameter(help="Such as x=4s, alpha=0.7 or policy=delay; x=file: as the file says.")],
+    wait: Annotated[bool, Parameter(help="Wait until the node has them.", negative="--no-wait")] = True,
+) -> int:
+    """Change X, α or the policy of a node of a running cluster."""
+    from spe.cli.set import set_node
+
+    return set_node(target, node, changes, wait=wait)
+
+
 @app.command(sort_key=8)
 def simulate(
     config: Annotated[Path | None, Parameter(help="The configuration; random ones if not given.")] = None,

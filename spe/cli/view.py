@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -16,11 +16,13 @@ from replicas.faults.runner import Happening
 from replicas.local.process import Phase
 from spe.cli.move import OVER, phase_text
 from spe.cli.polling import Seen, last_of
+from spe.cli.set import in_force
 from spe.cli.story import failures_of
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration
 from spe.plan.directory import CONFIGURED, COORDINATOR, Directory, Version
 from spe.plan.plan import Plan
+from spe.plan.settings import describe_waits, same_waits
 from spe.status import (
     ChannelStatus,
     ClientStatus,
@@ -95,7 +97,10 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
             parts.append(moves)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
-    clients = _clients(plan, directory, sight)
+    now = _in_force(directory, sight)
+    if (changed := _settings(directory, now)) is not None:
+        parts.append(changed)
+    clients = _clients(plan, now, sight)
     if clients.row_count:
         parts.append(clients)
     if sight.happenings:
@@ -249,6 +254,25 @@ def _directories(sight: Sight) -> Text | None:
     if behind := [f"{name} has {one.number}" for name, one in versions.items() if one != newest]:
         text.append(f"  {', '.join(behind)}", style="yellow")
     return text
+
+
+def _in_force(directory: Directory, sight: Sight) -> Directory:
+    """With the X, α and policies that nodes say that they have now."""
+    told = {name: last_of(sight.seen, name, NodeStatus) for name in directory.nodes}
+    nodes = {
+        name: node if (status := told[name]) is None or status.settings is None else in_force(node, status.settings)
+        for name, node in directory.nodes.items()
+    }
+    return replace(directory, nodes=nodes)
+
+
+def _settings(directory: Directory, now: Directory) -> Table | None:
+    """Nodes whose X, α or policies are not those of the file; None: there are none."""
+    changed = [node for name, node in now.nodes.items() if not same_waits(node, directory.nodes[name])]
+    table = columns("settings", "now", "in the file")
+    for node in changed:
+        table.add_row(node.id, describe_waits(node), describe_waits(directory.nodes[node.id]))
+    return table if changed else None
 
 
 def _replica_state(one: ReplicaStatus) -> Text:

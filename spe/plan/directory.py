@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan
+from spe.plan.settings import NodeSettings
 from spe.plan.units import CHECKPOINT_US
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, StreamId, UnitId
@@ -164,7 +165,8 @@ class Directory:
       checkpoint_us: microseconds of wall time between the checkpoints that each standby of a partition gets.
       coordinator: of the process that tells standbys to run.
       recovery: what of a loss comes back first.
-      version: of the roles.
+      settings: what of ``nodes`` was changed while they run.
+      version: of roles and settings.
     """
 
     nodes: Mapping[NodeId, Node]
@@ -174,6 +176,7 @@ class Directory:
     checkpoint_us: Mapping[PartitionId, int] = field(default_factory=dict)
     coordinator: CoordinatorSettings = CoordinatorSettings()
     recovery: RecoverySettings = RecoverySettings()
+    settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)
     version: Version = CONFIGURED
 
     @cached_property
@@ -200,6 +203,15 @@ class Directory:
         if role is not None:
             roles[node] = role
         return replace(self, roles={**self.roles, partition: roles})
+
+    def with_settings(self, configured: Node, settings: NodeSettings) -> Directory:
+        """The same, in which a node works with these settings over what the configuration says of it."""
+        said = {**self.settings, configured.id: settings}
+        return replace(
+            self,
+            nodes={**self.nodes, configured.id: settings.over(configured)},
+            settings={node: one for node, one in said.items() if one},
+        )
 
     def with_past(self, before: Directory) -> Directory:
         """The same, in which whoever had a role in an earlier version, and has none now, stands by: it may run."""
@@ -286,9 +298,13 @@ class Directory:
 
         SUnions in sequence on one node divide its X (DPC section 3): what a user sets is the delay of the node.
         """
-        count = self._in_sequence(plan).get((unit, node), 1)
+        count = self.in_sequence(plan, unit, node)
         one = self.nodes[node]
         return one if count == 1 else replace(one, x_us=one.x_us // count)
+
+    def in_sequence(self, plan: Plan, unit: UnitId, node: NodeId) -> int:
+        """By how many a node's X is divided for a unit."""
+        return self._in_sequence(plan).get((unit, node), 1)
 
     def _in_sequence(self, plan: Plan) -> Mapping[tuple[UnitId, NodeId], int]:
         """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""

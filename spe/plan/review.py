@@ -8,6 +8,7 @@ time are divided by the replay speed of the sources first: X is wall time.
 from __future__ import annotations
 
 import enum
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -104,6 +105,16 @@ def refused_share(plan: Plan, directory: Directory, node: NodeId) -> str | None:
                 divided = ", the share of one unit there," if share is not directory.nodes[node] else ""
                 return f"αX = {_show(share.alpha_x_us)}{divided} {short.why}"
     return None
+
+
+def least_x_us(plan: Plan, directory: Directory, node: NodeId) -> int:
+    """The shortest X of a node, at its α, whose shares :func:`refused_share` does not refuse."""
+    least = 1
+    for unit in plan.units:
+        if any(node in directory.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)):
+            share_us = math.floor((needed_wait_us(plan, unit)[0] + 1) / directory.nodes[node].alpha) + 1
+            least = max(least, share_us * directory.in_sequence(plan, unit.id, node))
+    return least
 
 
 def _waiting(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:

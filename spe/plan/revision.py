@@ -18,6 +18,7 @@ from pydantic import StrictInt as Integer
 from spe.errors import OtherConfiguration
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
 from spe.plan.nodes import Node
+from spe.plan.settings import NodeSettings
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 from spe.wire.fields import REVISION_BYTES
@@ -38,9 +39,11 @@ class _Data:
     configured: _Name
     roles: list[tuple[_Name, _Id, _Roles]]
     nodes: list[Node]
+    settings: dict[_Name, NodeSettings] = field(default_factory=dict)
 
 
 _DATA: Final = TypeAdapter(_Data)
+_AS_CONFIGURED: Final = NodeSettings()
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,14 @@ class Revision:
       configured: fingerprint of the roles in the configuration that it began with (:func:`roles_fingerprint`).
       roles: of the nodes of every partition.
       nodes: that take the place of what the configuration says of them, if it names them at all.
+      settings: what was changed of nodes while they run; what they leave open is the configuration's.
     """
 
     version: Version
     configured: str
     roles: Mapping[PartitionId, Mapping[NodeId, Role]]
     nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+    settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)
 
     def over(self, configuration: Directory) -> Directory:
         """What a process with this configuration works with.
@@ -75,12 +80,15 @@ class Revision:
         if missing or self.roles.keys() != configuration.roles.keys():
             what = f"no node {', '.join(missing)}" if missing else "other partitions"
             raise OtherConfiguration(f"for version {self.version} of the directory the configuration has {what}")
-        return replace(configuration, nodes=nodes, roles=self.roles, version=self.version)
+        settings = {id: one for id, one in self.settings.items() if id in nodes}
+        nodes |= {id: one.over(nodes[id]) for id, one in settings.items()}
+        return replace(configuration, nodes=nodes, roles=self.roles, settings=settings, version=self.version)
 
     def encode(self) -> bytes:
         """As it is sent and stored.  Raises ValueError where it is too large."""
         roles = [(str(id.unit), id.partition, {str(n): r for n, r in of.items()}) for id, of in self.roles.items()]
-        text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values())))
+        settings = {str(id): one for id, one in self.settings.items()}
+        text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values()), settings))
         data = zlib.compress(text)
         if len(data) > REVISION_BYTES or len(text) > _TEXT_BYTES:
             raise ValueError(f"a directory of {len(data)} bytes; at most {REVISION_BYTES}")
@@ -101,13 +109,19 @@ class Revision:
         version = Version(*found.version)
         if version <= CONFIGURED or len(roles) != len(found.roles):
             raise ValueError("a directory without a version, or with a partition twice")
-        return cls(version, found.configured, roles, {node.id: node for node in found.nodes})  # type: ignore[arg-type]
+        nodes = {node.id: node for node in found.nodes}
+        return cls(version, found.configured, roles, nodes, found.settings)  # type: ignore[arg-type]
 
 
 def revised(configuration: Directory, version: Version, changed: Directory) -> Revision:
     """What makes a directory of a configuration."""
-    nodes = {id: node for id, node in changed.nodes.items() if configuration.nodes.get(id) != node}
-    return Revision(version, roles_fingerprint(configuration), changed.roles, nodes)
+
+    def is_new(node: Node) -> bool:
+        known = configuration.nodes.get(node.id)
+        return known is None or changed.settings.get(node.id, _AS_CONFIGURED).over(known) != node
+
+    nodes = {id: node for id, node in changed.nodes.items() if is_new(node)}
+    return Revision(version, roles_fingerprint(configuration), changed.roles, nodes, changed.settings)
 
 
 def roles_fingerprint(configuration: Directory) -> str:

@@ -153,11 +153,11 @@ class Announcement(NamedTuple):
 
     Attributes:
       incarnation: of the node's process; of two announcements that of the later one counts.
-      since_us: wall time at which that process began, microseconds.
+      since_us: wall time from which what follows counts, microseconds: of two of one process the later one counts.
       x_us: availability threshold X of the node, microseconds of wall time.
       share_us: what of it the unit may use there.
       alpha: the share of that which an SUnion may spend waiting.
-      waited_us: longest time from the first arrival of a bucket to its release, so far.
+      waited_us: longest time from the first arrival of a bucket to its release since then, so far.
     """
 
     node: Name
@@ -560,6 +560,32 @@ class MoveAnswer(Message):
     remarks: Annotated[Sequence[Remark], records_of(Remark)] = ()
 
 
+class Setting(NamedTuple):
+    """A change of a node as a person writes it, such as ``x`` and ``4s`` (spe.plan.settings)."""
+
+    name: Name
+    value: Name
+
+
+@dataclass(frozen=True, slots=True)
+class SetOrder(Message):
+    """Somebody wants a node to work with another X, α or policy (rules X1-X5)."""
+
+    TAG: ClassVar[int] = 29
+    node: Name
+    changes: Annotated[Sequence[Setting], records_of(Setting)]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAnswer(Message):
+    """The version of the directory that has it, by epoch and number; or why it is refused."""
+
+    TAG: ClassVar[int] = 30
+    epoch: Id
+    number: Id
+    error: Reason
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -591,6 +617,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     DirectoryAnswer,
     MoveOrder,
     MoveAnswer,
+    SetOrder,
+    SetAnswer,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

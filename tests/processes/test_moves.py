@@ -17,8 +17,8 @@ CONFIG = """
 cluster: moved
 bucket: 50ms
 sources:
-  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 1, duration: 30s}}}
-  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 2, duration: 30s}}}
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 1, duration: 40s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 2, duration: 40s}}}
 query:
   all: {union: [a, b]}
   sums: {aggregate: {from: all, window: {tumbling: 500ms}, compute: {n: count(*), total: sum(value)}}}
@@ -45,10 +45,13 @@ def test_a_node_is_drained_to_a_spare_one_and_back(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         while ask("status", run_dir).returncode and time.monotonic() < until:
             time.sleep(0.2)
+        changed = ask("set", run_dir, "n1", "x=3s", "policy=delay")
         drained = ask("drain", run_dir, "n2")
         shown = ask("status", run_dir)
         back = ask("move", run_dir, "f1", "n4", "n2")
         said, _ = running.communicate(timeout=3 * PATIENCE_S)
+    assert changed.stdout.startswith("n1 has X 3s, α 0.9, policy delay, by version"), changed.stdout + changed.stderr
+    assert "X 3s, α 0.9, policy delay  X 4s, α 0.9, policy process" in shown.stdout
     assert drained.returncode == 0, drained.stdout + drained.stderr
     assert "from n2 to n4: done in" in drained.stdout
     assert "n2 f1" not in shown.stdout

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from consistency.checking.apart import apart
+from consistency.checking.in_force import InForce
 from replicas.simulation.swarm import faulty
 from spe.cli.campaign import run
 
@@ -49,13 +50,15 @@ def test_sources_of_one_speed_are_never_apart() -> None:
     findings, outcome = run(scenario)
     assert not findings
     assert outcome is not None
-    assert apart(outcome.history, *scenario.deployed()) == []
+    deployed = scenario.deployed()
+    assert apart(outcome.history, *deployed, InForce(*deployed, {})) == []
 
 
 def test_sources_are_apart_while_one_is_behind_by_more_than_a_bucket_waits() -> None:
     scenario = faulty(config({"rate": 100}, {"rate": 20}), 1, LENGTH_US)
     _, outcome = run(scenario)
     assert outcome is not None
-    began, *_ = apart(outcome.history, *scenario.deployed())
+    deployed = scenario.deployed()
+    began, *_ = apart(outcome.history, *deployed, InForce(*deployed, {}))
     assert {"source:a", "source:b", "n1", "n2"} == set(getattr(began, "hosts", ()))
     assert began.at_us < 3_000_000

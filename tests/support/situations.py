@@ -73,7 +73,14 @@ def play(
                 cluster.observe()
                 reference = cluster.reference()
         with cluster.explain():
-            verdict = judge(cluster.history, plan, cluster.over_time, reference, recompute=cluster.reference)
+            verdict = judge(
+                cluster.history,
+                plan,
+                cluster.over_time,
+                reference,
+                recompute=cluster.reference,
+                in_force=cluster.in_force(),
+            )
             assert verdict.holds, "\n".join(map(str, verdict.findings))
         return Met(cluster.history, cluster.log)
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from consistency.checking.bounds import Bounds, delay_us
+from consistency.checking.bounds import Bounds
+from consistency.checking.in_force import InForce
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, RunVerdict, judge
 from spe.plan.deploy import Deployed
@@ -615,7 +616,8 @@ def test_results_of_a_source_that_ends_early_may_be_tentative(seconds: float, en
 def test_the_delay_of_a_chain_is_the_sum_of_its_thresholds() -> None:
     sources = [source("a", reader={"kind": "generator"}, schema=PAYLOAD)]
     stages = [("s1", union_of("a"), PAYLOAD), ("s2", union_of("s1"), PAYLOAD)]
-    assert delay_us(*chain(sources, stages, x_us=X_US), Channel(StreamId("s2"), 0)) == 2 * X_US
+    shares = InForce(*chain(sources, stages, x_us=X_US), {}).longest
+    assert shares.bound_us(Channel(StreamId("s2"), 0)) == 2 * X_US
 
 
 # --- stable preferred ---

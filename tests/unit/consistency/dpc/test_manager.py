@@ -168,6 +168,9 @@ class World:
         text, self.out = " ".join(self.out), []
         return text
 
+    def change(self, now: int, **settings: Any) -> None:
+        self.replica.set_node(replace(self.replica._node, **settings), now)
+
     def grant(self, now: int) -> None:
         self.replica.partner_grants(self.asks[-1].number, now)
 
@@ -263,6 +266,73 @@ class TestGoingTentative:
             world.b(at, 130, 20)
         assert world.run(130) == ""
         assert world.run(131) == "T/14t0 T/14t1 b20"
+
+
+class TestOtherSettings:
+    """X, α and policies change while a replica runs (X2, X3)."""
+
+    def test_what_waits_goes_when_the_new_x_is_over(self) -> None:
+        world = failing(World())  # the first bucket began to wait at 100
+        world.change(129, x_us=80)
+        assert world.run(159) == ""
+        assert world.run(160) == "T/15x T/24y b30"
+
+    def test_a_shorter_x_releases_at_once_what_has_waited_longer(self) -> None:
+        world = failing(World())
+        assert world.run(121) == ""
+        world.change(121, alpha=0.5)
+        assert world.run(121) == "T/15x T/24y b30"
+
+    def test_waits_are_measured_against_the_x_they_had(self) -> None:
+        world = failing(World())
+        assert world.replica.longest_wait_us(121) == 21
+        world.change(121, x_us=20)
+        assert world.replica.longest_wait_us(121) == 0, "it waited for the longer X"
+        assert world.run(121) == "T/15x T/24y b30"
+        assert world.replica.longest_wait_us(121) == 0
+        world = failing(World())
+        world.change(129, x_us=80)
+        assert world.run(160) != ""
+        assert world.replica.longest_wait_us(160) == 60, "all of it counts for the longer X"
+
+    def test_one_that_suspended_goes_tentative_under_another_policy(self) -> None:
+        world = failing(World(failure=Policy.SUSPEND))
+        assert world.run(130) == ""
+        world.change(135, during_failure=Policy.PROCESS)
+        assert world.run(135) == "T/15x T/24y b30"
+        assert world.sunion.restart == 10
+        assert world.states[-1] == "UP_FAILURE"
+        world.live[1] = True
+        world.B(0, 150, 50)
+        world.S(1, 150, (12, "u"), (18, "v"))
+        world.B(1, 150, 50)
+        assert world.run(150) == "b50"
+        world.grant(151)
+        assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
+
+    def test_one_that_gave_results_suspends_and_corrects_all_the_same(self) -> None:
+        world = tentative(World())
+        world.change(131, during_failure=Policy.SUSPEND)
+        world.B(0, 132, 40)
+        assert world.run(180) == ""
+        world.live[1] = True
+        world.B(0, 181, 180)
+        world.S(1, 181, (12, "u"))
+        world.B(1, 181, 180)
+        world.run(181)
+        world.grant(182)
+        assert world.run(182) == "S1/12u S2/15x S3/24y B180(3) clear"
+        assert world.states[-1] == "STABLE"
+
+    def test_a_correction_ends_under_the_policy_that_it_began_with(self) -> None:
+        world = healed(World(partners=()))
+        world.run(150)
+        assert world.states[-1] in ("STABILIZATION+fresh", "STABLE")
+        world = healed(World())
+        world.run(150)
+        world.grant(151)
+        world.change(151, during_stabilization=Policy.SUSPEND)
+        assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
 
 
 class TestCorrecting:

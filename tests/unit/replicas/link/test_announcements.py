@@ -35,6 +35,8 @@ def test_a_new_announcement_is_passed_on_once() -> None:
         (ONE._replace(waited_us=101), True),
         (ONE._replace(waited_us=99), False),
         (ONE._replace(incarnation=6, waited_us=0, x_us=9_000_000), True),  # the node restarted with another X
+        (ONE._replace(since_us=6, waited_us=0, x_us=9_000_000), True),  # it was changed while it runs
+        (ONE._replace(since_us=4, waited_us=900), False),
         (ONE._replace(incarnation=4, waited_us=900), False),  # a peer still passes on the earlier value
     ],
 )

@@ -6,11 +6,13 @@ from dataclasses import replace
 from random import Random
 
 from replicas.node.replica import Replica
-from spe.plan.directory import Directory
+from spe.plan.directory import Directory, Role
 from spe.plan.plan import Plan
-from spe.stream.ids import ReplicaId
-from spe.stream.names import NodeId, NodeState
+from spe.plan.settings import NodeSettings
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
+from tests.simulation.test_cluster import make_plan
 from tests.support.effects import NoEffects
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 
@@ -27,6 +29,33 @@ def helper() -> Replica:
     for port, position in zip(one.sunion.inputs, (90, 90, 90), strict=True):
         port.position = position
     return one
+
+
+def test_x_and_its_shares_follow_the_directory() -> None:
+    """X1: in all parts; who reads its partition on the same node halves it, and gives it back."""
+    found, directory = make_plan(2)
+    one = replica(found, directory, "n1a")
+    node, u2 = directory.nodes[NodeId("n1a")], PartitionId(UnitId("u2"), 0)
+    assert parts(one) == {(node.x_us, node.alpha_x_us)}
+    shared = directory.with_role(u2, node.id, Role.STANDBY)
+    one.redirect(shared, 1)
+    assert parts(one) == {(node.x_us // 2, round(node.alpha * (node.x_us // 2)))}
+    one.redirect(shared.with_settings(node, NodeSettings(x_us=4_000_000, alpha=0.5)), 2)
+    assert parts(one) == {(2_000_000, 1_000_000)}
+    one.redirect(directory, 3)
+    assert parts(one) == {(node.x_us, node.alpha_x_us)}
+
+
+def parts(one: Replica) -> set[tuple[int, int]]:
+    """X and αX as each part of a replica goes by it."""
+    assert one.sunion.clocks.old_us == 2 * one.node.x_us
+    assert one.recovery._turns.longest_us == one.node.x_us
+    skew = one.reading._skew
+    nodes = (one.node, one.core._node, one.reading._node, one.recovery._node)
+    inputs = {(i._x_us, max(i._useless_us, i._stall_us)) for i in one.inputs}
+    stall = one.inputs[0]._stall_us
+    assert inputs == {(one.node.x_us, max(one.node.alpha_x_us // 2, stall))}
+    return {(n.x_us, n.alpha_x_us) for n in nodes} | {(skew.x_us, skew.alpha_x_us)}
 
 
 def positions(one: Replica) -> list[int]:

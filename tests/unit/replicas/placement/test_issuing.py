@@ -13,6 +13,7 @@ import pytest
 from replicas.link.connection import Identity
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.store import PATH, REVISIONS, CoordinatorStore
+from replicas.simulation.clock import SimClock
 from replicas.simulation.disk import SimDisk
 from spe.errors import OtherConfiguration
 from spe.plan.directory import CONFIGURED, COORDINATOR, Directory, Role, Version
@@ -33,7 +34,7 @@ def begin() -> Iterator[Beginning]:
             disk: SimDisk, epoch: int, configuration: Directory | None = None, *, bucket_us: int | None = None
         ) -> DirectoryIssuer:
             nothing: Any = None
-            env = Env(nothing, nothing, disk, nothing, Random(0), NullTrace())
+            env = Env(SimClock(), nothing, disk, nothing, Random(0), NullTrace())
             store = opened.enter_context(CoordinatorStore(env))
             plan, directory = deployed()
             plan = replace(plan, bucket_us=plan.bucket_us if bucket_us is None else bucket_us)

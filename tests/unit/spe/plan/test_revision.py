@@ -12,7 +12,9 @@ import pytest
 from spe.errors import OtherConfiguration
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Version, roles_of
+from spe.plan.nodes import Policy
 from spe.plan.revision import REVISION_BYTES, Revision, revised, roles_fingerprint
+from spe.plan.settings import NodeSettings
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from tests.support.plans import SEQUENCE, chain, pass_on, source
@@ -51,6 +53,26 @@ def test_roles_are_the_revisions_and_the_rest_is_the_configurations() -> None:
     assert found.nodes[N9].address == "n9:1"
     assert found.nodes[N2] == mine.nodes[N2]
     assert (found.sources, found.clients) == (mine.sources, mine.clients)
+
+
+def test_what_was_changed_while_nodes_run_is_over_the_configuration_of_each() -> None:
+    """X1: no more is sent than what was changed, and the rest of the node follows its file."""
+    _, configuration = deployed()
+    settings = NodeSettings(x_us=9_000_000, during_failure=Policy.DELAY)
+    changed = configuration.with_settings(configuration.nodes[N2], settings)
+    one = revised(configuration, Version(5, 2), changed)
+    assert (one.nodes, one.settings) == ({}, {N2: settings})
+    assert Revision.decode(one.encode()) == one
+    file = {N2: replace(configuration.nodes[N2], address="elsewhere:1", x_us=5, alpha=0.25)}
+    found = one.over(replace(configuration, nodes={**configuration.nodes, **file}))
+    assert found.nodes[N2] == replace(file[N2], x_us=9_000_000, during_failure=Policy.DELAY)
+    assert found.settings == {N2: settings}
+    assert one.over(configuration) == replace(changed, version=Version(5, 2))
+
+
+def test_an_earlier_revision_says_nothing_of_settings() -> None:
+    text = b'{"version": [1, 1], "configured": "f", "roles": [["u", 0, {"n": "active"}]], "nodes": []}'
+    assert Revision.decode(zlib.compress(text)).settings == {}
 
 
 def test_another_configuration_is_refused_with_the_reason() -> None:
@@ -97,6 +119,8 @@ def test_damage_is_noticed() -> None:
         b'{"version": [1, 1], "configured": "f", "roles": [["u", 0, {"n": "active"}]], "nodes": [{"id": "n"}]}',
         b'{"version": [1, 1], "configured": "f", "roles": [["u", 0, {"n": "active"}], ["u", 0, {"m": "active"}]],'
         b' "nodes": []}',
+        b'{"version": [1, 1], "configured": "f", "roles": [["u", 0, {"n": "active"}]], "nodes": [],'
+        b' "settings": {"n": {"x_us": 0}}}',
         b" " * (9 << 20),
     ],
 )

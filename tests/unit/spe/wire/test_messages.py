@@ -44,7 +44,10 @@ from spe.wire.messages import (
     ProposedMove,
     Refused,
     Remark,
+    SetAnswer,
     SetMode,
+    SetOrder,
+    Setting,
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
@@ -97,6 +100,8 @@ EXAMPLES: list[Message] = [
     DirectoryAnswer(b"\0\xff" * 100),
     MoveOrder("move", "u1/0", "n1", "n2", 0),
     MoveAnswer(1, 4, "", (ProposedMove("u1", 0, "n1", "n2", 2_000_000),), (Remark("n1 needs 0.9 of 1 cores"),)),
+    SetOrder("n1", (Setting("x", "4s"), Setting("policy", "delay"))),
+    SetAnswer(1, 4, ""),
 ]
 
 

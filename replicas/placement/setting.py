@@ -1,0 +1,67 @@
+"""Another X, α or policy for a node that runs (rule X4).  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from replicas.placement.moves import Move, some
+from spe.errors import SpeError
+from spe.plan.describe import show_duration
+from spe.plan.directory import Directory, Role
+from spe.plan.plan import Plan
+from spe.plan.review import least_x_us, refused_share
+from spe.plan.settings import NodeSettings, describe_waits
+from spe.stream.names import NodeId
+from spe.stream.times import MILLISECOND
+
+
+class SettingsRefused(SpeError):
+    """An order that cannot be carried out; says why, and what would make it possible."""
+
+
+@dataclass(frozen=True)
+class SettingsChange:
+    """What an order makes of the directory.
+
+    Attributes:
+      configured: what the coordinator's configuration says.
+      changes: names and values, as people write them.
+      moves: those that have not ended: what they will place on the node counts, too.
+    """
+
+    plan: Plan
+    configured: Directory
+    node: NodeId
+    changes: Sequence[tuple[str, str]]
+    moves: Callable[[], Sequence[Move]]
+
+    def __call__(self, directory: Directory) -> Directory:
+        """Raises SettingsRefused."""
+        if self.node not in directory.nodes:
+            raise SettingsRefused(f"there is no node {self.node}; there are {some(directory.nodes)}")
+        if not self.changes:
+            raise SettingsRefused("nothing to change; expected one of x=4s, alpha=0.7, policy=delay")
+        configured = self.configured.nodes.get(self.node, directory.nodes[self.node])
+        try:
+            settings = directory.settings.get(self.node, NodeSettings()).changed(self.changes)
+        except ValueError as error:
+            raise SettingsRefused(str(error)) from None
+        changed = directory.with_settings(configured, settings)
+        if why := self._refused(changed):
+            raise SettingsRefused(f"{self.node} cannot have {describe_waits(changed.nodes[self.node])}: {why}")
+        return changed
+
+    def _refused(self, directory: Directory) -> str:
+        """Why ``spe check`` would refuse the node's αX, now or when all moves are done; "" where it would not."""
+        when = ""
+        for move in [None, *self.moves()]:
+            if move is not None and move.target == self.node and move.target not in directory.roles[move.partition]:
+                directory, when = directory.with_role(move.partition, move.target, Role.STANDBY), f", once {move} ends"
+            if why := refused_share(self.plan, directory, self.node):
+                least_us = -(-least_x_us(self.plan, directory, self.node) // MILLISECOND) * MILLISECOND
+                return f"{why}{when}; X of {show_duration(least_us)} or more would do"
+        return ""
+
+    def __str__(self) -> str:
+        return f"set {self.node} {' '.join(f'{name}={value}' for name, value in self.changes)}"
