@@ -127,6 +127,25 @@ class InputStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """What a replica needed over 10 s in which it was STABLE, or the mean of several such times (rule L1).
+
+    Attributes:
+      cpu: share of one core.
+      memory_bytes: of its state, and of what waits in its inputs and outputs.
+      network_bytes: per second, in and out.
+      rows: per second that came in.
+      state_bytes: of a snapshot; before the first one was made only of the output that it would have.
+    """
+
+    cpu: Number
+    memory_bytes: Integer
+    network_bytes: Integer
+    rows: Number
+    state_bytes: Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """A replica that a node runs.
 
@@ -153,6 +172,8 @@ class ReplicaStatus:
       held_bytes: bytes of stable input in memory that waits for another input, or for a correction.
       counters: what operators counted, as `operator.counter`; empty also where an operator could not say.
       error: why the replica has stopped; null while it runs.
+      load: the latest; null before the first.
+      load_age_us: how long ago that was measured, microseconds.
     """
 
     unit: Text
@@ -177,6 +198,8 @@ class ReplicaStatus:
     held_bytes: Integer
     counters: Mapping[Text, Integer]
     error: Text | None
+    load: LoadStatus | None = None
+    load_age_us: Integer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,6 +469,21 @@ class MoveStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLoad:
+    """What a partition has needed in the last 15 minutes (rule L1).
+
+    Attributes:
+      partition: its name.
+      samples: how many times of 10 s are known; 90 are all.
+      mean: over these; of its replicas the largest counts.
+    """
+
+    partition: Text
+    samples: Integer
+    mean: LoadStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus(_Process):
     """The coordinator.
 
@@ -453,12 +491,14 @@ class CoordinatorStatus(_Process):
       partitions: that have standbys.
       activation: of standbys by plan.
       moves: the newest, in the order in which they were ordered.
+      loads: of partitions of which something is known.
     """
 
     kind: Literal["coordinator"] = "coordinator"
     partitions: Many[PartitionStatus]
     activation: ActivationStatus
     moves: Many[MoveStatus] = ()
+    loads: Many[PartitionLoad] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import trio
@@ -27,7 +28,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
-from spe.status import NodeStatus, SettingsStatus
+from spe.status import NodeStatus, ReplicaStatus, SettingsStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.strings import StringPool
@@ -308,11 +309,15 @@ class NodeProcess:
                 during_stabilization=node.during_stabilization.value,
             ),
             spill=None if spill is None else spill.status(),
-            replicas=tuple(
-                host.replica.status(self._counters(host), host.error) for host in self.hosting.running.values()
-            ),
+            replicas=tuple(self._replica_status(host) for host in self.hosting.running.values()),
             standbys=tuple(s.status() for s in self.hosting.standbys.values()),
         )
+
+    def _replica_status(self, host: ReplicaHost) -> ReplicaStatus:
+        status = host.replica.status(self._counters(host), host.error)
+        if (load := host.meter.latest) is None:
+            return status
+        return replace(status, load=load.status(), load_age_us=self.hosting.now() - host.meter.taken_at)
 
     def _counters(self, host: ReplicaHost) -> Mapping[str, int]:
         try:

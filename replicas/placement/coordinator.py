@@ -317,6 +317,7 @@ class Coordinator(Bystander):
             incarnation=self._epoch,
             partitions=tuple(self.coordination.status()),
             activation=self.activation.status(),
+            loads=tuple(self._loads.status(self._env.clock.monotonic_us())),
             moves=tuple(move.status() for move in self.mover.moves.newest(OVER_SHOWN)),
         )
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from replicas.planning.load import LoadHistory, LoadSample
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.status import PartitionLoad
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.wire.messages import Load, OutputStatus
@@ -57,6 +60,15 @@ class HeardLoads:
             for id in [id for id in latest if Channel(self._plan.unit[id.unit].outputs[0], id.partition) not in told]:
                 del latest[id]
         return counted
+
+    def status(self, now: int) -> list[PartitionLoad]:
+        """The mean of each partition over the time that samples are kept."""
+        found = []
+        for partition in self._directory.roles:
+            if (mean := self.history.mean(partition, now)) is not None:
+                many = int((~np.isnan(self.history.series(partition, now))).sum())
+                found.append(PartitionLoad(partition=str(partition), samples=many, mean=mean.status()))
+        return found
 
     def lost(self, node: NodeId) -> None:
         """A node does not answer any more."""

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from replicas.planning.topology import Floats
+from spe.status import LoadStatus
 from spe.stream.ids import PartitionId
 from spe.stream.times import SECOND
 
@@ -40,6 +41,16 @@ class LoadSample(NamedTuple):
     network: float = 0.0
     rows: float = 0.0
     state: float = 0.0
+
+    def status(self) -> LoadStatus:
+        """What ``spe status`` shows of it."""
+        return LoadStatus(
+            cpu=self.cpu,
+            memory_bytes=round(self.memory),
+            network_bytes=round(self.network),
+            rows=self.rows,
+            state_bytes=round(self.state),
+        )
 
 
 class LoadHistory:

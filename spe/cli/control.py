@@ -36,7 +36,9 @@ def status(path: Path, as_json: bool) -> int:
         print(json_text(poller))
     else:
         env = production_env(Path())
-        sight = Sight(f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors)
+        sight = Sight(
+            f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors, loads=True
+        )
         console = make_console()
         console.print(render(target.plan, target.directory, sight))
         if over and len(silent) == len(poller.errors) and not poller.seen:

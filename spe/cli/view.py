@@ -14,6 +14,7 @@ from rich.text import Text
 
 from replicas.faults.runner import Happening
 from replicas.local.process import Phase
+from replicas.planning.load import KEPT_US, SAMPLE_US
 from spe.cli.move import OVER, phase_text
 from spe.cli.polling import Seen, last_of
 from spe.cli.set import in_force
@@ -27,6 +28,7 @@ from spe.status import (
     ChannelStatus,
     ClientStatus,
     CoordinatorStatus,
+    LoadStatus,
     NodeStatus,
     ReplicaStatus,
     SourceLogStatus,
@@ -34,7 +36,7 @@ from spe.status import (
 )
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
-from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, format_timestamp
 
 #: A status older than this says nothing about now.
 STALE_US: Final = 1_500_000
@@ -43,6 +45,8 @@ _ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
 #: Moves that are over.
 _MOVES_SHOWN: Final = 3
+#: A load that was measured longer ago says so.
+_LOAD_OLD_US: Final = 2 * SAMPLE_US
 
 STATE_STYLES: Final[Mapping[NodeState, str]] = {
     NodeState.STABLE: "bold green",
@@ -70,6 +74,7 @@ class Sight:
       errors: why a process does not answer.
       happenings: faults, in order of planning.
       note: what the run is waiting for.
+      loads: what replicas and partitions need is shown too.
     """
 
     title: str
@@ -80,6 +85,7 @@ class Sight:
     errors: Mapping[str, str] = field(default_factory=dict)
     happenings: Sequence[Happening] = ()
     note: str = ""
+    loads: bool = False
 
 
 def make_console() -> Console:
@@ -95,6 +101,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
         parts.append(_coordinator(sight))
         if (moves := _moves(sight)) is not None:
             parts.append(moves)
+    if sight.loads and (loads := _loads(plan, sight)).row_count:
+        parts.append(loads)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
     now = _in_force(directory, sight)
@@ -180,8 +188,7 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
         known = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
         passive = {} if status is None else {(s.unit, s.partition): s for s in status.standbys}
         for id in _hosted(directory, node, status):
-            unit = f"{id.unit}/{id.partition}" if plan.unit[id.unit].partitions > 1 else id.unit
-            name = Text.assemble((str(id.node), "bold"), f" {unit}")
+            name = Text.assemble((str(id.node), "bold"), f" {_partition(plan, id.of)}")
             if (standby := passive.get(id.of)) is not None:
                 state = hidden or Text("stands by", style="dim")
                 taken = f"{standby.checkpoints:,} checkpoints taken" if hidden is None else ""
@@ -199,6 +206,41 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
                     _reads(one) if hidden is None else "",
                 )
     return table
+
+
+def _partition(plan: Plan, id: PartitionId) -> str:
+    """Its name; that of the unit where it has one."""
+    return str(id) if plan.unit[id.unit].partitions > 1 else id.unit
+
+
+def _loads(plan: Plan, sight: Sight) -> Table:
+    """What each replica needed in the last sample's time, and each partition in the mean (L1)."""
+    figures = ("cpu", "rows/s", "network/s", "memory", "state")
+    table = columns("load", *figures, "", right=figures)
+    for name, seen in sight.seen.items():
+        if isinstance(seen.status, NodeStatus):
+            for one in seen.status.replicas:
+                if one.load is not None and one.load_age_us is not None:
+                    of = _partition(plan, PartitionId(UnitId(one.unit), one.partition))
+                    age = "" if one.load_age_us < _LOAD_OLD_US else f"{one.load_age_us // SECOND:,} s ago"
+                    table.add_row(Text.assemble((name, "bold"), f" {of}"), *_needs(one.load), Text(age, style="dim"))
+    coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
+    for mean in () if coordinator is None else coordinator.loads:
+        known = f"mean of {mean.samples} of {KEPT_US // SAMPLE_US} samples"
+        table.add_row(mean.partition, *_needs(mean.mean), Text(known, style="dim"))
+    return table
+
+
+def _needs(load: LoadStatus) -> list[str]:
+    sizes = map(_size, (load.network_bytes, load.memory_bytes, load.state_bytes))
+    return [f"{load.cpu:.1%}", f"{load.rows:,.0f}", *sizes]
+
+
+def _size(number: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
 
 
 def _hosted(directory: Directory, node: NodeId, status: NodeStatus | None) -> list[ReplicaId]:

@@ -53,6 +53,25 @@ async def test_samples_arrive_every_ten_seconds(jump_clock: JumpClock) -> None:
         assert load.memory > 0
 
 
+async def test_the_status_shows_the_latest_and_the_mean(jump_clock: JumpClock) -> None:
+    async with started() as cluster:
+        await cluster.start()
+        await trio.sleep(5)
+        assert cluster.coordinator is not None
+        (replica,) = cluster.nodes["n1a"].status().replicas
+        assert (replica.load, replica.load_age_us) == (None, None)
+        assert cluster.coordinator.status().loads == ()
+        await trio.sleep(28)
+        (replica,) = cluster.nodes["n1a"].status().replicas
+        (partition,) = cluster.coordinator.status().loads
+        assert replica.load is not None
+        assert replica.load.cpu == pytest.approx(0.3, rel=0.05)
+        assert replica.load_age_us == pytest.approx(3_000_000, abs=100_000)
+        assert (partition.partition, partition.samples) == ("u1/0", 2)
+        assert partition.mean.rows == pytest.approx(300, rel=0.05)
+        assert partition.mean.state_bytes > 0
+
+
 async def test_the_balancer_is_told_of_each(jump_clock: JumpClock) -> None:
     async with started() as cluster:
         await cluster.start()

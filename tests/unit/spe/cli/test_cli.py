@@ -40,6 +40,8 @@ from spe.status import (
     ActivationStatus,
     CoordinatorStatus,
     DirectoryStatus,
+    LoadStatus,
+    PartitionLoad,
     PartitionStatus,
     ProcessStatus,
     SourceStatus,
@@ -985,6 +987,35 @@ def test_standbys_and_the_coordinator_are_drawn() -> None:
     )
     assert line_of(text, "n2 main")[2] == "STABLE", "it has taken over"
     assert line_of(text, "coordinator")[1] == "killed"
+
+
+def a_load(cpu: float, **changes: Any) -> LoadStatus:
+    standard = {"memory_bytes": 2_500_000, "network_bytes": 83_000, "rows": 1_234.4, "state_bytes": 999}
+    return LoadStatus(cpu=cpu, **{**standard, **changes})
+
+
+def test_loads_are_drawn_of_replicas_and_of_partitions_in_the_mean() -> None:
+    sight = a_sight()
+    replicas = [
+        a_replica(load=a_load(share), load_age_us=age) for share, age in ((0.124, 3 * SECOND), (0.2, 40 * SECOND))
+    ]
+    coordinator = CoordinatorStatus(
+        name="coordinator",
+        incarnation=1,
+        partitions=(),
+        activation=ActivationStatus(budget=0, active=(), target=(), of=None),
+        loads=(PartitionLoad(partition="main/0", samples=45, mean=a_load(0.15)),),
+    )
+    nodes = {name: Seen(a_node(name, one), NOW) for name, one in zip(("n1", "n2"), replicas, strict=True)}
+    sight = replace(sight, seen={**sight.seen, **nodes, "coordinator": Seen(coordinator, NOW)})
+    assert "mean" not in drawn(sight), "the live view has no room"
+    table = drawn(replace(sight, loads=True)).partition("load ")[2]
+    assert line_of(table, "n1 main")[2:] == ["12.4%", "1,234", "83.0", "kB", "2.5", "MB", "999", "B"]
+    assert line_of(table, "n2 main")[-3:] == ["40", "s", "ago"]
+    assert line_of(table, "main/0")[1:] == [
+        *["15.0%", "1,234", "83.0", "kB", "2.5", "MB", "999", "B"],
+        *["mean", "of", "45", "of", "90", "samples"],
+    ]
 
 
 def test_a_version_of_the_directory_is_drawn_with_who_lacks_it() -> None:
