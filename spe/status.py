@@ -484,6 +484,55 @@ class PartitionLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInstallStatus:
+    """A partition that comes back when its node has finished what comes before.
+
+    Attributes:
+      partition: its name.
+      node: where it is to run.
+    """
+
+    partition: Text
+    node: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueStatus:
+    """What the results are worth from some time on.
+
+    Attributes:
+      after_s: seconds after the plan was made.
+      value: from 0 to 1.
+    """
+
+    after_s: Number
+    value: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryStatus:
+    """Partitions that come back in an order, because nodes have too little room for all.
+
+    Attributes:
+      goal: `fidelity` or `complete`, as `recovery.value`.
+      value: what the results are worth now, from 0 to 1.
+      under_way: node of each partition that is being restored.
+      planned: what comes next, in order.
+      waits: why each partition waits that has no place.
+      values: expected over time, if nothing comes or goes; empty before the first plan.
+      room: cores that each node that answers has left; below 0 where it has more to do than it should.
+    """
+
+    goal: Text
+    value: Number
+    under_way: Mapping[Text, Text]
+    planned: Many[PlannedInstallStatus]
+    waits: Mapping[Text, Text]
+    values: Many[ValueStatus]
+    room: Mapping[Text, Number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus(_Process):
     """The coordinator.
 
@@ -492,6 +541,7 @@ class CoordinatorStatus(_Process):
       activation: of standbys by plan.
       moves: the newest, in the order in which they were ordered.
       loads: of partitions of which something is known.
+      recovery: null while there is room for all that is lost.
     """
 
     kind: Literal["coordinator"] = "coordinator"
@@ -499,6 +549,7 @@ class CoordinatorStatus(_Process):
     activation: ActivationStatus
     moves: Many[MoveStatus] = ()
     loads: Many[PartitionLoad] = ()
+    recovery: RecoveryStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

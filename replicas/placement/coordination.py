@@ -36,6 +36,22 @@ class Decision:
     replica: ReplicaId
 
 
+@dataclass(frozen=True, slots=True)
+class LostPartition:
+    """A partition that nobody serves.
+
+    Attributes:
+      due_us: from when on a standby should run it, monotonic microseconds.
+      able: standbys that can be told to, in the order in which they would be; those that refused lately only where
+        there are no others.
+      recovering: nodes that run it, and may serve it soon.
+    """
+
+    due_us: int
+    able: tuple[NodeId, ...]
+    recovering: tuple[NodeId, ...]
+
+
 @dataclass(slots=True)
 class _Partition:
     """What is known of one partition.
@@ -89,6 +105,7 @@ class Coordination:
         #: Smallest id that each replica of a partition still has in all its outputs.
         self._first: dict[PartitionId, dict[NodeId, int]] = {}
         self._replays_at: dict[Decision, int] = {}
+        self._held: Mapping[PartitionId, NodeId | None] = {}
 
     def redirect(self, directory: Directory, now: int) -> None:
         """Another directory counts.  Who runs what has its first standbys now, heartbeats have yet to tell."""
@@ -169,6 +186,22 @@ class Coordination:
             one.coming, one.restores = set(coming.get(id, ())), id in restoring
             assert one.coming <= set(self._directory.standbys[id].nodes), "M2: a target is a standby until it follows"
 
+    def hold(self, held: Mapping[PartitionId, NodeId | None]) -> None:
+        """From now on these lost partitions, and no others, run on the node that is named only; None: they wait."""
+        self._held = held
+
+    def unserved(self, now: int) -> dict[PartitionId, LostPartition]:
+        """Partitions that nobody serves, of those that have standbys."""
+        return {
+            id: LostPartition(
+                one.unserved_since + self._patience(id, one),
+                tuple(self._willing(id, one, now)),
+                tuple(n for n in one.running if now - one.lacking_since.get(n, now) < self._recovery_us),
+            )
+            for id, one in self._partitions.items()
+            if one.unserved_since is not None
+        }
+
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
 
@@ -212,6 +245,8 @@ class Coordination:
     def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
         standbys = self._directory.standbys[id].nodes
         wanted = one.wanted | one.coming
+        if None in self._held.values():  # what nobody serves waits for room, and comes first
+            wanted = wanted & one.running.keys()
         missing = [n for n in standbys if n in wanted and n in self._alive and n not in one.running]
         if missing and one.unserved_since is None:  # otherwise two might begin, or one from less
             return [
@@ -236,17 +271,16 @@ class Coordination:
     def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
         """Orders for a partition that no node serves."""
         standbys = self._directory.standbys[id].nodes
-        coming = any(n in one.running or n not in self._heard for n in self._directory.placement[id])
-        if now - since < (self._recovery_us if coming else self._patience_us):
+        if now - since < self._patience(id, one):
             return []
         installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
         asked = max((one.asked_at.get(installs[n], since) for n in standbys if n in one.running), default=None)
         if asked is not None and now - asked < self._recovery_us:
             return []  # one recovers already: a second one would be no faster
-        able = [n for n in standbys if n in self._alive and n not in one.running]
-        able.sort(key=lambda n: now - one.refused_at.get(n, now - self._recovery_us) < self._recovery_us)
-        if able:
-            return [installs[able[0]]]
+        able = self._able(id, one, now)
+        chosen = self._held.get(id, able[0] if able else None)
+        if chosen in able:
+            return [installs[chosen]]
         # A node that is away may hold a state, and come back with it.
         away = any(
             n not in self._alive and self._directory.disk_us(ReplicaId(*id, n)) for n in self._directory.hosts(id)
@@ -254,6 +288,23 @@ class Coordination:
         patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
         lacking = [now - one.lacking_since.get(n, now) >= patience_us for n in one.running]
         return self._replays(id) if lacking and all(lacking) else []
+
+    def _patience(self, id: PartitionId, one: _Partition) -> int:
+        """How long a partition may be unserved before a standby runs it."""
+        coming = any(n in one.running or n not in self._heard for n in self._directory.placement[id])
+        return self._recovery_us if coming else self._patience_us
+
+    def _able(self, id: PartitionId, one: _Partition, now: int) -> list[NodeId]:
+        """Standbys that can be told to run it, the first one first."""
+        able = [n for n in self._directory.standbys[id].nodes if n in self._alive and n not in one.running]
+        return sorted(able, key=lambda n: self._refused_lately(one, n, now))
+
+    def _willing(self, id: PartitionId, one: _Partition, now: int) -> list[NodeId]:
+        able = self._able(id, one, now)
+        return [n for n in able if not self._refused_lately(one, n, now)] or able
+
+    def _refused_lately(self, one: _Partition, node: NodeId, now: int) -> bool:
+        return now - one.refused_at.get(node, now - self._recovery_us) < self._recovery_us
 
     def _replays(self, id: PartitionId) -> list[Decision]:
         """The last resort: one replica of everything before it begins anew, unless one still has its beginning."""

@@ -18,9 +18,10 @@ from replicas.placement.coordination import Coordination, Decision
 from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.mover import Mover
+from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.setting import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
-from replicas.planning.load import LoadHistory, LoadSample
+from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
@@ -91,6 +92,7 @@ class Coordinator(Bystander):
             patience_us=timing.heartbeat_us,
             recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
         )
+        self.recovery = RecoveryOrder(plan, directory, store.loads(plan.fingerprint))
         settings = directory.coordinator
         self.activation = Activation(
             plan,
@@ -142,6 +144,8 @@ class Coordinator(Bystander):
             nursery.start_soon(self._plan_actives)
             nursery.start_soon(self._keep_notes)
             nursery.start_soon(self.mover.run)
+            nursery.start_soon(self._plan_recovery)
+            nursery.start_soon(self._keep_loads)
             await self._decide()
             await self._remember_later()
             nursery.cancel_scope.cancel()
@@ -164,6 +168,7 @@ class Coordinator(Bystander):
         """Another directory counts from here on."""
         now = self._env.clock.monotonic_us()
         self.coordination.redirect(directory, now)
+        self.recovery.redirect(directory)
         self.mover.redirect(directory)
         self.activation.redirect(directory)
         self._loads.redirect(directory)
@@ -182,7 +187,10 @@ class Coordinator(Bystander):
             self.coordination.bring(self.mover.moves.wanted(), self.mover.moves.restoring())
             version = self.directories.version
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
-            for decision in self.coordination.decide(self._env.clock.monotonic_us(), behind):
+            now = self._env.clock.monotonic_us()
+            unserved = self.coordination.unserved(now)
+            self.coordination.hold(self.recovery.look(unserved, now, self._plan.timing.heartbeat_us))
+            for decision in self.coordination.decide(now, behind):
                 self._order(decision)
 
     async def set(self, message: SetOrder) -> SetAnswer:
@@ -216,6 +224,25 @@ class Coordinator(Bystander):
                 await self._store.write()
             except OSError as error:  # the notes are for people; decisions rest on heartbeats
                 self._env.trace.event("orders_not_noted", why=str(error))
+
+    async def _plan_recovery(self) -> None:
+        """Plans which lost partitions come back first, while there is too little room."""
+        while True:
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+            if (task := self.recovery.task()) is not None:
+                planned = await self._env.compute.run(task.run)
+                self.recovery.adopt(planned)
+                self._env.trace.event("recovery_planned", **self.recovery.summary())
+
+    async def _keep_loads(self) -> None:
+        """For the next coordinator, in a task of its own: who must be restored does not wait for our disk."""
+        while True:
+            await self._env.clock.sleep(SAMPLE_US / 1e6)
+            if (loads := self.recovery.to_keep()) is not None:
+                try:
+                    await self._store.keep_loads(self._plan.fingerprint, loads)
+                except OSError as error:
+                    self._env.trace.event("loads_not_kept", why=str(error))
 
     async def _plan_actives(self) -> None:
         """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
@@ -260,6 +287,8 @@ class Coordinator(Bystander):
         while len(self._open) > UNANSWERED:
             del self._open[next(iter(self._open))]
         replica = decision.replica
+        if decision.verb == "install":
+            self.recovery.ordered(replica)
         self._env.trace.event("ordered", verb=decision.verb, replica=str(replica), number=self._number)
         self._upstream.tell(
             replica.node, Order(self._epoch, self._number, decision.verb, replica.unit, replica.partition)
@@ -270,13 +299,16 @@ class Coordinator(Bystander):
         self.mover.heard(peer, answer)
         if peer in self.directories.current.nodes:
             now = self._env.clock.monotonic_us()
+            self.recovery.heard(NodeId(peer), answer.outputs)
             self.coordination.heard(NodeId(peer), answer.outputs, now)
             for partition, sample in self._loads.heard(NodeId(peer), answer.outputs, answer.loads, now):
                 self.mover.balance.sampled(partition, sample, now)
+                self.recovery.measured({partition: sample.cpu})
 
     def _gone(self, peer: str) -> None:
         self.mover.lost(peer)
         if peer in self.directories.current.nodes:
+            self.recovery.lost(NodeId(peer))
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
             self._loads.lost(NodeId(peer))
 
@@ -291,6 +323,7 @@ class Coordinator(Bystander):
         if message.error:
             self._env.trace.event("order_refused", replica=str(decision.replica), why=message.error)
             self.coordination.refused(decision.replica, self._env.clock.monotonic_us())
+            self.recovery.refused(decision.replica)
         self._store.ordered(
             message.number,
             self._epoch,
@@ -319,6 +352,7 @@ class Coordinator(Bystander):
             activation=self.activation.status(),
             loads=tuple(self._loads.status(self._env.clock.monotonic_us())),
             moves=tuple(move.status() for move in self.mover.moves.newest(OVER_SHOWN)),
+            recovery=self.recovery.status(),
         )
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator keeps on disk: its epoch, directories, moves, and which standbys it wants to run.  A SQLite file.
+"""What a coordinator keeps on disk: its epoch, directories, moves, loads, which standbys are to run.  A SQLite file.
 
 The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): so it goes
 through the same storage as everything else, and a crash leaves the old one or the new one.
@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS issued (
     plan TEXT, epoch INTEGER, number INTEGER, at_us INTEGER, why TEXT, PRIMARY KEY (plan, epoch, number)
 );
 CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));
+CREATE TABLE IF NOT EXISTS loads (plan TEXT, unit TEXT, partition INTEGER, cpu REAL);
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
@@ -78,7 +79,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "wanted", "directories", "issued", "moves", "orders"):
+        for table in ("epoch", "wanted", "directories", "issued", "moves", "loads", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -163,6 +164,18 @@ class CoordinatorStore:
         rows = [(plan, move.number, _MOVE.dump_json(move).decode()) for move in moves]
         self._database.execute("DELETE FROM moves WHERE plan = ?", (plan,))
         self._database.executemany("INSERT INTO moves VALUES (?, ?, ?)", rows)
+        await self.write()
+
+    def loads(self, plan: str) -> dict[PartitionId, float]:
+        """Shares of a core that partitions need, of the plan with this fingerprint."""
+        rows = self._database.execute("SELECT unit, partition, cpu FROM loads WHERE plan = ?", (plan,)).fetchall()
+        return {PartitionId(UnitId(unit), partition): cpu for unit, partition, cpu in rows}
+
+    async def keep_loads(self, plan: str, loads: Mapping[PartitionId, float]) -> None:
+        """Replaces them.  Raises OSError."""
+        self._database.execute("DELETE FROM loads WHERE plan = ?", (plan,))
+        rows = [(plan, id.unit, id.partition, cpu) for id, cpu in loads.items()]
+        self._database.executemany("INSERT INTO loads VALUES (?, ?, ?, ?)", rows)
         await self.write()
 
     def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:

@@ -48,7 +48,7 @@ edited(
     Edit(
         _Placing,
         "_place",
-        "if room >= cost",
+        "if self._room[n] >= cost",
         "if sum(self._room.values()) / len(self._room) >= cost",
     ),
 )
@@ -70,7 +70,7 @@ edited(
 edited(
     "running-ones-ordered-again",
     "what is being installed counts as missing (O6)",
-    Edit(RecoverySchedule, "_problem", "self.running | self._mask(self.ordered)", "self.running"),
+    Edit(RecoverySchedule, "problem", "self.running | self._mask(self.ordered)", "self.running"),
 )
 edited(
     "orders-of-a-dead-node-stay",

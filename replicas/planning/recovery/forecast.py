@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replicas.planning.recovery.placing import PlannedInstall
+import numpy as np
+
+from replicas.planning.recovery.placing import PlannedInstall, RecoveryPlan, RecoveryProblem
 from replicas.planning.recovery.schedule import RecoverySchedule
 
 
@@ -81,6 +83,34 @@ def forecast(schedule: RecoverySchedule, arrivals: Iterable[NodeArrival]) -> Rec
             if points[-1][0] == now:
                 points.pop()
             points.append((now, value))
+
+
+def outlook(
+    problem: RecoveryProblem, plan: RecoveryPlan, under_way: Mapping[int, str]
+) -> tuple[tuple[float, float], ...]:
+    """(seconds, value from then on), ascending, if nothing comes or goes; a node works on one partition after another.
+
+    Args:
+      under_way: partitions that are being installed, and where.
+    """
+    free: dict[str, float] = {}
+    ends: list[tuple[float, int]] = []
+    for partition, node in [*under_way.items(), *((i.partition, i.node) for i in plan.installs)]:
+        free[node] = free.get(node, 0.0) + float(problem.work[partition])
+        ends.append((free[node], partition))
+    ends.sort()
+    rows = np.repeat(problem.alive[None, :], len(ends) + 1, axis=0)
+    rows[0, list(under_way)] = False
+    for at, (_, partition) in enumerate(ends, 1):
+        rows[at] = rows[at - 1]
+        rows[at, partition] = True
+    points: list[tuple[float, float]] = []
+    for seconds, value in zip([0.0, *(end for end, _ in ends)], problem.goal.values(rows).tolist(), strict=True):
+        if points and (points[-1][0] == seconds or points[-1][1] == value):
+            points[-1] = points[-1][0], value
+        else:
+            points.append((seconds, value))
+    return tuple(points)
 
 
 def _area(points: Sequence[tuple[float, float]], until: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class RecoveryProblem:
       work: [partitions]; seconds until it has caught up.
       room: by node, shares of a core.
       holders: by partition, the nodes that answer and have its newest checkpoint.
+      where: by partition, the nodes that may run it; all may run what is not in it.
     """
 
     goal: RecoveryGoal
@@ -44,6 +45,7 @@ class RecoveryProblem:
     work: Floats
     room: Mapping[str, float]
     holders: Mapping[int, Collection[str]]
+    where: Mapping[int, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class _Placing:
     def choose_and_place(self, able: Bools) -> bool:
         """Places what is chosen among ``able``; takes out of it what has no place.  False: all is done."""
         goal, cost = self._problem.goal, self._problem.cost
-        able &= ~self._alive & (cost <= max(self._room.values(), default=-1.0) + LITTLE)
-        room = sum(max(0.0, r) for r in self._room.values())
+        able &= ~self._alive & (cost <= self._most_room() + LITTLE)
+        room = sum(max(0.0, r) for n, r in self._room.items() if self._is_of_use(n, able))
         if not able.any():
             return False
         chosen = able if cost[able].sum() <= room + LITTLE else goal.choose(self._alive, able, cost, room)
@@ -100,12 +102,15 @@ class _Placing:
 
     def waits(self) -> dict[int, str]:
         """Why, of those that have no place."""
-        most = max(self._room, key=lambda n: (self._room[n], n), default=None)
+        most_of_all = max(self._room, key=lambda n: (self._room[n], n), default=None)
         found = {}
         for partition in np.flatnonzero(~self._alive).tolist():
             needs = f"needs {self._problem.cost[partition]:.2f} of a core"
+            most = most_of_all
+            if partition in self._problem.where:
+                most = max(self._able_nodes(partition), key=lambda n: (self._room[n], n), default=None)
             if most is None:
-                found[partition] = f"{needs}; there is no node"
+                found[partition] = f"{needs}; there is no node" + (" that may run it" if self._room else "")
             elif self._problem.cost[partition] > self._room[most] + LITTLE:
                 found[partition] = f"{needs}; the most room is {max(0.0, self._room[most]):.2f}, on {most}"
             else:
@@ -129,7 +134,7 @@ class _Placing:
         """On the node with most room among those with the newest checkpoint, else on that with most room (O5)."""
         cost = float(self._problem.cost[partition])
         holders = self._problem.holders.get(partition, ())
-        fits = [n for n, room in self._room.items() if room >= cost - LITTLE]
+        fits = [n for n in self._able_nodes(partition) if self._room[n] >= cost - LITTLE]
         near = [n for n in fits if n in holders] or fits
         node = min(near, key=lambda n: (-round(self._room[n], 9), n), default=None)
         if node is None:
@@ -139,6 +144,24 @@ class _Placing:
         self._room[node] -= cost
         self._alive[partition] = True
         return True
+
+    def _able_nodes(self, partition: int) -> list[str]:
+        where = self._problem.where.get(partition)
+        return [n for n in self._room if where is None or n in where]
+
+    def _most_room(self) -> Floats:
+        """[partitions]; on one of the nodes that may run each."""
+        found = np.full(len(self._alive), max(self._room.values(), default=-1.0))
+        for partition in self._problem.where:
+            found[partition] = max((self._room[n] for n in self._able_nodes(partition)), default=-1.0)
+        return found
+
+    def _is_of_use(self, node: str, able: Bools) -> bool:
+        """May a node run any of these partitions?"""
+        where = self._problem.where
+        anywhere = able.copy()
+        anywhere[list(where)] = False
+        return bool(anywhere.any()) or any(able[p] and node in nodes for p, nodes in where.items())
 
     def _upstream_first(self, extension: Bools) -> list[int]:
         depth = self._problem.goal.depth

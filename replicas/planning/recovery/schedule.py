@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from replicas.planning.topology import Bools, Floats
 #: A load that has moved by this part of what was planned with makes a new plan.
 MOVED: Final = 0.2
 #: Loads below are noise, shares of a core.
-_NOISE: Final = 0.01
+NOISE: Final = 0.01
 
 
 class RecoverySchedule:
@@ -54,6 +54,7 @@ class RecoverySchedule:
         self._running: dict[str, set[int]] = {}
         self._shadows: dict[str, set[int]] = {}
         self._checkpoints: dict[int, dict[str, int]] = {}
+        self._where: dict[int, frozenset[str]] = {}
         #: What has been ordered and is not back, with its node.
         self.ordered: dict[int, str] = {}
         self._plan = RecoveryPlan((), {})
@@ -101,7 +102,7 @@ class RecoverySchedule:
         """Loads of some partitions; of the others the last ones stay, also of those that are silent."""
         for partition, load in loads.items():
             self._load[partition] = load
-        known = np.maximum(self._planned_with, _NOISE)
+        known = np.maximum(self._planned_with, NOISE)
         self._stale |= bool((np.abs(self._load - self._planned_with) > MOVED * known).any())
 
     def holds(self, partition: int, node: str, position: int) -> None:
@@ -110,14 +111,44 @@ class RecoverySchedule:
         self._stale |= held.get(node) != position
         held[node] = position
 
+    def may_run(self, where: Mapping[int, Collection[str]]) -> None:
+        """By partition that does not run, the nodes that may run it.  All may run what was never in it."""
+        for partition, nodes in where.items():
+            self._stale |= self._where.get(partition) != frozenset(nodes)
+            self._where[partition] = frozenset(nodes)
+
     # --- what follows from it ---
 
     def step(self) -> list[PlannedInstall]:
-        """Installs to order now, each once."""
+        """Plans anew if need be; returns installs to order now, each once."""
         if self._stale:
-            self._plan = plan_recovery(self._problem())
-            self._planned_with = self._load.copy()
-            self._stale = False
+            self.adopt(plan_recovery(self.problem()))
+        return self.dispatch()
+
+    @property
+    def stale(self) -> bool:
+        """Has something changed that the plan depends on?"""
+        return self._stale
+
+    def problem(self) -> RecoveryProblem:
+        """What is to be planned now; nothing is ordered until there is a plan for it."""
+        self._stale = False
+        self._planned_with = self._load.copy()
+        self._plan = RecoveryPlan((), self._plan.waits)
+        alive = self.running | self._mask(self.ordered)
+        missing = np.flatnonzero(~alive).tolist()
+        holders = {p: self._newest(p) for p in missing}
+        where = {p: self._where[p] for p in missing if p in self._where}
+        return RecoveryProblem(self.goal, alive, self._load.copy(), self._work, self.room(), holders, where)
+
+    def adopt(self, plan: RecoveryPlan) -> None:
+        """The plan for the last problem."""
+        self._plan = plan
+
+    def dispatch(self) -> list[PlannedInstall]:
+        """Installs to order now by the plan, each once; none if it is out of date."""
+        if self._stale:
+            return []
         found, later = [], []
         busy = list(self.ordered.values())
         for install in self._plan.installs:
@@ -129,6 +160,17 @@ class RecoverySchedule:
                 later.append(install)
         self._plan = RecoveryPlan(tuple(later), self._plan.waits)
         return found
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """That are there."""
+        return self._capacity.keys()
+
+    def runs_on(self, node: str) -> tuple[frozenset[int], frozenset[int]] | None:
+        """What a node runs, and what of that without results of its own; None: it is not there."""
+        if node not in self._capacity:
+            return None
+        return frozenset(self._running[node]), frozenset(self._shadows[node])
 
     @property
     def planned(self) -> tuple[PlannedInstall, ...]:
@@ -173,12 +215,6 @@ class RecoverySchedule:
         for known in (self._capacity, self._running, self._shadows):
             known.pop(node, None)
         self.ordered = {partition: where for partition, where in self.ordered.items() if where != node}
-
-    def _problem(self) -> RecoveryProblem:
-        alive = self.running | self._mask(self.ordered)
-        missing = np.flatnonzero(~alive).tolist()
-        holders = {p: self._newest(p) for p in missing}
-        return RecoveryProblem(self.goal, alive, self._load, self._work, self.room(), holders)
 
     def _newest(self, partition: int) -> frozenset[str]:
         """Nodes that answer and have the newest checkpoint of those that can be had."""

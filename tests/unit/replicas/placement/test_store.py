@@ -56,6 +56,18 @@ async def test_wanted_standbys_and_the_last_number_are_restored(store: Opening) 
     assert store(disk).wanted() == {}
 
 
+async def test_the_last_loads_of_a_plan_are_restored(store: Opening) -> None:
+    one, other = PartitionId(UnitId("f"), 0), PartitionId(UnitId("f"), 1)
+    disk = SimDisk()
+    kept = store(disk)
+    assert kept.loads("plan") == {}
+    await kept.keep_loads("plan", {one: 0.5, other: 0.25})
+    await kept.keep_loads("other", {one: 0.75})
+    await kept.keep_loads("plan", {one: 0.5})
+    again = store(disk.restarted())
+    assert (again.loads("plan"), again.loads("other")) == ({one: 0.5}, {one: 0.75})
+
+
 async def test_the_newest_orders_are_kept(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)

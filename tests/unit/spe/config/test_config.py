@@ -896,7 +896,7 @@ def test_processes_reachable_from_other_hosts_are_named(deployment: str, paths: 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> None:
     directory = load(path).directory
-    assert all(len(set(directory.hosts(partition))) == 2 for partition in directory.placement)
+    assert all(len(set(directory.hosts(partition))) >= 2 for partition in directory.placement)
 
 
 # -- Python

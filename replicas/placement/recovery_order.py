@@ -1,0 +1,327 @@
+"""Which lost partitions come back first, and where, while nodes have too little room (rules O1-O6).  Pure.
+
+As long as the first standby of each has room, or nothing is known of what a partition needs, all of them are restored
+at once (H5) and nothing here has a say.  Else the plan has: each of them runs on the node that it names, when it is its
+turn, or waits.  Heartbeats come in; what is to be planned goes out, since that takes a while, and what follows from the
+plan.  :class:`replicas.placement.coordination.Coordination` gives the orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from replicas.placement.coordination import LostPartition
+from replicas.planning.configured import partitions_of, topology_of
+from replicas.planning.recovery.choosing import LITTLE
+from replicas.planning.recovery.cluster import UNKNOWN_WORK
+from replicas.planning.recovery.forecast import outlook
+from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
+from replicas.planning.recovery.placing import RecoveryPlan, RecoveryProblem, plan_recovery
+from replicas.planning.recovery.schedule import MOVED, NOISE, RecoverySchedule
+from replicas.planning.topology import Topology
+from spe.plan.directory import Directory, ExpectedLoad
+from spe.plan.plan import Plan
+from spe.status import PlannedInstallStatus, RecoveryStatus, ValueStatus
+from spe.stream.ids import Channel, PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, StreamId
+from spe.stream.times import SECOND
+from spe.wire.messages import OutputStatus
+
+#: By partition that must not simply run on its first standby: where it is to run; None: it waits.
+Held = Mapping[PartitionId, NodeId | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRecovery:
+    """A plan, and what it is worth over time: (seconds, value from then on), if nothing comes or goes."""
+
+    plan: RecoveryPlan
+    values: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningTask:
+    """What is to be planned; :meth:`run` may take a second or two, in a thread."""
+
+    problem: RecoveryProblem
+    under_way: Mapping[int, str]
+
+    def run(self) -> PlannedRecovery:
+        plan = plan_recovery(self.problem)
+        return PlannedRecovery(plan, outlook(self.problem, plan, self.under_way))
+
+
+class RecoveryOrder:
+    """See the module.
+
+    Args:
+      plan: the cluster.
+      known: what the coordinator before this one knew that partitions need, shares of a core.
+    """
+
+    def __init__(
+        self, plan: Plan, directory: Directory, known: Mapping[PartitionId, float] = MappingProxyType({})
+    ) -> None:
+        self._plan = plan
+        self._directory = directory
+        expected = {id: directory.recovery.loads.get(id.unit, ExpectedLoad()) for id in directory.roles}
+        self._expected = {id: one.cores[id.partition % len(one.cores)] for id, one in expected.items() if one.cores}
+        #: Shares of a core, of partitions of which that is known: what is expected, or measured if that is more.
+        self._load = dict(self._expected)
+        #: Seconds that an install takes.
+        self._work = {
+            id: one.install_us[id.partition % len(one.install_us)] / SECOND
+            for id, one in expected.items()
+            if one.install_us
+        }
+        #: By node that answers, what it runs; True: it serves it.
+        self._runs: dict[NodeId, dict[PartitionId, bool]] = {}
+        #: What has been ordered, and its node does not tell of yet.
+        self._pending: dict[PartitionId, NodeId] = {}
+        self._schedule: RecoverySchedule | None = None
+        self._held: dict[PartitionId, NodeId | None] = {}
+        self._planned: PlannedRecovery | None = None
+        self._planning: RecoverySchedule | None = None
+        self._settled = True
+        self._measured: dict[PartitionId, float] = {}
+        self._kept: Mapping[PartitionId, float] = {id: load for id, load in known.items() if id in directory.roles}
+        self.measured(self._kept)
+
+    # --- news ---
+
+    def redirect(self, directory: Directory) -> None:
+        """Another directory counts."""
+        self._directory = directory
+        for node in set(self._runs).difference(directory.nodes):
+            self.lost(node)
+
+    def heard(self, node: NodeId, outputs: Iterable[OutputStatus]) -> None:
+        """A heartbeat answer, which names everything that the node runs."""
+        self._runs[node] = {
+            self._plan.maker_of(Channel(StreamId(o.stream), o.partition)): o.state is not NodeState.RECOVERING
+            for o in outputs
+        }
+
+    def lost(self, node: NodeId) -> None:
+        """A node does not answer any more."""
+        self._runs.pop(node, None)
+
+    def measured(self, loads: Mapping[PartitionId, float]) -> None:
+        """What some partitions need, shares of a core; of the others the last ones stay.
+
+        What the configuration expects is kept free for them, also if they need less now.
+        """
+        self._measured |= loads
+        loads = {id: max(load, self._expected.get(id, 0.0)) for id, load in loads.items()}
+        if loads.keys() - self._load.keys():
+            self._schedule = None  # it counts what nothing was known of as if it ran
+        self._load |= loads
+        if self._schedule is not None:
+            self._schedule.measured({self._task[id]: load for id, load in loads.items()})
+
+    def to_keep(self) -> Mapping[PartitionId, float] | None:
+        """Loads that the next coordinator should know; None: they are little else than those that were asked for last.
+
+        It hears nothing of what is lost when it begins.
+        """
+        after, before = self._measured, self._kept
+        least = {id: MOVED * max(before.get(id, 0.0), NOISE) for id in after}
+        if all(abs(load - before.get(id, 0.0)) <= least[id] for id, load in after.items()):
+            return None
+        self._kept = dict(after)
+        return self._kept
+
+    def ordered(self, replica: ReplicaId) -> None:
+        """A node has been told to run a partition."""
+        self._pending[replica.of] = replica.node
+
+    def refused(self, replica: ReplicaId) -> None:
+        """It does not."""
+        if self._pending.get(replica.of) == replica.node:
+            del self._pending[replica.of]
+
+    # --- what follows from it ---
+
+    def look(self, unserved: Mapping[PartitionId, LostPartition], now: int, soon_us: int) -> Held:
+        """What of these partitions is to run where, and what waits; call it at every heartbeat.
+
+        Args:
+          unserved: partitions that nobody serves.
+          soon_us: what is due within this time is waited for before a plan is made, for it failed together.
+        """
+        self._pending = {
+            id: node
+            for id, node in self._pending.items()
+            if id in unserved and node in self._runs and id not in self._runs[node]
+        }
+        known = {id: one for id, one in unserved.items() if id in self._load}
+        near = {id: one for id, one in known.items() if one.able and one.due_us <= now + soon_us}
+        due = {id: one for id, one in near.items() if not one.recovering and one.due_us <= now}
+        soon = any(not one.recovering and one.due_us > now for one in near.values())
+        if self._schedule is None and not self._fits(near):
+            self._schedule = self._begin()
+        elif not any(one.recovering for one in known.values()) and not due and not soon:
+            self._schedule, self._planned = None, None
+        self._held = {}
+        if self._schedule is None:
+            return self._held
+        self._settled = not soon
+        self._tell(self._schedule, unserved, due)
+        for install in self._schedule.dispatch() if self._settled else ():
+            self._pending[self._id(install.partition)] = NodeId(install.node)
+        for id, one in known.items():
+            if one.recovering:
+                self._held[id] = one.recovering[0]
+            elif one.able:
+                where = self._schedule.ordered.get(self._task[id])
+                self._held[id] = None if where is None else NodeId(where)
+        return self._held
+
+    def task(self) -> PlanningTask | None:
+        """What is to be planned; None: there is nothing, or it is not time."""
+        if self._schedule is None or not self._schedule.stale or not self._settled:
+            return None
+        self._planning = self._schedule
+        problem = self._schedule.problem()
+        return PlanningTask(problem, dict(self._schedule.ordered))
+
+    def adopt(self, planned: PlannedRecovery) -> None:
+        """The plan for the last task."""
+        if self._schedule is not None and self._schedule is self._planning:
+            self._planned = planned
+            self._schedule.adopt(planned.plan)
+
+    # --- how ---
+
+    @cached_property
+    def _topology(self) -> Topology:
+        return topology_of(self._plan, self._directory, {}, self._directory.recovery.priorities)
+
+    @cached_property
+    def _ids(self) -> list[PartitionId | None]:
+        return partitions_of(self._plan, self._topology)
+
+    @cached_property
+    def _task(self) -> dict[PartitionId, int]:
+        return {id: task for task, id in enumerate(self._ids) if id is not None}
+
+    def _fits(self, lost: Mapping[PartitionId, LostPartition]) -> bool:
+        """Has the first standby of each room, with all that it runs and was told to run?
+
+        Also the second one of what recovers somewhere: it would be told to help after a while (H5).
+        """
+        more: dict[NodeId, float] = {}
+        for id, one in lost.items():
+            if self._load[id] > LITTLE and id not in self._pending:
+                more[one.able[0]] = more.get(one.able[0], 0.0) + self._load[id]
+        return all(load <= self._room(node) + LITTLE for node, load in more.items())
+
+    def _room(self, node: NodeId) -> float:
+        here = {*self._runs.get(node, ()), *(id for id, where in self._pending.items() if where == node)}
+        return self._capacity(node) * self._directory.coordinator.cap - sum(self._load.get(id, 0.0) for id in here)
+
+    def _capacity(self, node: NodeId) -> float:
+        return self._directory.nodes[node].capacity
+
+    def _begin(self) -> RecoverySchedule:
+        loads = np.zeros(self._topology.tasks)
+        for id, load in self._load.items():
+            loads[self._task[id]] = load
+        # What nothing is known of comes back by itself: it counts as if it ran.
+        always = [task for task, id in enumerate(self._ids) if id is None or id not in self._load]
+        work = [UNKNOWN_WORK if id is None else self._work.get(id, UNKNOWN_WORK) for id in self._ids]
+        schedule = RecoverySchedule(self._goal(), loads, work, cap=self._directory.coordinator.cap, always=always)
+        for id, task in self._task.items():
+            for node in self._directory.hosts(id):
+                if self._directory.disk_us(ReplicaId(*id, node)) is not None:
+                    schedule.holds(task, node, 0)
+        return schedule
+
+    def _goal(self) -> RecoveryGoal:
+        if self._directory.recovery.value == "complete":
+            return CompleteQueries.of(self._topology)
+        return OutputFidelity.of(self._topology)
+
+    def _tell(
+        self,
+        schedule: RecoverySchedule,
+        unserved: Mapping[PartitionId, LostPartition],
+        due: Mapping[PartitionId, LostPartition],
+    ) -> None:
+        """Gives the schedule the news: who came and went, what is back, and what may run where."""
+        for node in set(schedule.nodes).difference(self._runs):
+            schedule.went(node)
+        served = {id for runs in self._runs.values() for id, serves in runs.items() if serves}
+        #: Of what nobody serves, the one node that counts as restoring it.
+        restores = {id: node for node, runs in self._runs.items() for id in runs if id not in unserved}
+        restores |= self._pending
+        restores |= {id: one.recovering[0] for id, one in unserved.items() if one.recovering}
+        for node, runs in self._runs.items():
+            here = {*runs, *(id for id, where in self._pending.items() if where == node)}
+            comes = {id for id in here - served if restores.get(id) == node}
+            self._come(schedule, node, runs.keys() & served, comes, here - served - comes)
+        missing = [id for id in self._task if id not in served and id in self._load]
+        schedule.may_run(
+            {
+                self._task[id]: frozenset(due[id].able if id in due else ())
+                for id in missing
+                if self._task[id] not in schedule.ordered
+            }
+        )
+
+    def _come(
+        self,
+        schedule: RecoverySchedule,
+        node: NodeId,
+        serves: Set[PartitionId],
+        comes: Set[PartitionId],
+        others: Set[PartitionId],
+    ) -> None:
+        """What a node runs that somebody serves, what it restores, and what it runs in vain, as a schedule has it."""
+        runs, ordered, shadows = ({self._task[id] for id in ids} for ids in (serves, comes, others))
+        before, ordered_before = schedule.runs_on(node), {p for p, where in schedule.ordered.items() if where == node}
+        if before is not None and before[1] == shadows and ordered_before >= ordered:
+            back = ordered_before - ordered
+            if before[0] | back == runs:
+                for partition in sorted(back):
+                    schedule.back(partition, node)
+                return
+        schedule.came(node, self._capacity(node), runs, shadows, ordered)
+
+    def _id(self, task: int) -> PartitionId:
+        id = self._ids[task]
+        assert id is not None, "a source is never lost"
+        return id
+
+    # --- for people ---
+
+    def summary(self) -> dict[str, str]:
+        """The plan in words without spaces."""
+        if self._schedule is None:
+            return {}
+        name = self._topology.name_of
+        return {
+            "installs": ",".join(f"{name(i.partition)}@{i.node}" for i in self._schedule.planned),
+            "waits": ",".join(name(task) for task in self._schedule.waits),
+        }
+
+    def status(self) -> RecoveryStatus | None:
+        """None: there is room for all."""
+        schedule, planned = self._schedule, self._planned
+        if schedule is None:
+            return None
+        name = self._topology.name_of
+        return RecoveryStatus(
+            goal=self._directory.recovery.value,
+            value=schedule.value,
+            under_way={name(task): node for task, node in schedule.ordered.items()},
+            planned=tuple(PlannedInstallStatus(partition=name(i.partition), node=i.node) for i in schedule.planned),
+            waits={name(task): why for task, why in schedule.waits.items()},
+            values=tuple(ValueStatus(after_s=s, value=v) for s, v in (planned.values if planned is not None else ())),
+            room=dict(schedule.room()),
+        )

@@ -1,0 +1,127 @@
+"""More fails together than there is room for: what is worth most comes back first, the rest as nodes arrive (O1-O7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import yaml
+
+from replicas.simulation.scenario import Scenario
+from spe.plan.deploy import Deployed
+from spe.plan.directory import COORDINATOR
+from spe.status import RecoveryStatus
+from spe.stream.history import Note
+from spe.stream.names import NodeState
+from tests.simulation.test_standbys import runs
+from tests.support.faulty_cluster import FaultyCluster
+from tests.support.situations import Met, play, until
+
+EXAMPLE = Path(__file__).parents[2] / "configs" / "recovery.yaml"
+LOST = ("n1", "n2", "n3")
+
+
+def example(**sections: Any) -> Deployed:
+    """configs/recovery.yaml, shorter and with fewer rows."""
+    data = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    for source in data["sources"].values():
+        source["from"]["generator"] |= {"rate": 20, "duration": "24s", "keys": 5}
+    data["defaults"]["x"] = "1s"
+    return Scenario(0, data | sections).deployed()
+
+
+def recovery(cluster: FaultyCluster) -> RecoveryStatus | None:
+    assert cluster.coordinator is not None
+    return cluster.coordinator.status().recovery
+
+
+def waiting(cluster: FaultyCluster) -> set[str]:
+    status = recovery(cluster)
+    return set() if status is None else set(status.waits)
+
+
+def served(cluster: FaultyCluster) -> set[str]:
+    found = cluster.replicas().items()
+    return {name.partition("@")[0] for name, one in found if one.state is not NodeState.RECOVERING}
+
+
+async def lose_them(cluster: FaultyCluster) -> None:
+    await trio.sleep(6)
+    for node in LOST:
+        cluster.kill(node)
+
+
+def test_alarms_come_back_first_and_one_of_the_others_waits_for_the_first_arrival() -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await until(lambda: "alarms/0" in served(cluster))
+        await until(lambda: len(served(cluster)) == 4)
+        (waits,) = waiting(cluster)
+        assert waits.startswith("revenue/")
+        await trio.sleep(2)
+        assert len(served(cluster)) == 4
+        for node in LOST:
+            cluster.restart(node)
+            await trio.sleep(2)
+        await until(lambda: recovery(cluster) is None)
+
+    met = play(*example(), script)
+    first = [order for order in installs(met)][:2]
+    assert any(order.startswith("alarms/0@") for order in first), first
+
+
+def installs(met: Met) -> list[str]:
+    """What nodes were told to run, in order."""
+    fields = [e.text.split(" ") for e in met.history if isinstance(e, Note) and e.name == "order"]
+    return [replica.partition("=")[2] for verb, replica, *_ in fields if verb == "verb=install"]
+
+
+@pytest.mark.parametrize("at_s", [0.05, 0.3, 1.0, 3.0])
+def test_the_coordinator_dies_meanwhile_and_the_next_one_goes_on(at_s: float) -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await trio.sleep(at_s)
+        cluster.kill(COORDINATOR)
+        await trio.sleep(1.5)
+        cluster.restart("n2")
+        await trio.sleep(0.5)
+        cluster.restart(COORDINATOR)
+        await trio.sleep(3)
+        cluster.restart("n1")
+        await trio.sleep(3)
+        cluster.restart("n3")
+        await until(lambda: recovery(cluster) is None)
+
+    met = play(*example(), script)
+    assert len({replica.partition("@")[0] for replica in installs(met)}) == len(installs(met)), installs(met)
+
+
+def test_who_helps_dies_as_well_and_what_it_had_runs_on_the_next_that_comes() -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await until(lambda: len(served(cluster)) == 4)
+        cluster.kill("n5")
+        await trio.sleep(1)
+        cluster.restart("n3")
+        await until(lambda: runs(cluster, "alarms/0@n3"))
+        cluster.restart("n5")
+        await until(lambda: len(served(cluster)) == 5)
+        cluster.restart("n1")
+        await trio.sleep(2)
+        cluster.restart("n2")
+        await until(lambda: recovery(cluster) is None)
+
+    play(*example(), script)
+
+
+def test_with_room_for_all_nothing_waits() -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await until(lambda: len(served(cluster)) == 5, within_s=3)
+        assert recovery(cluster) is None
+        for node in LOST:
+            cluster.restart(node)
+
+    play(*example(coordinator={"cap": 1.0}), script)

@@ -1,0 +1,116 @@
+"""A cluster of a few nodes whose coordinator's pure parts restore what is lost, a heartbeat at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from replicas.placement.coordination import Coordination
+from replicas.placement.recovery_order import RecoveryOrder
+from spe.config import load_data
+from spe.plan.deploy import Deployed
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState, UnitId
+from spe.wire.messages import OutputStatus
+
+#: A heartbeat, and how long a coordinator waits for who has not been heard, microseconds.
+BEAT = 100_000
+PATIENCE = 10 * BEAT
+
+
+def three_queries(loads: dict[str, Any], *, backs: list[str] | None = None, **sections: Any) -> Deployed:
+    """Units fa, fb and fc, each alone on its node n1, n2, n3, make an output each; n4 and n5 stand by for all."""
+    backs = ["n4", "n5"] if backs is None else backs
+    named = dict(zip("abc", ("n1", "n2", "n3"), strict=True))
+    recovery = {"loads": loads, **sections.pop("recovery", {})}
+    return load_data(
+        {
+            "defaults": {"x": "1s"},
+            "nodes": ["n1", "n2", "n3", "n4", "n5"],
+            "sources": {"s": {"from": {"generator": {"name": "sequence", "rate": 100}}}},
+            "query": {name: {"filter": {"from": "s", "where": "n >= 0"}} for name in named},
+            "outputs": list(named),
+            "fragments": {
+                f"f{name}": {"operators": [name], "replicas": [node], "standby": backs} for name, node in named.items()
+            },
+            "recovery": recovery,
+            **sections,
+        }
+    )
+
+
+class RestoringCluster:
+    """See the module.
+
+    Attributes:
+      runs: by node that is alive, what it runs, and for how many heartbeats it will still recover.
+      restores: heartbeats that an install takes.
+      refusing: replicas that refuse to be installed.
+    """
+
+    def __init__(self, deployed: Deployed, restores: int = 3) -> None:
+        self.plan, self.directory = deployed
+        self.restores = restores
+        self.now = 0
+        self.runs: dict[NodeId, dict[PartitionId, int]] = {}
+        self.refusing: set[str] = set()
+        self.begin()
+        for node in self.directory.nodes:
+            self.start(node)
+        self.beat(12)
+
+    def begin(self, known: Mapping[PartitionId, float] = MappingProxyType({})) -> None:
+        """A coordinator begins that knows these loads."""
+        self.order = RecoveryOrder(self.plan, self.directory, known)
+        self.coordination = Coordination(self.plan, self.directory, self.now, patience_us=BEAT, recovery_us=PATIENCE)
+
+    def start(self, *nodes: str) -> None:
+        for node in map(NodeId, nodes):
+            self.runs[node] = {id.of: self.restores for id in self.directory.replicas_on(node)}
+
+    def kill(self, *nodes: str) -> None:
+        for node in map(NodeId, nodes):
+            del self.runs[node]
+            self.order.lost(node)
+            self.coordination.lost(node, self.now)
+
+    def beat(self, times: int = 1, *, plans: bool = True) -> str:
+        """Lets heartbeats pass; returns the orders."""
+        said = []
+        for _ in range(times):
+            self.now += BEAT
+            for node, runs in self.runs.items():
+                self.runs[node] = {id: max(0, left - 1) for id, left in runs.items()}
+                outputs = [self._output(id, left) for id, left in self.runs[node].items()]
+                self.order.heard(node, outputs)
+                self.coordination.heard(node, outputs, self.now)
+            if plans and (task := self.order.task()) is not None:
+                self.order.adopt(task.run())
+            unserved = self.coordination.unserved(self.now)
+            self.coordination.hold(self.order.look(unserved, self.now, BEAT))
+            for decision in self.coordination.decide(self.now):
+                replica = decision.replica
+                said.append(f"{decision.verb} {replica}")
+                if decision.verb == "install":
+                    self.order.ordered(replica)
+                self._follow(decision.verb, replica)
+        return ", ".join(said)
+
+    def serving(self) -> str:
+        """Partitions that somebody serves."""
+        return " ".join(sorted({str(id) for runs in self.runs.values() for id, left in runs.items() if not left}))
+
+    def _follow(self, verb: str, replica: ReplicaId) -> None:
+        if str(replica) in self.refusing:
+            self.order.refused(replica)
+            self.coordination.refused(replica, self.now)
+        elif verb == "install":
+            self.runs[replica.node].setdefault(replica.of, self.restores + 1)
+        elif verb == "retire":
+            self.runs[replica.node].pop(replica.of, None)
+
+    def _output(self, id: PartitionId, left: int) -> OutputStatus:
+        stream = self.plan.unit[UnitId(id.unit)].outputs[0]
+        state = NodeState.RECOVERING if left else NodeState.STABLE
+        return OutputStatus(stream, id.partition, state, False, 0, 0, 0, 1, 0.0)

@@ -1,0 +1,224 @@
+"""What a coordinator restores first where there is too little room (O1 to O6), on heartbeats of a made-up cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from tests.support.recovery_order import RestoringCluster, three_queries
+
+LOADS = {"fa": 0.5, "fb": 0.4, "fc": 0.3}
+FA, FB, FC = (PartitionId(UnitId(name), 0) for name in ("fa", "fb", "fc"))
+ALL = "fa/0 fb/0 fc/0"
+
+
+def cluster(backs: list[str] | None = None, **sections: object) -> RestoringCluster:
+    found = RestoringCluster(three_queries(LOADS, backs=backs, **sections))
+    assert found.serving() == ALL
+    return found
+
+
+def test_with_room_for_all_each_comes_back_at_once_on_its_first_standby() -> None:
+    found = cluster(nodes={f"n{at}": {"capacity": 2} for at in range(1, 6)})
+    found.kill("n1", "n2", "n3")
+    assert found.beat(2) == "install fa/0@n4, install fb/0@n4, install fc/0@n4"
+    assert found.order.status() is None
+
+
+def test_without_loads_each_comes_back_at_once() -> None:
+    found = RestoringCluster(three_queries({}))
+    found.kill("n1", "n2", "n3")
+    assert found.beat(2) == "install fa/0@n4, install fb/0@n4, install fc/0@n4"
+
+
+def test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named() -> None:
+    """Each of n4 and n5 has room for 0.8: all but 0.4."""
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    assert found.beat(10) == "install fb/0@n4, install fc/0@n4"
+    assert found.serving() == "fb/0 fc/0"
+    status = found.order.status()
+    assert status is not None
+    assert status.waits == {"fa/0": "needs 0.50 of a core; the most room is 0.10, on n4"}
+    assert status.value == pytest.approx(2 / 3)
+    assert found.beat(50) == ""
+
+
+def test_one_after_the_other_on_each_node_and_both_are_filled() -> None:
+    found = cluster()
+    found.kill("n1", "n2", "n3")
+    orders = found.beat(3).split(", ")
+    assert {order[-2:] for order in orders} == {"n4", "n5"}
+    assert len(orders) == 2
+    status = found.order.status()
+    assert status is not None
+    assert len(status.under_way) == 2
+    assert [(one.partition in ALL, one.node) for one in status.planned] == [(True, status.planned[0].node)]
+    assert [point.after_s for point in status.values] == [0.0, 1.0, 2.0]
+    found.beat(10)
+    assert found.serving() == ALL
+    assert found.order.status() is None
+
+
+def test_an_arrival_makes_a_new_plan_and_what_runs_stays() -> None:
+    """n5 comes when n4 is full: what waited runs there."""
+    found = cluster()
+    found.kill("n1", "n2", "n3", "n5")
+    found.beat(10)
+    (waits,) = set(ALL.split()) - set(found.serving().split())
+    found.start("n5")
+    assert found.beat(3) == f"install {waits}@n5"
+    found.beat(5)
+    assert found.serving() == ALL
+
+
+def test_a_node_that_comes_back_makes_room_where_others_helped() -> None:
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    assert found.serving() == "fb/0 fc/0"
+    found.start("n2")
+    assert found.beat(15) == "retire fb/0@n4, install fa/0@n4"
+    assert found.serving() == ALL
+
+
+def test_who_comes_back_to_its_own_needs_no_order() -> None:
+    """fa waits for room; its node is back and restores it: nobody else is told to when there is room."""
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    found.restores = 50
+    found.start("n1")
+    found.beat(3)
+    found.restores = 3
+    found.start("n2")
+    assert found.beat(25) == "retire fb/0@n4"
+
+
+def test_what_is_being_installed_is_not_ordered_again_however_long_it_takes() -> None:
+    found = cluster()
+    found.restores = 300
+    found.kill("n1", "n2", "n3")
+    found.beat(3)
+    assert found.beat(100) == ""
+    found.begin()
+    assert found.beat(100) == "", "nor by the next coordinator"
+
+
+def test_what_was_under_way_on_a_node_that_dies_is_planned_anew() -> None:
+    found = cluster()
+    found.restores = 300
+    found.kill("n1", "n2", "n3")
+    first = dict(order.split()[1].split("@")[::-1] for order in found.beat(3).split(", "))
+    found.restores = 3
+    found.kill("n5")
+    assert found.beat(10) == "", "n4 is not through with what it restores"
+    status = found.order.status()
+    assert status is not None
+    assert first["n4"] in status.under_way
+    found.start("n5")
+    assert f"install {first['n5']}@n5" in found.beat(10)
+
+
+def test_priorities_decide() -> None:
+    """n4 has room for one of them."""
+    for favourite in "abc":
+        recovery = {"priorities": {favourite: 5}}
+        found = cluster(backs=["n4"], recovery=recovery, coordinator={"cap": 0.5})
+        found.kill("n1", "n2", "n3")
+        assert found.beat(10) == f"install f{favourite}/0@n4"
+
+
+def test_a_measured_load_counts_more_and_stays_when_nothing_is_heard() -> None:
+    found = cluster(backs=["n4"])
+    found.order.measured({FA: 0.2, FB: 0.6})
+    found.kill("n1", "n2", "n3")
+    found.beat(20)
+    assert found.serving() == "fa/0 fc/0", "less than expected is no reason to give the room away"
+
+
+def test_a_load_that_moves_by_a_fifth_makes_a_new_plan() -> None:
+    found = cluster(backs=["n4"])
+    found.order.measured({FC: 0.5})
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    assert len(found.serving().split()) == 1
+    found.order.measured({FC: 0.45})
+    assert found.beat(5) == ""
+    found.order.measured({FC: 0.3})
+    found.beat(10)
+    assert len(found.serving().split()) == 2
+
+
+def test_what_gets_a_load_meanwhile_is_planned_with_the_others() -> None:
+    found = RestoringCluster(three_queries({"fa": 0.5, "fb": 0.4}, backs=["n4"]))
+    found.kill("n1", "n2", "n3")
+    assert "install fc/0@n4" in found.beat(3), "nobody knows what it needs"
+    found.beat(5)
+    found.order.measured({FC: 0.2})
+    assert found.beat(10) == ""
+    assert len(found.serving().split()) == 2
+
+
+def test_a_node_that_refuses_is_passed_over() -> None:
+    found = cluster(coordinator={"cap": 0.5})
+    found.refusing = {"fa/0@n4", "fb/0@n4", "fc/0@n4"}
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    assert len(found.serving().split()) == 1
+    assert {len(runs) for runs in found.runs.values()} == {0, 1}
+    assert found.runs[NodeId("n4")] == {}
+
+
+def test_a_plan_that_takes_long_holds_back_nothing_but_orders() -> None:
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    assert found.beat(20, plans=False) == ""
+    assert found.beat(3) != ""
+
+
+def test_a_plan_for_a_shortage_that_is_over_is_not_followed() -> None:
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    found.beat(2, plans=False)
+    task = found.order.task()
+    assert task is not None
+    found.start("n1", "n2", "n3")
+    found.beat(5, plans=False)
+    found.order.adopt(task.run())
+    assert found.beat(20) == ""
+
+
+def test_a_second_replica_does_not_start_while_something_waits() -> None:
+    """H7 wants fa on n4, though n1 serves it: that would take the room of what nobody serves."""
+    found = cluster(backs=["n4"], coordinator={"cap": 0.5})
+    found.kill("n2", "n3")
+    found.beat(10)
+    found.coordination.want(FA, [NodeId("n4")], found.now)
+    assert found.beat(10) == ""
+    found.start("n2", "n3")
+    assert "install fa/0@n4" in found.beat(20)
+
+
+def test_what_no_node_may_run_waits_with_a_reason() -> None:
+    found = cluster(backs=["n4"], coordinator={"cap": 0.3, "idle": 0.2})
+    found.kill("n1", "n2")
+    found.beat(5)
+    status = found.order.status()
+    assert status is not None
+    assert status.waits["fa/0"] == "needs 0.50 of a core; the most room is 0.30, on n4"
+
+
+def test_the_next_coordinator_knows_what_was_measured_of_what_is_lost() -> None:
+    found = RestoringCluster(three_queries({}, backs=["n4"]))
+    assert found.order.to_keep() is None
+    found.order.measured({FA: 0.5, FB: 0.5, FC: 0.001})
+    kept = found.order.to_keep()
+    assert kept == {FA: 0.5, FB: 0.5, FC: 0.001}
+    found.order.measured({FA: 0.55})
+    assert found.order.to_keep() is None, "nearly the same"
+    found.kill("n1", "n2")
+    found.begin(kept)
+    found.beat(30)
+    assert len(found.serving().split()) == 2
