@@ -17,6 +17,8 @@ from benchmarks.experiments import (
     fast,
     fidelity,
     healing,
+    migration,
+    partitions,
     policies,
     reconciling,
     recovery,
@@ -48,6 +50,8 @@ EXPERIMENTS = {
     "elasticity": elasticity,
     "scheduling": scheduling,
     "arrivals": arrivals,
+    "migration": migration,
+    "partitions": partitions,
 }
 
 
@@ -56,10 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", choices=EXPERIMENTS, help=f"one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results are written")
     parser.add_argument("--quick", action="store_true", help="a few small runs, to see that it works")
+    parser.add_argument("--runs", type=int, metavar="N", help="how often a point is measured; of real processes")
     chosen = parser.parse_args(arguments)
     experiment = EXPERIMENTS[chosen.name]
+    if chosen.runs is not None and not hasattr(experiment, "RUNS"):
+        parser.error(f"{chosen.name} measures each point once")
+    runs = {} if chosen.runs is None else {"runs": chosen.runs}
     rows = []
-    for row in experiment.measure(chosen.quick):
+    for row in experiment.measure(chosen.quick, **runs):
         rows.append(row)
         print(", ".join(f"{name} {value}" for name, value in row.items() if value not in (None, "")), flush=True)
     print(f"\n$ python -m benchmarks.experiments {shlex.join(arguments if arguments is not None else sys.argv[1:])}")

@@ -150,3 +150,20 @@ def test_a_node_process_corrects_everything_that_was_tentative(tmp_path: Path) -
         assert row["redone"] == 990 * row["failure_s"]
         assert row["tentative"] >= 660 * row["failure_s"]
         assert 0 < row["first_s"] <= row["last_s"]
+
+
+@pytest.mark.processes
+def test_who_stops_before_a_move_is_silent_until_the_target_is_installed(tmp_path: Path) -> None:
+    """How long depends on the machine; three heartbeats pass before an install begins."""
+    ours, direct = results("migration", tmp_path)
+    assert (ours["method"], ours["tentative"]) == ("ours", 0)
+    assert direct["silence_ms"] > 200
+    assert min(ours["completion_s"], direct["completion_s"]) > 0
+
+
+@pytest.mark.processes
+def test_all_tuples_are_counted_however_many_partitions_there_are(tmp_path: Path) -> None:
+    """What that costs depends on the machine."""
+    few, more = results("partitions", tmp_path)
+    assert (few["partitions"], more["partitions"]) == (2, 10)
+    assert min(few["nodes_cpu"], more["idle_nodes_cpu"], few["memory_mb"]) > 0
