@@ -37,7 +37,7 @@ def judge_delay(
       true_count: tuples of the output's truth.
     """
     heard = scene.announced.get(client, ())
-    steps = bounds(scene.plan, scene.directory, output, heard)
+    steps = bounds(scene.plan, output, heard)
     steps = steps or [(0, delay_bound_us(scene.plan, scene.directory, output))]
     found = {} if delays is None else _figures(delays, steps, counted_from_us)
     why = "tuple time does not follow the clock" if delays is None else _implausible(found["early"])
@@ -66,7 +66,7 @@ def judge_delay(
 
 
 def _figures(delays: DataFrame, steps: Sequence[Step], counted_from_us: int) -> dict[str, Any]:
-    """The longest delay and others, how many were more than kX at that time, and the kX that was kept least.
+    """The longest delay and others, how many were more than the kX of their way, and the kX that was kept least.
 
     ``early`` is the largest ``early_us``, of all delays; the other figures are of those that count.
     """
@@ -74,7 +74,8 @@ def _figures(delays: DataFrame, steps: Sequence[Step], counted_from_us: int) -> 
 
     bound = F.lit(steps[0][1])
     for from_us, bound_us in steps[1:]:
-        bound = F.when(F.col("arrived_us") >= from_us, F.lit(bound_us)).otherwise(bound)
+        entered = F.col("arrived_us") - F.col("delay_us")
+        bound = F.when(entered >= from_us, F.lit(bound_us)).otherwise(bound)
     counted = F.when(F.col("arrived_us") >= counted_from_us, F.col("delay_us"))
     row = (
         delays.withColumns({"bound_us": bound, "counted_us": counted})

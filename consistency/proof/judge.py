@@ -17,7 +17,7 @@ from consistency.proof.intake import unaccounted
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.output import judge_output
 from consistency.proof.promises import as_announced, policies, promises
-from consistency.proof.report.model import OutputReport, Report, Settings, SourceFacts, Verdict
+from consistency.proof.report.model import DirectoryChange, OutputReport, Report, Settings, SourceFacts, Verdict
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.scene import Keep, Scene
@@ -99,6 +99,9 @@ def judge_run(
         losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
         sources=[_source_facts(run.summary, str(s), state, flaws[s]) for s, state in states.items()],
         promises=promises(plan, directory, heard, scene.begun_us),
+        changes=[
+            DirectoryChange(at_us=i.at_us - scene.begun_us, number=i.version.number, why=i.why) for i in run.issued()
+        ],
         settings=settings(as_announced(directory, heard)),
         configuration=(run.path / "config.yaml").read_text(),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},

@@ -5,20 +5,23 @@ The copy of the configuration in a run's directory says what X was to be; this s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from consistency.proof.report.model import Promise
 from spe.log.announced import RecordedAnnouncement
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
+from spe.plan.in_force import SharesInForce, ShareStep
 from spe.plan.nodes import Policy, Reconcile
 from spe.plan.plan import Plan
-from spe.stream.ids import PartitionId
+from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
+from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Announcement
 
-#: (wall time of receipt, kX from then on), microseconds.
+#: (wall time at which something enters, kX from then on), microseconds.
 Step = tuple[int, int]
 
 
@@ -86,7 +89,7 @@ def as_announced(directory: Directory, heard: Iterable[RecordedAnnouncement]) ->
     last: dict[NodeId, Announcement] = {}
     for _, one in heard:
         before = last.get(NodeId(one.node))
-        if before is None or one.incarnation >= before.incarnation:
+        if before is None or (one.incarnation, one.since_us) >= (before.incarnation, before.since_us):
             last[NodeId(one.node)] = one
     said = {
         name: replace(
@@ -102,33 +105,23 @@ def as_announced(directory: Directory, heard: Iterable[RecordedAnnouncement]) ->
     return replace(directory, nodes={**directory.nodes, **said})
 
 
-def bounds(plan: Plan, directory: Directory, output: StreamId, heard: Iterable[RecordedAnnouncement]) -> list[Step]:
-    """kX of an output over time, by what one client recorded; [] where not all units on the way were announced.
+def bounds(plan: Plan, output: StreamId, heard: Iterable[RecordedAnnouncement]) -> list[Step]:
+    """kX of what enters for an output, over time, by what one client recorded (X5).
 
-    What came before the first announcement is judged by it.
+    [] where not all units on the way were announced.  Of a unit the earliest announcement counts for what was before.
     """
-    shares: dict[tuple[UnitId, NodeId], tuple[int, int]] = {}
-    steps: list[Step] = []
+    said: dict[tuple[UnitId, NodeId], dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
     for arrived_us, one in sorted(heard, key=lambda each: each.arrived_us):
-        key = UnitId(one.unit), NodeId(one.node)
-        if key in shares and one.incarnation < shares[key][0]:
-            continue
-        shares[key] = one.incarnation, one.share_us
-        bound_us = _bound_us(plan, directory, output, shares)
-        if bound_us is not None and (not steps or steps[-1][1] != bound_us):
-            steps.append((arrived_us if steps else 0, bound_us))
-    return steps
-
-
-def _bound_us(
-    plan: Plan, directory: Directory, stream: StreamId, shares: Mapping[tuple[UnitId, NodeId], tuple[int, int]]
-) -> int | None:
-    if stream in plan.sources:
-        return 0
-    unit = plan.producer[stream]
-    hosts = {n for p in range(unit.partitions) for n in directory.hosts(PartitionId(unit.id, p))}
-    known = [shares[unit.id, n][1] for n in hosts if (unit.id, n) in shares]
-    before = [_bound_us(plan, directory, i.stream, shares) for i in unit.inputs]
-    if not known or None in before:
-        return None
-    return max(known) + max(us for us in before if us is not None)
+        # The time is by the node's clock: what it says of the future is not believed.
+        step = min(one.since_us, arrived_us), one.share_us
+        said[UnitId(one.unit), NodeId(one.node)].setdefault((one.incarnation, one.since_us), step)
+    steps = {key: [step for _, step in sorted(found.items())] for key, found in said.items()}
+    shares: dict[PartitionId, list[list[ShareStep]]] = {}
+    for unit in plan.units:
+        nodes = [found for (of, _), found in steps.items() if of == unit.id]
+        first = min((found[0][0] for found in nodes), default=0)
+        known: list[list[ShareStep]] = [
+            [*([] if found[0][0] == first else [(BEFORE_TIME, None)]), *found] for found in nodes
+        ]
+        shares |= {PartitionId(unit.id, p): known for p in range(unit.partitions)}
+    return SharesInForce(plan, shares).entries(Channel(output, 0))

@@ -87,7 +87,7 @@ class NodeProcess:
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(PurePosixPath("nodes", node), plan))
         #: Of X and waits: ours, and what we pass on (T8).
         self._announcements = Announcements(plan, self._keeper.current)
-        self._began_us = env.clock.wall_us()
+        self._began_us, self._began_with = env.clock.wall_us(), self._keeper.version
         #: The newest of each unit that has run here.
         self._announced: dict[UnitId, Announcement] = {}
         upstream = Upstream(
@@ -264,7 +264,8 @@ class NodeProcess:
         """What counts for a unit; since when, and the longest wait over all replicas that have run here since."""
         before = self._announced.get(unit)
         node, share = directory.nodes[self._node], directory.share(self._plan, unit, self._node)
-        since_us = self._began_us if before is None else before.since_us
+        began_us = self._began_us if directory.version == self._began_with else self._env.clock.wall_us()
+        since_us = began_us if before is None else before.since_us
         one = Announcement(
             self._node,
             unit,

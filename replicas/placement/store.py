@@ -9,33 +9,30 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import PurePosixPath
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from pydantic import TypeAdapter
 
 from replicas.placement.moves import Move
 from spe.errors import LogCorrupt
-from spe.plan.directory import Version
+from spe.log.issued import ISSUED, PATH, IssuedVersion, issued_in
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 
-PATH: Final = PurePosixPath("coordinator", "state.sqlite")
 #: Orders kept for people, the newest.
 ORDERS: Final = 1_000
 #: Revisions of the directory that are kept; the newest counts, the others are for people.
 REVISIONS: Final = 100
 _MOVE: Final = TypeAdapter(Move)
-_SCHEMA: Final = """
+_SCHEMA: Final = (
+    ISSUED
+    + """
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
 CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
-);
-CREATE TABLE IF NOT EXISTS issued (
-    plan TEXT, epoch INTEGER, number INTEGER, at_us INTEGER, why TEXT, PRIMARY KEY (plan, epoch, number)
 );
 CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));
 CREATE TABLE IF NOT EXISTS loads (plan TEXT, unit TEXT, partition INTEGER, cpu REAL);
@@ -43,14 +40,7 @@ CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
 """
-
-
-class IssuedVersion(NamedTuple):
-    """When a version of the directory was issued, wall time in microseconds, and who wanted it."""
-
-    at_us: int
-    version: Version
-    why: str
+)
 
 
 class CoordinatorStore:
@@ -136,10 +126,7 @@ class CoordinatorStore:
 
     def issued(self, plan: str) -> list[IssuedVersion]:
         """The newest versions of the directory for the plan with this fingerprint, in the order of their numbers."""
-        rows = self._database.execute(
-            "SELECT epoch, number, at_us, why FROM issued WHERE plan = ? ORDER BY number, epoch", (plan,)
-        )
-        return [IssuedVersion(at_us, Version(epoch, number), why) for epoch, number, at_us, why in rows.fetchall()]
+        return issued_in(self._database, plan)
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         found: dict[PartitionId, set[NodeId]] = {}

@@ -24,6 +24,8 @@ class EventList:
         #: process -> incarnation -> last status.
         self._last: dict[str, dict[int, ProcessStatus]] = {}
         self._states: dict[str, str] = {}
+        #: Of each node, the longest that it went by.
+        self.longest_x_us: dict[str, int] = {}
 
     def heard(self, status: ProcessStatus) -> list[StateChange]:
         """Takes a status; returns the changes of replica states that it shows.
@@ -36,6 +38,8 @@ class EventList:
         known[status.incarnation] = status
         if not isinstance(status, NodeStatus):
             return []
+        if status.settings is not None:
+            self.longest_x_us[name] = max(status.settings.x_us, self.longest_x_us.get(name, 0))
         changes = []
         told = {f"{one.unit}/{one.partition}@{name}": one.state.name for one in status.replicas}
         retired = [r for r in self._states if r.rpartition("@")[2] == name and r not in told]

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.checking.bounds import Bounds
+from consistency.checking.in_force import InForce
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, RunVerdict
 from consistency.checking.verdict import judge as judge_history
 from replicas.client.recorder import read_recording
 from replicas.faults.model import one_fault, others, processes_of
 from spe.cli.reference import logged_inputs
+from spe.log.announced import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
 from spe.plan.delays import source_epoch
 from spe.plan.directory import COORDINATOR, Directory
@@ -49,8 +51,8 @@ def recorded_history(plan: Plan, directory: Directory, folder: Path) -> History:
     Raises:
       LogError: a recording or a source's log is damaged.
     """
-    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    first_us = min((int(line["t"]) for line in lines), default=0)
+    lines = _lines(folder)
+    first_us = _first_us(lines)
     begun_us = next((int(line["begun_us"]) for line in lines if line["event"] == "begin"), None)
     events = [
         *_of_the_supervisor(directory, lines),
@@ -68,10 +70,29 @@ def judge_recorded(
     Raises LogError as :func:`recorded_history`.
     """
     premise = Premise(healed=complete, survivors=complete, quiet=False)
-    history = recorded_history(plan, directory, folder)
+    lines = _lines(folder)
+    heard = [
+        one.said
+        for name in directory.clients
+        for one in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
+    ]
     return judge_history(
-        history, plan, directory, reference, premise=premise, bounds=Bounds.of(plan, directory, noise_us=noise_us)
+        recorded_history(plan, directory, folder),
+        plan,
+        directory,
+        reference,
+        premise=premise,
+        bounds=Bounds.of(plan, directory, noise_us=noise_us),
+        in_force=InForce.announced(plan, directory, heard, _first_us(lines)),
     )
+
+
+def _lines(folder: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def _first_us(lines: list[Mapping[str, Any]]) -> int:
+    return min((int(line["t"]) for line in lines), default=0)
 
 
 def _since(first_us: int, event: Event) -> Event:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -26,8 +26,9 @@ def figures(
     plan: Plan, directory: Directory, history: EventList, happenings: Sequence[Happening], begun_us: int, ended_us: int
 ) -> dict[str, Any]:
     """Everything that was measured, in plain data; times in microseconds."""
+    ran = _as_run(directory, history)
     channels = [
-        _channel(plan, directory, history, client.name, Channel(stream, p))
+        _channel(plan, ran, history, client.name, Channel(stream, p))
         for client in directory.clients.values()
         for stream in client.reads
         for p in range(plan.partitions_of(stream))
@@ -52,6 +53,12 @@ def figures(
         "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }
+
+
+def _as_run(directory: Directory, history: EventList) -> Directory:
+    """With the longest X that each node had."""
+    nodes = {n: replace(one, x_us=history.longest_x_us.get(n, one.x_us)) for n, one in directory.nodes.items()}
+    return replace(directory, nodes=nodes)
 
 
 def _channel(plan: Plan, directory: Directory, history: EventList, client: str, channel: Channel) -> dict[str, Any]:

@@ -138,7 +138,6 @@ def output(findings: list[FlawCount], verdict: Verdict = Verdict.CONSISTENT) -> 
             median_us=340_000,
             bound_us=2 * SECOND,
             predicted_us=2_100_000,
-            state_from="partner",
             kept=True,
         ),
         tentative=Tentative(

@@ -140,7 +140,7 @@ class Promise(_Data):
     Attributes:
       x_us: X of the node.
       share_us: what of it the unit may use there.
-      since_us: when its process began; before the run: negative.
+      since_us: when it began to hold; before the run: negative.
       waited_us: the longest time from the first arrival of a bucket to its release.
       kept: that is no more than the share.
       differs: what the copy of the configuration in the directory says instead; "" where it says the same.
@@ -157,6 +157,20 @@ class Promise(_Data):
     waited_us: int
     kept: bool
     differs: str
+
+
+class DirectoryChange(_Data):
+    """A version of the directory that the coordinator issued.
+
+    Attributes:
+      at_us: when; before the run: negative.
+      number: of the version.
+      why: who wanted it.
+    """
+
+    at_us: int
+    number: int
+    why: str
 
 
 class Tentative(_Data):
@@ -320,6 +334,7 @@ class Report(_Data):
     replicas: list[Track]
     losses: list[Loss] = Field(default_factory=list)
     promises: list[Promise] = Field(default_factory=list)
+    changes: list[DirectoryChange] = Field(default_factory=list)
     sources: list[SourceFacts]
     settings: Settings
     configuration: str

@@ -10,6 +10,7 @@ from consistency.proof.losses import measure_of
 from consistency.proof.report.figure import said, timeline
 from consistency.proof.report.model import (
     Accuracy,
+    DirectoryChange,
     Flaw,
     FlawCount,
     Loss,
@@ -66,6 +67,7 @@ def page(report: Report) -> str:
         "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
         _kept(report.outputs),
         _promises(report.promises),
+        _changes(report.changes),
         "<h2>What ran</h2>",
         _ran(report),
     ]
@@ -351,6 +353,18 @@ def _kept(outputs: Sequence[OutputReport]) -> str:
             ]
         )
     return f'<div class="card">{table("", columns, rows)}</div>'
+
+
+def _changes(rows: Sequence[DirectoryChange]) -> str:
+    """Versions of the directory, and who wanted them."""
+    if not rows:
+        return ""
+    lines = [[seconds(one.at_us), str(one.number), escape(one.why)] for one in rows]
+    return (
+        "<h3>Versions of the directory</h3><p class='sub'>Who runs what, and with which X, changed while the cluster "
+        "ran; each result is judged by what was in force while it was on its way.</p>"
+        f'<div class="card">{table("", [("at", "r"), ("version", "r"), ("who wanted it", "")], lines)}</div>'
+    )
 
 
 def _promises(rows: Sequence[Promise]) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from replicas.placement.store import ORDERS, PATH, CoordinatorStore
+from replicas.placement.store import ORDERS, CoordinatorStore
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt
+from spe.log.issued import PATH, IssuedVersion, read_issued
+from spe.plan.directory import Version
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
+from tests.unit.spe.plan.test_revision import revision
 
 WANTED = {PartitionId(UnitId("f"), 1): frozenset({NodeId("n1"), NodeId("n2")})}
 
@@ -66,6 +70,22 @@ async def test_the_last_loads_of_a_plan_are_restored(store: Opening) -> None:
     await kept.keep_loads("plan", {one: 0.5})
     again = store(disk.restarted())
     assert (again.loads("plan"), again.loads("other")) == ({one: 0.5}, {one: 0.75})
+
+
+async def test_each_version_is_logged_with_who_wanted_it(store: Opening) -> None:
+    """X5: and is read from the folder of a run; with the version itself, or not at all."""
+    disk = SimDisk()
+    one = store(disk)
+    made = [replace(revision(), version=Version(5, number)) for number in (1, 2, 3)]
+    await one.keep("plan", made[0], 70, "move 1")
+    await one.keep("plan", made[1], 80, "set n3 x=4s")
+    disk.space_left = 0
+    with pytest.raises(OSError, match="space"):
+        await one.keep("plan", made[2], 90, "set n3 x=5s")
+    expected = [IssuedVersion(70, Version(5, 1), "move 1"), IssuedVersion(80, Version(5, 2), "set n3 x=4s")]
+    assert one.issued("plan") == expected
+    assert read_issued(disk, "plan") == expected
+    assert read_issued(disk, "another") == read_issued(SimDisk(), "plan") == []
 
 
 async def test_the_newest_orders_are_kept(store: Opening) -> None:

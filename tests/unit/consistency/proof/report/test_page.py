@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from consistency.proof.report.comparison import comparison, comparison_text
-from consistency.proof.report.model import Flaw, Report, Verdict
+from consistency.proof.report.model import DirectoryChange, Flaw, Report, Verdict
 from consistency.proof.report.page import FLAWS, page
 from consistency.proof.report.summary import headline, sentence, text
 from tests.support.reports import altered, output, report
@@ -71,6 +71,13 @@ def test_a_run_without_tentative_tuples_or_delays_has_a_page_too() -> None:
     made = page(report().model_copy(update={"outputs": [bare], "faults": [], "replicas": []}))
     assert "No fault was injected" in made
     assert "unknown" in made
+
+
+def test_versions_of_the_directory_are_shown_with_who_wanted_them() -> None:
+    change = DirectoryChange(at_us=12_000_000, number=3, why="set n3 x=4s & more")
+    made = page(report().model_copy(update={"changes": [change]}))
+    assert "set n3 x=4s &amp; more" in made.partition("Versions of the directory")[2]
+    assert "Versions of the directory" not in page(report())
 
 
 def test_announced_x_and_waits_are_shown_beside_the_configuration() -> None:
