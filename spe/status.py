@@ -10,7 +10,7 @@ declared here is left out: a later version may say more to an earlier one withou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import FailFast, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
@@ -542,6 +542,7 @@ class CoordinatorStatus(_Process):
       moves: the newest, in the order in which they were ordered.
       loads: of partitions of which something is known.
       recovery: null while there is room for all that is lost.
+      joined: addresses of nodes that no configuration names, by name.
     """
 
     kind: Literal["coordinator"] = "coordinator"
@@ -550,6 +551,7 @@ class CoordinatorStatus(_Process):
     moves: Many[MoveStatus] = ()
     loads: Many[PartitionLoad] = ()
     recovery: RecoveryStatus | None = None
+    joined: Mapping[Text, Text] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ from spe.wire.messages import (
     Hello,
     Inject,
     InjectAnswer,
+    JoinCluster,
+    JoinClusterAnswer,
     Message,
     MoveAnswer,
     MoveOrder,
@@ -51,7 +53,7 @@ from spe.wire.messages import (
     Welcome,
 )
 
-_EVERYBODY: Final[frozenset[Role]] = frozenset(("node", "source", "client", "coordinator", "control"))
+_EVERYBODY: Final[frozenset[Role]] = frozenset(("node", "source", "client", "coordinator", "control", "newcomer"))
 _CONSUMERS: Final[frozenset[Role]] = frozenset(("node", "client"))
 _NOBODY: Final[frozenset[Role]] = frozenset()
 
@@ -71,6 +73,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         Inject: frozenset(("control",)),
         MoveOrder: frozenset(("control",)),
         SetOrder: frozenset(("control",)),
+        JoinCluster: frozenset(("newcomer",)),
         # Answers and elements go the other way only.
         Welcome: _NOBODY,
         Refused: _NOBODY,
@@ -88,6 +91,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         InjectAnswer: _NOBODY,
         MoveAnswer: _NOBODY,
         SetAnswer: _NOBODY,
+        JoinClusterAnswer: _NOBODY,
         OrderAnswer: _NOBODY,
     }
 )
@@ -96,7 +100,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
 def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
     """Why nobody of this name has this role in the plan; "" where somebody may.
 
-    A client need not be in the plan: it is served, and no log waits for it.
+    A client need not be in the plan: it is served, and no log waits for it.  A newcomer is a node that we may not know.
     """
     known = {
         "node": name in directory.nodes,
@@ -106,6 +110,8 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
     }
     if role == "control":
         fits = bool(name) and not any(known.values())
+    elif role == "newcomer":
+        fits = bool(name) and not any(has for of, has in known.items() if of != "node")
     else:
         fits = known[role]
     return "" if fits else f"{name!r} is no {role} of this cluster"

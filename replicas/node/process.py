@@ -39,6 +39,8 @@ from spe.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
     Held,
+    JoinCluster,
+    JoinClusterAnswer,
     Load,
     Message,
     MoveAnswer,
@@ -296,6 +298,9 @@ class NodeProcess:
 
     async def set(self, message: SetOrder) -> SetAnswer:
         return SetAnswer(0, 0, f"{self._node} is not the coordinator, which changes nodes")
+
+    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
+        return JoinClusterAnswer(b"", f"{self._node} is not the coordinator, which lets nodes join")
 
     def status(self) -> NodeStatus:
         spill = self.hosting.spill

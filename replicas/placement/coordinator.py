@@ -17,6 +17,7 @@ from replicas.placement.activation import Activation, RateMeter
 from replicas.placement.coordination import Coordination, Decision
 from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
+from replicas.placement.joining import JoinRefused, joined
 from replicas.placement.mover import Mover
 from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.setting import SettingsChange, SettingsRefused
@@ -26,6 +27,7 @@ from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+from spe.plan.revision import decode_node
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.status import CoordinatorStatus
@@ -34,6 +36,8 @@ from spe.stream.names import NodeId
 from spe.stream.strings import StringPool
 from spe.wire.messages import (
     HeartbeatAnswer,
+    JoinCluster,
+    JoinClusterAnswer,
     Message,
     MoveAnswer,
     MoveOrder,
@@ -81,6 +85,7 @@ class Coordinator(Bystander):
         self._plan = plan
         self._me = Identity("coordinator", COORDINATOR, env.clock.wall_us(), token)
         self._store = store
+        self._configured = directory.nodes.keys()
         self.directories = DirectoryIssuer(env, plan, directory, self._me, store)
         directory = self.directories.current
         now = env.clock.monotonic_us()
@@ -342,15 +347,37 @@ class Coordinator(Bystander):
         """What somebody wants moved."""
         return await self.mover.order(message)
 
+    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
+        """A node that no configuration names wants to be one of ours (D4)."""
+        try:
+            node = decode_node(message.node)
+        except ValueError as error:
+            raise RemoteProtocolError(str(error)) from None
+        if node.id != peer:
+            raise RemoteProtocolError(f"{peer} wants to join as {node.id}")
+        try:
+            alive = self.mover.moves.alive()
+            if joined(self.directories.current, node, self._configured, alive) is not self.directories.current:
+                await self.directories.publish(lambda directory: joined(directory, node, self._configured, alive))
+        except (JoinRefused, ValueError) as error:
+            return JoinClusterAnswer(b"", str(error))
+        except OSError as error:
+            return JoinClusterAnswer(b"", f"the directory cannot be kept: {error}")
+        assert self.directories.revision is not None
+        self._env.trace.event("joined", node=node.id, address=node.address)
+        return JoinClusterAnswer(self.directories.revision.encode(), "")
+
     # --- answering for ourselves (replicas.producer.server.Service) ---
 
     def status(self) -> CoordinatorStatus:
+        nodes = self.directories.current.nodes
         return CoordinatorStatus(
             name=COORDINATOR,
             incarnation=self._epoch,
             partitions=tuple(self.coordination.status()),
             activation=self.activation.status(),
             loads=tuple(self._loads.status(self._env.clock.monotonic_us())),
+            joined={n: node.address for n, node in nodes.items() if n not in self._configured},
             moves=tuple(move.status() for move in self.mover.moves.newest(OVER_SHOWN)),
             recovery=self.recovery.status(),
         )

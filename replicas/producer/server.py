@@ -37,6 +37,8 @@ from spe.wire.messages import (
     Hello,
     Inject,
     InjectAnswer,
+    JoinCluster,
+    JoinClusterAnswer,
     Message,
     MoveAnswer,
     MoveOrder,
@@ -122,6 +124,8 @@ class Service(Protocol):
 
     async def set(self, message: SetOrder) -> SetAnswer: ...
 
+    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer: ...
+
     def status(self) -> ProcessStatus: ...
 
 
@@ -159,6 +163,9 @@ class Bystander:
 
     async def set(self, message: SetOrder) -> SetAnswer:
         return SetAnswer(0, 0, f"{self.who} is not the coordinator, which changes nodes")
+
+    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
+        return JoinClusterAnswer(b"", f"{self.who} is not the coordinator, which lets nodes join")
 
 
 class Server:
@@ -276,6 +283,8 @@ class Server:
                 await _answer(connection, await service.move(message))
             elif isinstance(message, SetOrder):
                 await _answer(connection, await service.set(message))
+            elif isinstance(message, JoinCluster):
+                await _answer(connection, await service.join(peer, message))
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status(self._status()))
             elif isinstance(message, Inject):

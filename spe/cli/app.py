@@ -149,13 +149,28 @@ def node(
     /,
     *,
     node: Annotated[str, Parameter(help="Name of the node.")],
+    join: Annotated[
+        bool, Parameter(negative=(), help="Join a running cluster whose configuration does not name the node.")
+    ] = False,
+    address: Annotated[
+        str | None, Parameter(help="With --join: host:port where others reach it; in the directory of a run any.")
+    ] = None,
+    capacity: Annotated[float | None, Parameter(help="With --join: cores for partitions, 1 if not given.")] = None,
+    memory: Annotated[str | None, Parameter(help="With --join: memory for partitions, such as 4GB.")] = None,
+    x: Annotated[str | None, Parameter(help="With --join: its X; that of the defaults if not given.")] = None,
     storage: Storage = None,
     seed: Seed = None,
     link: Link = None,
 ) -> int:
     """Run one node.  For all processes, SPE_TOKEN in the environment is the cluster's shared secret."""
-    from spe.cli.processes import run_node_process
+    from spe.cli.processes import join_node_process, run_node_process
 
+    own = {"address": address, "capacity": capacity, "memory": memory, "x": x}
+    given = {name: value for name, value in own.items() if value is not None}
+    if join:
+        return join_node_process(config, node, given, storage, seed, link)
+    if given:
+        raise SpeError(f"--{next(iter(given))} is for --join; the configuration says it of the nodes that it names")
     return run_node_process(config, node, storage, seed, link)
 
 

@@ -59,6 +59,7 @@ def json_text(poller: Poller) -> str:
 async def _ask_all(target: Target) -> Poller:
     poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
     async with trio.open_nursery() as nursery:
+        poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
         for name in target.addresses:
             if name != SUPERVISOR:
                 nursery.start_soon(poller.ask_status, name)

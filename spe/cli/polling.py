@@ -57,6 +57,8 @@ class Poller:
       heard: called with each status.
 
     Attributes:
+      addresses: the same, and of nodes that the coordinator says have joined.
+      joined: called with the name of each of these, once.
       seen: the last status of each that ever answered.
     """
 
@@ -71,7 +73,8 @@ class Poller:
     ) -> None:
         self._env = env
         self._plan = plan
-        self._addresses = addresses
+        self.addresses = dict(addresses)
+        self.joined: Callable[[str], None] = lambda name: None
         self._me = Identity("control", "control", env.clock.wall_us(), token)
         self._heard = heard
         self.seen: dict[str, Seen] = {}
@@ -86,7 +89,7 @@ class Poller:
         """
         answer: Message | None = None
         with trio.move_on_after(wait_s):
-            connection, _ = await dial(self._env, self._plan, self._me, name, self._addresses[name])
+            connection, _ = await dial(self._env, self._plan, self._me, name, self.addresses[name])
             try:
                 answer = await request(connection, message)
             finally:
@@ -117,7 +120,7 @@ class Poller:
         """Asks for ever, on one connection while it lasts."""
         while True:
             try:
-                connection, _ = await dial(self._env, self._plan, self._me, name, self._addresses[name])
+                connection, _ = await dial(self._env, self._plan, self._me, name, self.addresses[name])
                 try:
                     await self._follow(connection, name)
                 finally:
@@ -145,4 +148,9 @@ class Poller:
             raise RemoteProtocolError(f"expected the status of {name}, got that of {status.kind} {status.name}")
         self.errors.pop(name, None)
         self.seen[name] = Seen(status, self._env.clock.wall_us())
+        if isinstance(status, CoordinatorStatus):
+            new = [node for node in status.joined if node not in self.addresses]
+            self.addresses.update(status.joined)
+            for node in new:
+                self.joined(node)
         self._heard(status)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from replicas.faults.injection import FaultInjector
 from replicas.link.connection import TOKEN_VARIABLE, secured
+from replicas.local.ports import free_addresses
 from replicas.local.supervised import Supervision, die_with_parent
-from spe.cli.run_dir import RunDirectory, Target, load_target, require_addresses
+from spe.cli.run_dir import CONFIG, RunDirectory, Target, load_target, require_addresses
 from spe.config import load_plan, missing_files
-from spe.errors import ConfigError
+from spe.config.load import load_newcomer
+from spe.errors import ConfigError, SpeError
 from spe.plan.directory import COORDINATOR
 from spe.plan.exposure import unlocked
 from spe.plan.plan import Plan
@@ -75,6 +78,40 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
 
         plan, directory = target.plan, target.directory
         process = NodeProcess(here.env, plan, directory, NodeId(node), token=target.token, injector=here.faults)
+        await process.run(task_status=task_status)
+
+    return _run(node, target, storage, seed, link, serve)
+
+
+def join_node_process(
+    path: Path, node: str, own: Mapping[str, Any], storage: Path | None, seed: int | None, link: int | None
+) -> int:
+    """A node that no configuration names.
+
+    Args:
+      own: what a configuration would say of it: ``address``, ``capacity``, ``memory``, ``x``.
+
+    Raises:
+      SpeError: something in that is wrong.
+    """
+    target = load_target(path, node)
+    if node in target.directory.nodes:
+        raise SpeError(f"{path} names {node}; start it without --join")
+    if "address" not in own:
+        if target.folder is None:
+            raise SpeError("--join needs --address host:port, where the others reach the node")
+        own = {**own, "address": free_addresses(1)[0]}
+    require_addresses(path, target)
+    one = load_newcomer(path if target.folder is None else path / CONFIG, node, own)
+    target = replace(target, addresses={**target.addresses, node: one.address})
+
+    async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
+        from replicas.node.process import NodeProcess
+        from replicas.placement.joining import join
+
+        plan, directory = target.plan, target.directory
+        await join(here.env, plan, directory, one, target.token)
+        process = NodeProcess(here.env, plan, directory, one.id, token=target.token, injector=here.faults)
         await process.run(task_status=task_status)
 
     return _run(node, target, storage, seed, link, serve)

@@ -211,6 +211,7 @@ class Supervisor:
                 for name in cluster.processes:
                     job.run.write_conditions(name, Conditions())
                 await cluster.start_all()
+                self._poller.joined = lambda name: nursery.start_soon(self._poller.follow, name)
                 for name in cluster.processes:
                     nursery.start_soon(self._poller.follow, name)
                 begun_us = env.clock.wall_us() + LEAD_US

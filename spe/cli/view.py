@@ -182,12 +182,17 @@ def _source_state(log: SourceLogStatus | None) -> Text:
 def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
     right = ("stable", "tentative", "corrections", "buffer")
     table = columns("replica", "", "stable", "tentative", "corrections", "buffer", "reads", right=right)
-    for node in directory.nodes:
+    coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
+    joined = [] if coordinator is None else [NodeId(n) for n in coordinator.joined if n not in directory.nodes]
+    for node in [*directory.nodes, *joined]:
         status = last_of(sight.seen, node, NodeStatus)
         hidden = process_state(sight, node)
         known = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
         passive = {} if status is None else {(s.unit, s.partition): s for s in status.standbys}
-        for id in _hosted(directory, node, status):
+        hosted = _hosted(directory, node, status)
+        if not hosted:
+            table.add_row(Text(node, "bold"), hidden or Text("spare", style="dim"))
+        for id in hosted:
             name = Text.assemble((str(id.node), "bold"), f" {_partition(plan, id.of)}")
             if (standby := passive.get(id.of)) is not None:
                 state = hidden or Text("stands by", style="dim")

@@ -27,12 +27,13 @@ from spe.config.validate import validated
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed, Deployment, check_cover, place, try_deploy, usable
 from spe.plan.directory import COORDINATOR
+from spe.plan.nodes import Node
 from spe.plan.plan import Plan, Source
 from spe.plan.review import Severity, review
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query.query import Query
-from spe.stream.names import StreamId
+from spe.stream.names import NodeId, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import MILLISECOND
 from spe.values import duration_of
@@ -99,6 +100,23 @@ def load_document(document: Document, data: str | os.PathLike[str] | None = None
     if deployed is None or problems:
         raise ConfigError(document.in_order(problems))
     return deployed
+
+
+def load_newcomer(path: str | os.PathLike[str], name: str, own: Mapping[str, Any]) -> Node:
+    """A node that the configuration does not name, and its defaults hold for; it is a spare.
+
+    Args:
+      own: what ``nodes.NAME`` would say of it.
+
+    Raises:
+      ConfigError: something in that is wrong; says what.
+    """
+    document, problems = read_document(path), Problems()
+    defaults = document.data.get("defaults") if isinstance(document.data, Mapping) else None
+    found = read_nodes({name: {**own, "spare": True}}, defaults, 1, problems)
+    if problems:
+        raise ConfigError(Document(f"node {name}", own, home=document.home).in_order(problems))
+    return found[NodeId(name)]
 
 
 def load_text(

@@ -213,6 +213,10 @@ class Directory:
             settings={node: one for node, one in said.items() if one},
         )
 
+    def with_node(self, node: Node) -> Directory:
+        """The same with another node, or with other facts of one."""
+        return replace(self, nodes={**self.nodes, node.id: node})
+
     def with_past(self, before: Directory) -> Directory:
         """The same, in which whoever had a role in an earlier version, and has none now, stands by: it may run."""
         roles = {

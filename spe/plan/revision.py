@@ -44,6 +44,7 @@ class _Data:
 
 _DATA: Final = TypeAdapter(_Data)
 _AS_CONFIGURED: Final = NodeSettings()
+_NODE: Final = TypeAdapter(Node)
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,19 @@ class Revision:
             raise ValueError("a directory without a version, or with a partition twice")
         nodes = {node.id: node for node in found.nodes}
         return cls(version, found.configured, roles, nodes, found.settings)  # type: ignore[arg-type]
+
+
+def encode_node(node: Node) -> bytes:
+    """As a node that joins says who it is."""
+    return _NODE.dump_json(node)
+
+
+def decode_node(data: bytes) -> Node:
+    """Raises ValueError where it is none."""
+    try:
+        return _NODE.validate_json(data)
+    except ValidationError as error:
+        raise ValueError(f"no node: {str(error).splitlines()[0]}") from None
 
 
 def revised(configuration: Directory, version: Version, changed: Directory) -> Revision:

@@ -153,8 +153,8 @@ Amount = Annotated[float, is_amount]
 Policy = Annotated[str, one_of("suspend", "delay", "process")]
 Reconcile = Annotated[str, one_of("checkpoint", "undo")]
 Role = Annotated[
-    Literal["node", "source", "client", "coordinator", "control"],
-    one_of("node", "source", "client", "coordinator", "control"),
+    Literal["node", "source", "client", "coordinator", "control", "newcomer"],
+    one_of("node", "source", "client", "coordinator", "control", "newcomer"),
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
 Verb = Annotated[Literal["install", "restore", "retire", "replay"], one_of("install", "restore", "retire", "replay")]

@@ -586,6 +586,27 @@ class SetAnswer(Message):
     error: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class JoinCluster(Message):
+    """A node that no configuration names wants to be one of the cluster (rule D4).
+
+    Attributes:
+      node: as spe.plan.revision.encode_node has it.
+    """
+
+    TAG: ClassVar[int] = 31
+    node: Annotated[bytes, revision_data]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinClusterAnswer(Message):
+    """The directory with the node in it, as spe.plan.revision encodes it; or why it is none."""
+
+    TAG: ClassVar[int] = 32
+    revision: Annotated[bytes, revision_data]
+    error: Reason
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -619,6 +640,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     MoveAnswer,
     SetOrder,
     SetAnswer,
+    JoinCluster,
+    JoinClusterAnswer,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

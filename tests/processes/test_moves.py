@@ -17,8 +17,8 @@ CONFIG = """
 cluster: moved
 bucket: 50ms
 sources:
-  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 1, duration: 40s}}}
-  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 2, duration: 40s}}}
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 1, duration: 55s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 2, duration: 55s}}}
 query:
   all: {union: [a, b]}
   sums: {aggregate: {from: all, window: {tumbling: 500ms}, compute: {n: count(*), total: sum(value)}}}
@@ -37,7 +37,7 @@ def ask(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SPE, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def test_a_node_is_drained_to_a_spare_one_and_back(tmp_path: Path) -> None:
+def test_a_node_is_drained_to_a_spare_one_and_back_over_one_that_joins(tmp_path: Path) -> None:
     config, run_dir = tmp_path / "c.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     command = [*SPE, "run", config, "--run-dir", run_dir, "--no-view"]
@@ -48,7 +48,13 @@ def test_a_node_is_drained_to_a_spare_one_and_back(tmp_path: Path) -> None:
         changed = ask("set", run_dir, "n1", "x=3s", "policy=delay")
         drained = ask("drain", run_dir, "n2")
         shown = ask("status", run_dir)
-        back = ask("move", run_dir, "f1", "n4", "n2")
+        with subprocess.Popen([*SPE, "node", run_dir, "--node", "n9", "--join"], stderr=subprocess.PIPE) as joined:
+            while "n9" not in (again := ask("status", run_dir)).stdout and time.monotonic() < until:
+                time.sleep(0.2)
+            over = ask("move", run_dir, "f1", "n4", "n9")
+            back = ask("move", run_dir, "f1", "n9", "n2")
+            joined.terminate()
+            told = joined.communicate(timeout=PATIENCE_S)[1].decode()
         said, _ = running.communicate(timeout=3 * PATIENCE_S)
     assert changed.stdout.startswith("n1 has X 3s, α 0.9, policy delay, by version"), changed.stdout + changed.stderr
     assert "X 3s, α 0.9, policy delay  X 4s, α 0.9, policy process" in shown.stdout
@@ -56,6 +62,8 @@ def test_a_node_is_drained_to_a_spare_one_and_back(tmp_path: Path) -> None:
     assert "from n2 to n4: done in" in drained.stdout
     assert "n2 f1" not in shown.stdout
     assert "n4 f1" in shown.stdout
+    assert "n9" in again.stdout, told
+    assert over.returncode == 0, over.stdout + over.stderr + told
     assert back.returncode == 0, back.stdout + back.stderr
     assert running.returncode == 0, said
     assert "equals the reference run" in said

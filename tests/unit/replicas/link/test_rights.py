@@ -23,6 +23,8 @@ from spe.wire.messages import (
     Hello,
     Inject,
     InjectAnswer,
+    JoinCluster,
+    JoinClusterAnswer,
     Message,
     MoveAnswer,
     MoveOrder,
@@ -51,17 +53,18 @@ from spe.wire.messages import (
 from tests.simulation.test_cluster import make_plan
 
 PLAN, DIRECTORY = make_plan()
-ROLES: tuple[Role, ...] = ("node", "source", "client", "coordinator", "control")
+ROLES: tuple[Role, ...] = ("node", "source", "client", "coordinator", "control", "newcomer")
 NAMES: dict[Role, str] = {
     "node": "n1a",
     "source": "source:a",
     "client": "client:c",
     "coordinator": COORDINATOR,
     "control": "control",
+    "newcomer": "n9",
 }
 #: Which roles may send which messages, stated independently of the code.
 MAY: dict[str, str] = {
-    "Hello": "node source client coordinator control",
+    "Hello": "node source client coordinator control newcomer",
     "Subscribe": "node client",
     "SetMode": "node client",
     "Heartbeat": "node client coordinator",
@@ -72,6 +75,7 @@ MAY: dict[str, str] = {
     "Inject": "control",
     "MoveOrder": "control",
     "SetOrder": "control",
+    "JoinCluster": "newcomer",
     "DirectoryRequest": "node client coordinator",
     "DirectoryAnswer": "node coordinator",
 }
@@ -96,6 +100,8 @@ def all_messages(role: Role) -> list[Message]:
         StatusRequest(),
         Inject({}),
         MoveOrder("drain", "", "n1", "", 0),
+        JoinCluster(b"{}"),
+        JoinClusterAnswer(b"", ""),
         MoveAnswer(1, 0, ""),
         SetOrder("n1", (Setting("x", "4s"),)),
         SetAnswer(0, 0, ""),
@@ -162,11 +168,15 @@ def test_only_who_has_a_role_for_a_partition_is_served_as_its_partner(unit: str,
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("of", ROLES)
 def test_a_name_belongs_to_one_role(role: Role, of: Role) -> None:
-    assert (wrong_claim(PLAN, DIRECTORY, role, NAMES[of]) == "") is (role == of)
+    """A node may join again; and a name that nobody has is free for newcomers and for control."""
+    free = {"control", "newcomer"}
+    fits = role == of or {role, of} == free or (role, of) == ("newcomer", "node")
+    assert (wrong_claim(PLAN, DIRECTORY, role, NAMES[of]) == "") is fits
 
 
 @pytest.mark.parametrize(
-    ("role", "name"), [("node", "n9"), ("source", "source:"), ("client", "client:"), ("control", "")]
+    ("role", "name"),
+    [("node", "n9"), ("source", "source:"), ("client", "client:"), ("control", ""), ("newcomer", "source:a")],
 )
 def test_an_unknown_name_is_refused(role: Role, name: str) -> None:
     assert wrong_claim(PLAN, DIRECTORY, role, name)

@@ -127,6 +127,9 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
         (["inject", "tests", "heal"], "not the directory of a run"),
         (["report", "nowhere"], "nowhere: there is no such directory"),
+        (["node", "configs/quickstart.yaml", "--node", "n1", "--join"], "names n1; start it without --join"),
+        (["node", "configs/quickstart.yaml", "--node", "n9", "--join"], "--join needs --address host:port"),
+        (["node", "configs/quickstart.yaml", "--node", "n1", "--x", "3s"], "--x is for --join"),
     ],
 )
 def test_a_users_mistake_is_reported_without_a_traceback(

@@ -30,6 +30,8 @@ from spe.wire.messages import (
     Hello,
     Inject,
     InjectAnswer,
+    JoinCluster,
+    JoinClusterAnswer,
     Load,
     Message,
     MoveAnswer,
@@ -102,6 +104,8 @@ EXAMPLES: list[Message] = [
     MoveAnswer(1, 4, "", (ProposedMove("u1", 0, "n1", "n2", 2_000_000),), (Remark("n1 needs 0.9 of 1 cores"),)),
     SetOrder("n1", (Setting("x", "4s"), Setting("policy", "delay"))),
     SetAnswer(1, 4, ""),
+    JoinCluster(b"{}"),
+    JoinClusterAnswer(b"", "n9 runs already"),
 ]
 
 
@@ -148,7 +152,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
     [
         (
             packed(HELLO, role="king"),
-            "Hello.role: expected one of node, source, client, coordinator, control, got 'king'",
+            "Hello.role: expected one of node, source, client, coordinator, control, newcomer, got 'king'",
         ),
         (packed(HELLO, name=b"n1"), "Hello.name: expected a text"),
         (packed(HELLO, name="n" * 1000), "Hello.name: expected a text of at most"),

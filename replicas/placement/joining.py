@@ -1,0 +1,99 @@
+"""A node that no configuration names joins a running cluster (rule D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import PurePosixPath
+from typing import Final
+
+from replicas.link.connection import Identity, dial
+from replicas.link.directory import revision_file
+from replicas.producer.server import request
+from spe.errors import PeerRefused, RemoteProtocolError, SpeError
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.nodes import Node
+from spe.plan.plan import Plan
+from spe.plan.revision import Revision, encode_node
+from spe.runtime.env import Env
+from spe.runtime.log_line import say
+from spe.stream.names import NodeId
+from spe.wire.messages import JoinCluster, JoinClusterAnswer, expect
+
+#: Pause between two attempts to reach the coordinator.
+_AGAIN_S: Final = 1.0
+
+
+class JoinRefused(SpeError):
+    """A node cannot join; says why, and what would make it possible."""
+
+
+def joined(directory: Directory, node: Node, configured: Collection[NodeId], alive: Collection[str]) -> Directory:
+    """The directory with the node in it, as a spare.  One that has joined before takes the place of what it was then.
+
+    Args:
+      configured: nodes that the configuration names.
+      alive: processes that answer.
+
+    Raises:
+      JoinRefused: its name, or its address, is that of somebody else.
+    """
+    if node.id in configured:
+        raise JoinRefused(f"the configuration names {node.id}; start it with that file, without --join")
+    before = directory.nodes.get(node.id)
+    if before is not None and before.address != node.address and node.id in alive:
+        raise JoinRefused(f"{node.id} runs at {before.address}; stop it first, or give this one another name")
+    others = {at: name for name, at in directory.addresses().items() if name != node.id}
+    if node.address in others:
+        raise JoinRefused(f"{node.address} is the address of {others[node.address]}; expected another one")
+    return directory if before == node else directory.with_node(node)
+
+
+async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: str) -> None:
+    """Asks the coordinator until it answers, and leaves the directory with the node where its process looks for it.
+
+    A node that has joined before does not ask: what its disk says counts, and it hears what is newer.
+
+    Raises:
+      JoinRefused: the coordinator says why.
+      PeerRefused: we are not let in at all.
+      OSError: the disk refuses.
+    """
+    path = revision_file(PurePosixPath("nodes", node.id), plan)
+    if _joined_before(env, path, node):
+        return
+    me = Identity("newcomer", node.id, env.clock.wall_us(), token)
+    told = ""
+    while True:
+        try:
+            answer = await _ask(env, plan, me, directory.coordinator.address, node)
+            break
+        except PeerRefused:
+            raise
+        except SpeError as error:
+            if str(error) != told:
+                told = str(error)
+                say(f"{node.id} waits for the coordinator to let it join: {told}")
+            await env.clock.sleep(_AGAIN_S)
+    if answer.error:
+        raise JoinRefused(f"{node.id} cannot join: {answer.error}")
+    await env.storage.write_atomic(path, answer.revision)
+
+
+def _joined_before(env: Env, path: PurePosixPath, node: Node) -> bool:
+    try:
+        return env.storage.exists(path) and Revision.decode(env.storage.read(path)).nodes.get(node.id) == node
+    except (OSError, ValueError):  # the coordinator gives it again
+        return False
+
+
+async def _ask(env: Env, plan: Plan, me: Identity, address: str, node: Node) -> JoinClusterAnswer:
+    connection, _ = await dial(env, plan, me, COORDINATOR, address)
+    try:
+        answer = expect(await request(connection, JoinCluster(encode_node(node))), JoinClusterAnswer)
+        if not answer.error:
+            Revision.decode(answer.revision)
+        return answer
+    except ValueError as error:
+        raise RemoteProtocolError(str(error)) from None
+    finally:
+        await connection.aclose()

@@ -1,0 +1,60 @@
+"""A node that no configuration names joins (D4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replicas.placement.joining import JoinRefused, joined
+from spe.config.load import load_newcomer
+from spe.errors import ConfigError
+from spe.plan.directory import Role
+from spe.plan.revision import decode_node, encode_node
+from spe.stream.names import NodeId
+from tests.support.moves import PARTITION, A, plan_of
+
+CONFIGURED = plan_of([A])[1]
+NEW = replace(CONFIGURED.nodes[A], id=NodeId("n9"), address="n9:1", spare=True)
+
+
+def test_a_node_that_joins_is_a_spare() -> None:
+    directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set())
+    assert directory.nodes[NEW.id] == NEW
+    assert directory.roles == CONFIGURED.roles
+    assert directory.addresses() == {**CONFIGURED.addresses(), "coordinator": "127.0.0.1:0", "n9": "n9:1"}
+
+
+def test_one_that_joins_again_keeps_its_roles_and_may_have_moved_while_it_was_away() -> None:
+    directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set()).with_role(PARTITION, NEW.id, Role.ACTIVE)
+    assert joined(directory, NEW, CONFIGURED.nodes, {"n9"}) is directory
+    elsewhere = replace(NEW, address="n9:2")
+    again = joined(directory, elsewhere, CONFIGURED.nodes, set())
+    assert (again.nodes[NEW.id].address, again.roles) == ("n9:2", directory.roles)
+    with pytest.raises(JoinRefused, match="n9 runs at n9:1; stop it first, or give this one another name"):
+        joined(directory, elsewhere, CONFIGURED.nodes, {"n9"})
+
+
+def test_a_name_or_an_address_of_somebody_else_is_refused() -> None:
+    with pytest.raises(JoinRefused, match="the configuration names n1a; start it with that file, without --join"):
+        joined(CONFIGURED, replace(NEW, id=A), CONFIGURED.nodes, set())
+    taken = CONFIGURED.nodes[A].address
+    with pytest.raises(JoinRefused, match=f"{taken} is the address of n1a; expected another one"):
+        joined(CONFIGURED, replace(NEW, address=taken), CONFIGURED.nodes, set())
+
+
+def test_a_node_is_sent_as_it_is_and_nothing_else_is_one() -> None:
+    assert decode_node(encode_node(NEW)) == NEW
+    for data in (b"", b"{}", b"[1]", b'{"id": "n9"}'):
+        with pytest.raises(ValueError, match="no node: "):
+            decode_node(data)
+
+
+def test_defaults_of_the_file_hold_for_a_node_that_it_does_not_name(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("defaults: {x: 7s}\nnodes: {n1: {}}\n")
+    node = load_newcomer(file, "n9", {"address": "10.0.0.9:7000", "capacity": 2.0, "memory": "4GB"})
+    assert (node.x_us, node.capacity, node.memory, node.spare) == (7_000_000, 2.0, 4_000_000_000, True)
+    with pytest.raises(ConfigError, match="memory"):
+        load_newcomer(file, "n9", {"memory": "much"})
