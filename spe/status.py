@@ -135,7 +135,7 @@ class LoadStatus:
       memory_bytes: of its state, and of what waits in its inputs and outputs.
       network_bytes: per second, in and out.
       rows: per second that came in.
-      state_bytes: of a snapshot; before the first one was made only of the output that it would have.
+      state_bytes: of a snapshot, about.
     """
 
     cpu: Number

@@ -293,8 +293,13 @@ class UnitReplica:
         redo = self._redo
         return (self._live if redo is None or redo.rebuilding else redo).outputs[output]
 
+    @property
+    def between_slices(self) -> bool:
+        """Is no slice in work, and no state being made again?"""
+        return self._working is None and not self._live.rebuilding
+
     def operator_states(self) -> Sequence[Mapping[str, Any]]:
-        """What the running operators hold, by reference.  Raises OperatorFailed."""
+        """What the running operators hold, by reference; not in the middle of a slice.  Raises OperatorFailed."""
         return list(self._live.fragment.snapshot().values())
 
     def counters(self) -> dict[str, int]:

@@ -20,13 +20,13 @@ class ReplicaMeasure(NamedTuple):
     """A replica to be sampled.
 
     Attributes:
-      buffered: bytes in memory of what waits in its inputs and outputs.
-      logged: bytes of stable output that a snapshot would have.
+      memory: bytes that it has in memory.
+      state: bytes of a snapshot.
     """
 
     meter: ReplicaMeter
-    buffered: int
-    logged: int
+    memory: int
+    state: int
 
 
 class ReplicaMeter:
@@ -44,8 +44,6 @@ class ReplicaMeter:
         #: STABLE now, and all the time since the last look.
         self._stable = self._was_stable = False
         self._step_ns = self._rows = self._nbytes = 0
-        #: Bytes of the newest snapshot, but for the output in it: what operators hold.
-        self._operators = 0
 
     # --- what happens; nanoseconds, bytes, rows ---
 
@@ -61,17 +59,12 @@ class ReplicaMeter:
         self._step_ns += step_ns
 
     def worked(self, step_ns: int) -> None:
-        """It has advanced."""
+        """It has advanced, or a snapshot of it was encoded."""
         self._step_ns += step_ns
 
     def sent(self, nbytes: int, step_ns: int) -> None:
         """Output was encoded for a reader."""
         self._nbytes += nbytes
-        self._step_ns += step_ns
-
-    def snapshot(self, nbytes: int, logged: int, step_ns: int) -> None:
-        """A snapshot was encoded, with ``logged`` bytes of stable output in it."""
-        self._operators = max(0, nbytes - logged)
         self._step_ns += step_ns
 
     # --- samples ---
@@ -80,22 +73,22 @@ class ReplicaMeter:
         """How long its steps took since the last look."""
         return self._step_ns
 
-    def look(self, now: int, span_us: int | None, cpu: float, buffered: int, logged: int) -> None:
+    def look(self, now: int, span_us: int | None, cpu: float, memory: int, state: int) -> None:
         """Takes a sample, if it was STABLE all the time, and begins anew.
 
         Args:
           span_us: the sample's time, which ends now; None: none is to be taken.
           cpu: how much of one core it has needed.
-          buffered, logged: see :class:`ReplicaMeasure`.
+          memory, state: see :class:`ReplicaMeasure`.
         """
         if self._was_stable and span_us is not None:
             seconds = span_us / SECOND
             self.latest = LoadSample(
                 cpu=cpu,
-                memory=float(self._operators + buffered),
+                memory=float(memory),
                 network=self._nbytes / seconds,
                 rows=self._rows / seconds,
-                state=float(self._operators + logged),
+                state=float(state),
             )
             self.taken_at, self._told = now, False
         self._step_ns = self._rows = self._nbytes = 0
@@ -135,6 +128,6 @@ class NodeMeter:
         steps_ns = sum(one.meter.step_ns() for one in replicas)
         share = (cpu_ns - self._cpu_ns) / (1_000 * span_us) / steps_ns if steps_ns else 0.0
         whole = SAMPLE_US // 2 <= span_us <= SAMPLE_US + SAMPLE_US // 2
-        for meter, buffered, logged in replicas:
-            meter.look(now, span_us if whole else None, meter.step_ns() * share, buffered, logged)
+        for meter, memory, state in replicas:
+            meter.look(now, span_us if whole else None, meter.step_ns() * share, memory, state)
         self._begun, self._cpu_ns = now, cpu_ns

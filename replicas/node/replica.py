@@ -33,6 +33,7 @@ from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeState
 from spe.stream.schema import Schema
 from spe.wire.messages import OutputStatus
+from spe.wire.state_size import state_bytes
 
 
 class Replica:
@@ -91,6 +92,8 @@ class Replica:
             redo_bytes=plan.limits.input_bytes,
             slice_rows=plan.limits.slice_rows,
         )
+        #: What operators held when they could be asked last.
+        self._operators_bytes = 0
         self.serving.announce(NodeState.RECOVERING, False)
 
     def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
@@ -296,10 +299,16 @@ class Replica:
     # --- what it takes (L1) ---
 
     def footprint(self) -> tuple[int, int]:
-        """Bytes in memory of what waits in inputs and outputs, and bytes of the stable output that a snapshot has."""
+        """Bytes that it has in memory, and about those of a snapshot.
+
+        Raises OperatorFailed: an operator does not say what it holds.
+        """
+        if self.core.between_slices:  # otherwise operators may not be asked
+            self._operators_bytes = state_bytes(self.core.operator_states())
         inputs = self.sunion.stable_bytes + sum(one.tentative_bytes for one in self.sunion.inputs)
         outputs = sum(log.stable.nbytes + log.suffix.nbytes for log in self.logs)
-        return inputs + outputs, sum(log.stable.stored_bytes for log in self.logs)
+        logged = sum(log.stable.stored_bytes for log in self.logs)
+        return self._operators_bytes + inputs + outputs, self._operators_bytes + logged
 
     # --- for people ---
 

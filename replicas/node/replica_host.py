@@ -9,12 +9,13 @@ import trio
 
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
-from replicas.node.load_meter import ReplicaMeter
+from replicas.node.load_meter import ReplicaMeasure, ReplicaMeter
 from replicas.node.replica import Replica
 from replicas.node.validation import ReplicaValidation
 from replicas.producer.output_log import LogNotReady, LogTruncated
 from replicas.producer.server import Accepted
 from replicas.producer.substream import substream
+from spe.errors import OperatorFailed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.spill import Handle, Shelf, Spill, SpillFolder, SpillNotLoaded
@@ -86,6 +87,13 @@ class ReplicaHost:
     def told(self, state: NodeState, fresh: bool) -> None:
         self.meter.became(state)
         self._told(state, fresh)
+
+    def measure(self) -> ReplicaMeasure:
+        """What a sample of its load is taken of."""
+        try:
+            return ReplicaMeasure(self.meter, *self.replica.footprint())
+        except OperatorFailed:  # it says so where it matters; one that has stopped has no samples
+            return ReplicaMeasure(self.meter, 0, 0)
 
     def say_once(self, what: str) -> bool:
         """Is this the first time that ``what`` is to be reported?"""

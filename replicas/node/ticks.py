@@ -8,7 +8,7 @@ from typing import Final
 import trio.lowlevel
 
 from replicas.link.signal import Signal
-from replicas.node.load_meter import NodeMeter, ReplicaMeasure
+from replicas.node.load_meter import NodeMeter
 from replicas.node.replica_host import ReplicaHost
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
@@ -56,8 +56,7 @@ class Ticks:
                     host.replica.shift(late + period, now)
                 await trio.lowlevel.checkpoint()
             if meter.due(now):
-                measured = [ReplicaMeasure(host.meter, *host.replica.footprint()) for host in self._running.values()]
-                meter.look(now, clock.cpu_ns(), measured)
+                meter.look(now, clock.cpu_ns(), [host.measure() for host in self._running.values()])
             rest = RESTING_TICKS * period
             for host in self._running.values():
                 if host.error is None:

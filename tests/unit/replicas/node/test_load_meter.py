@@ -20,7 +20,7 @@ class World:
         self.node = NodeMeter(begin_us, cpu_ns=0)
         self.now = begin_us
         self.cpu_ns = 0
-        self.buffered = self.logged = 0
+        self.memory = self.state = 0
 
     def stable(self) -> World:
         """All replicas are, for longer than a sample."""
@@ -34,7 +34,7 @@ class World:
         self.now = (self.now // SAMPLE_US + times) * SAMPLE_US + late_us
         self.cpu_ns += round(cpu_s * 1e9)
         assert self.node.due(self.now)
-        self.node.look(self.now, self.cpu_ns, [ReplicaMeasure(m, self.buffered, self.logged) for m in self.meters])
+        self.node.look(self.now, self.cpu_ns, [ReplicaMeasure(m, self.memory, self.state) for m in self.meters])
         return [meter.news(self.now) for meter in self.meters]
 
 
@@ -49,8 +49,9 @@ def test_a_sample_is_what_came_and_left_per_second() -> None:
     meter.received(rows=2_000, nbytes=60_000, step_ns=1_000_000)
     meter.worked(step_ns=5_000_000)
     meter.sent(nbytes=10_000, step_ns=1_000_000)
-    assert world.sampled(2.0) == [LoadSample(pytest.approx(0.2), 0.0, 15_000.0, 500.0, 0.0)]
-    assert world.sampled(2.0) == [LoadSample(0.0)], "each counts once"
+    world.memory, world.state = 9_000, 7_000
+    assert world.sampled(2.0) == [LoadSample(pytest.approx(0.2), 9_000.0, 15_000.0, 500.0, 7_000.0)]
+    assert world.sampled(2.0) == [LoadSample(0.0, 9_000.0, 0.0, 0.0, 7_000.0)], "each counts once"
 
 
 def test_the_cpu_of_the_process_is_shared_out_by_steps() -> None:
@@ -103,16 +104,6 @@ def test_of_a_time_in_which_the_process_did_not_run_there_is_none() -> None:
     assert world.sampled() == [None], "too short: it began late"
     assert world.sampled() == [LoadSample(0.0)]
     assert world.sampled(times=3) == [None]
-
-
-def test_state_is_what_the_newest_snapshot_has_and_the_output_kept_now() -> None:
-    world = World().stable()
-    (meter,) = world.meters
-    world.buffered, world.logged = 500, 400
-    assert world.sampled() == [LoadSample(0.0, memory=500.0, state=400.0)], "no snapshot: operators are not known"
-    meter.snapshot(nbytes=10_000, logged=2_000, step_ns=1_000)
-    assert world.sampled(1.0) == [LoadSample(pytest.approx(0.1), memory=8_500.0, state=8_400.0)]
-    assert world.sampled() == [LoadSample(0.0, memory=8_500.0, state=8_400.0)]
 
 
 def test_a_sample_is_told_once_and_not_when_it_is_old() -> None:
