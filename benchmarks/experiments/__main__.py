@@ -17,6 +17,7 @@ from benchmarks.experiments import (
     fast,
     fidelity,
     healing,
+    incremental,
     migration,
     partitions,
     policies,
@@ -51,6 +52,7 @@ EXPERIMENTS = {
     "scheduling": scheduling,
     "arrivals": arrivals,
     "migration": migration,
+    "incremental": incremental,
     "partitions": partitions,
 }
 

@@ -152,6 +152,17 @@ def test_a_node_process_corrects_everything_that_was_tentative(tmp_path: Path) -
         assert 0 < row["first_s"] <= row["last_s"]
 
 
+def test_queries_come_back_with_the_nodes_that_arrive(tmp_path: Path) -> None:
+    """In simulation; those that are complete first have the largest area."""
+    at = {row["order"]: row for row in results("incremental", tmp_path)}
+    areas = [at[order]["queries"] for order in ("at once", "operators", "complete queries", "standbys everywhere")]
+    assert areas == sorted(areas)
+    assert areas[-1] == 6
+    assert at["at once"]["first_s"] == at["at once"]["all_s"]
+    assert at["complete queries"]["first_s"] < at["operators"]["first_s"]
+    assert at["at once"]["fidelity"] < min(at["complete queries"]["fidelity"], at["fidelity"]["fidelity"])
+
+
 @pytest.mark.processes
 def test_who_stops_before_a_move_is_silent_until_the_target_is_installed(tmp_path: Path) -> None:
     """How long depends on the machine; three heartbeats pass before an install begins."""
@@ -165,5 +176,5 @@ def test_who_stops_before_a_move_is_silent_until_the_target_is_installed(tmp_pat
 def test_all_tuples_are_counted_however_many_partitions_there_are(tmp_path: Path) -> None:
     """What that costs depends on the machine."""
     few, more = results("partitions", tmp_path)
-    assert (few["partitions"], more["partitions"]) == (2, 10)
+    assert (few["partitions"], more["partitions"], few["came"]) == (2, 10, 1)
     assert min(few["nodes_cpu"], more["idle_nodes_cpu"], few["memory_mb"]) > 0

@@ -1,0 +1,318 @@
+"""Queries that come back one after the other while nodes arrive (Su and Zhou, DEBS 2021, figure 11).
+
+Fifteen operators of one partition make six outputs; the paper's figure 8 does not say who reads whom, so the streams
+are of our choice.  All nodes that run them are killed for good, and with them those that hold their checkpoints; these
+come back one by one, each with room for four.
+
+* at once: all of them come back with the last one;
+* operators: each has the checkpoints of the next four operators in topological order;
+* complete queries, fidelity: each has all checkpoints, and the coordinator orders by ``recovery.value``;
+* standbys everywhere: they were never away.
+
+A query is available at a moment when the client's stable results lag at most a second more than before the failure.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import yaml
+
+from benchmarks.experiments.results import CPU_S, Row
+from replicas.faults.model import Fault, FaultKind
+from replicas.planning.configured import partitions_of, topology_of
+from replicas.planning.recovery.goals import OutputFidelity
+from replicas.simulation.clock import EPOCH_US
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import simulate
+from spe.cli.recorded import recorded_history
+from spe.config import load
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.plots import Line, Panel
+from spe.stream.batch import Boundary, Int64Array
+from spe.stream.history import Delivered, History, ProcessDown, StateChanged
+from spe.stream.names import Kind, NodeState
+from spe.stream.times import MILLISECOND, SECOND
+
+TITLE = "Six queries of fifteen partitions that come back as nodes arrive"
+#: How often each point is measured where --runs does not say.
+RUNS: Final = 5
+#: Who reads whom; those that read nobody read the source.
+READS: Final = ((), (), (), (0,), (0,), (1,), (1,), (2,), (2,), (3,), (3, 4), (4, 5), (5, 6), (7,), (7, 8))
+#: Operators whose outputs clients read.
+QUERIES: Final = (9, 10, 11, 12, 13, 14)
+#: Partitions that a node has room for.
+EACH: Final = 4
+FAILS_S: Final = 12
+CHECKPOINT_S: Final = 2
+#: What a query may lag more than before the failure.
+LAG_US: Final = SECOND
+STEP_US: Final = 100 * MILLISECOND
+ORDERS: Final = ("at once", "operators", "complete queries", "fidelity", "standbys everywhere")
+#: Orders in which the coordinator decides, and what it goes by.
+VALUES: Final[Mapping[str, str]] = {"complete queries": "complete", "fidelity": "fidelity"}
+#: Real processes, simulation: tuples per second.
+RATES: Final = (1_000, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run; seconds.
+
+    Attributes:
+      order: in which partitions come back.
+      each: partitions of a node, and so many it has room for.
+      lost: nodes that are killed for good, by number from 1, and when after ``FAILS_S``.
+      arrive: when after that each of those comes that hold checkpoints; 0: it was never away.
+      lasts: how long after that the sources go on.
+    """
+
+    order: str
+    each: int
+    lost: Mapping[int, float]
+    arrive: Sequence[float]
+    lasts: float
+
+    @property
+    def ends(self) -> float:
+        return FAILS_S + self.lasts
+
+    def hosts(self, operator: int) -> list[str]:
+        """Who holds the checkpoints of an operator."""
+        if self.order in VALUES:
+            return [f"b{at}" for at in range(1, len(self.arrive) + 1)]
+        return [f"b{min(operator // self.each, len(self.arrive) - 1) + 1}"]
+
+    def faults(self) -> list[dict[str, Any]]:
+        """As a file of faults has them."""
+        dead = [(f"n{n}", FAILS_S + at, self.lasts - at) for n, at in self.lost.items()]
+        away = [(f"b{n}", float(FAILS_S), at) for n, at in enumerate(self.arrive, 1) if at]
+        return [{"at": f"{at:g}s", "kind": "kill", "target": n, "for": f"{long:g}s"} for n, at, long in dead + away]
+
+
+class Measured(NamedTuple):
+    """What came of a run.
+
+    Attributes:
+      queries, fidelity: how many queries were available in the mean from the failure on until the sources end, and OF
+        of the partitions that were served.
+      first_s, all_s: since the failure, when a query of those that had failed was available again, and all were; None:
+        never.
+      normal_lag: longest lag of queries that do not depend on what was lost, against the longest one before; None:
+        there are none.
+      longest_s: longest lag of all.
+      curve: available queries, each second.
+    """
+
+    queries: float
+    fidelity: float
+    first_s: float | None
+    all_s: float | None
+    normal_lag: float | None
+    longest_s: float
+    curve: Sequence[float]
+
+
+def arrivals(order: str, apart: float) -> Case:
+    """All four nodes are lost, and four come."""
+    arrive = [apart * at for at in range(1, 5)]
+    if order == "at once":
+        arrive = [arrive[-1]] * 4
+    elif order == "standbys everywhere":
+        arrive = [0.0] * 4
+    return Case(order, EACH, dict.fromkeys(range(1, 5), 0.0), arrive, apart * 4 + 8)
+
+
+def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
+    for order in ORDERS:
+        case = arrivals(order, 3 if quick else 6)
+        found = [simulated(case) if quick else _real(case) for _ in range(1 if quick else runs)]
+        yield {
+            "order": order,
+            "runs": len(found),
+            "queries": median(one.queries for one, _ in found),
+            "fidelity": median(one.fidelity for one, _ in found),
+            "first_s": _median([one.first_s for one, _ in found]),
+            "all_s": _median([one.all_s for one, _ in found]),
+            "curve": " ".join(f"{count:g}" for count in found[0][0].curve),
+            "findings": "; ".join(said for _, said in found if said),
+        }
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if len(known) == len(values) else None
+
+
+def _real(case: Case) -> tuple[Measured, str]:
+    """Of real processes, with what was broken."""
+    with tempfile.TemporaryDirectory() as made:
+        config, schedule, run = Path(made) / "queries.yaml", Path(made) / "faults.yaml", Path(made) / "run"
+        config.write_text(yaml.safe_dump(configuration(case, RATES[0])))
+        schedule.write_text(yaml.safe_dump(case.faults()))
+        command = map(str, ("run", config, "--faults", schedule, "--run-dir", run, "--no-view"))
+        ended = subprocess.run(
+            [sys.executable, "-m", "spe.cli", *command], capture_output=True, text=True, timeout=300, check=False
+        )
+        findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]
+        first_us = min(int(json.loads(line)["t"]) for line in (run / "events.jsonl").read_text().splitlines())
+        plan, directory = load(config)
+        return measured(case, plan, directory, recorded_history(plan, directory, run), first_us), findings
+
+
+def simulated(case: Case) -> tuple[Measured, str]:
+    """In virtual time, with what was broken."""
+    faults = tuple(
+        Fault(FaultKind.KILL, (one["target"],), for_us=_us(one["for"]), at_us=_us(one["at"])) for one in case.faults()
+    )
+    lasts_us = round(case.ends * SECOND)
+    scenario = Scenario(1, configuration(case, RATES[1]), {}, faults, lasts_us)
+    plan, directory = scenario.deployed()
+    outcome = simulate(scenario, cpu_s=CPU_S)
+    findings = "; ".join(map(str, outcome.findings))
+    return measured(case, plan, directory, outcome.history, EPOCH_US), findings
+
+
+def _us(duration: str) -> int:
+    return round(float(duration.removesuffix("s")) * SECOND)
+
+
+def measured(case: Case, plan: Plan, directory: Directory, history: History, zero_us: int) -> Measured:
+    """Of a run whose times count from ``zero_us`` of wall time, which is tuple time."""
+    fails_us = min(e.at_us for e in history if isinstance(e, ProcessDown))
+    grid = np.arange(fails_us, fails_us + round(case.lasts * SECOND), STEP_US)
+    before = np.arange(fails_us - 5 * SECOND, fails_us, STEP_US)
+    lags, ordinary = (_lags(history, at, zero_us) for at in (grid, before))
+    available = lags <= ordinary.max(axis=1, keepdims=True) + LAG_US
+    failed = _depending(case)
+    back = available[failed]
+    rows = _served(plan, directory, history, grid)
+    normal = [query for query in range(len(QUERIES)) if query not in failed]
+    return Measured(
+        queries=float(available.sum(axis=0).mean()),
+        fidelity=float(OutputFidelity.of(topology_of(plan, directory, {})).values(rows).mean()),
+        first_s=_since(back.any(axis=0), ~back.all(axis=0)),
+        all_s=_since(back.all(axis=0), ~back.all(axis=0)),
+        normal_lag=float((lags[normal].max(axis=1) / ordinary[normal].max(axis=1)).max()) if normal else None,
+        longest_s=float(lags.max()) / SECOND,
+        curve=available.sum(axis=0)[:: SECOND // STEP_US].tolist(),
+    )
+
+
+def _since(good: np.ndarray[Any, np.dtype[np.bool_]], lost: np.ndarray[Any, np.dtype[np.bool_]]) -> float | None:
+    """Seconds until ``good``, once something has been lost; 0: nothing ever was."""
+    if not lost.any():
+        return 0.0
+    first = int(lost.argmax())
+    later = np.flatnonzero(good[first:])
+    return float((first + later[0]) * STEP_US / SECOND) if len(later) else None
+
+
+def _depending(case: Case) -> list[int]:
+    """Queries that depend on something that was lost, by their places in ``QUERIES``."""
+    found: set[int] = set()
+    for at, reads in enumerate(READS):
+        if at // case.each + 1 in case.lost or found.intersection(reads):
+            found.add(at)
+    return [query for query, at in enumerate(QUERIES) if at in found]
+
+
+def _lags(history: History, grid: Int64Array, zero_us: int) -> Int64Array:
+    """[queries, times]; how far the stable results that the client has lag, microseconds."""
+    seen: dict[str, list[tuple[int, int]]] = {f"o{at}": [(0, zero_us)] for at in QUERIES}
+    for event in history:
+        if not isinstance(event, Delivered) or not isinstance(event.element, Boundary):
+            continue
+        if event.element.kind is Kind.STABLE:
+            seen[event.channel.stream].append((event.at_us, event.element.time))
+    found = np.zeros((len(QUERIES), len(grid)), np.int64)
+    for query, of in enumerate(seen.values()):
+        at, frontier = np.array(of).T
+        found[query] = grid + zero_us - frontier[at.searchsorted(grid, side="right") - 1]
+    return found
+
+
+def _served(
+    plan: Plan, directory: Directory, history: History, grid: Int64Array
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """[times, tasks of the topology]; a replica that has its state runs it."""
+    tasks = partitions_of(plan, topology_of(plan, directory, {}))
+    serving: dict[str, bool] = {}
+    rows, at = np.ones((len(grid), len(tasks)), np.bool_), 0
+
+    def note(upto: int) -> None:
+        nonlocal at
+        running = {replica.partition("@")[0] for replica, yes in serving.items() if yes}
+        while at < len(grid) and grid[at] < upto:
+            rows[at] = [task is None or str(task) in running for task in tasks]
+            at += 1
+
+    for event in history:
+        if isinstance(event, StateChanged):
+            note(event.at_us)
+            serving[event.replica] = event.runs and event.state is not NodeState.RECOVERING
+        elif isinstance(event, ProcessDown):
+            note(event.at_us)
+            serving |= {replica: False for replica in serving if replica.endswith(f"@{event.host}")}
+    note(int(grid[-1]) + 1)
+    return rows
+
+
+def configuration(case: Case, rate: int) -> dict[str, Any]:
+    """Each operator in a fragment of its own; the first node runs the first ``each`` of them, and so on."""
+    total = {"compute": {"total": "sum(total)"}, "group_by": "k", "window": {"tumbling": "500ms"}}
+    query: dict[str, Any] = {}
+    fragments: dict[str, Any] = {}
+    for at, reads in enumerate(READS):
+        name, operators = f"o{at}", []
+        if not reads:
+            query[name] = {"map": {"from": "s", "compute": {"k": "n % 20", "total": "value"}}}
+        else:
+            upstream = [f"o{one}" for one in reads]
+            if len(upstream) > 1:
+                operators.append(f"in{at}")
+                query[f"in{at}"] = {"union": upstream}
+            query[name] = {"aggregate": {"from": [*upstream, *operators][-1]} | total}
+        fragments[name] = {
+            "operators": [*operators, name],
+            "replicas": [f"n{at // case.each + 1}"],
+            "standby": case.hosts(at),
+            "checkpoint": f"{CHECKPOINT_S}s",
+        }
+    outputs = [f"o{at}" for at in QUERIES]
+    nodes = [f"n{n}" for n in range(1, (len(READS) - 1) // case.each + 2)]
+    generator = {"name": "sequence", "rate": rate, "duration": f"{case.ends:g}s"}
+    made: dict[str, Any] = {
+        "cluster": "queries",
+        "bucket": "100ms",
+        "defaults": {"x": "4s", "alpha": 0.9, "policy": "process"},
+        "nodes": [*nodes, *(f"b{at}" for at in range(1, len(case.arrive) + 1))],
+        "sources": {"s": {"from": {"generator": generator}, "boundary": "100ms"}},
+        "query": query,
+        "outputs": outputs,
+        "fragments": fragments,
+        "coordinator": {"cap": 0.8},
+        "clients": {"client": {"reads": outputs}},
+    }
+    if case.order in VALUES:
+        loads = dict.fromkeys(fragments, 0.8 / case.each)
+        made["recovery"] = {"value": VALUES[case.order], "loads": loads}
+    return made
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    """Queries that are available, over time."""
+    curves = {row["order"]: [float(count) for count in row["curve"].split()] for row in rows}
+    longest = max(map(len, curves.values()))
+    found = [Line([*curve, *[None] * (longest - len(curve))], order) for order, curve in curves.items()]
+    return [Panel("available queries", [float(s) for s in range(longest)], found, "seconds after the failure")]
