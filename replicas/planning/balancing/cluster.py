@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from replicas.planning.balancing.actions import BalanceSettings, MovePartition, NodeRoom, Refusal
-from replicas.planning.load import LoadHistory, LoadSample
+from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
 from replicas.planning.prediction import PredictedMove, RefusedMove, predict
 from replicas.planning.relief import ReliefProblem, relieve
 from replicas.planning.shares import Running
@@ -110,6 +110,8 @@ class BalancedCluster:
         self.moved_at: dict[PartitionId, int] = {}
         self.failed_at: dict[tuple[PartitionId, NodeId], int] = {}
         self._settings = settings
+        #: The time that a load is of: that which has just begun has no sample yet.
+        self._latest_us = max(settings.period_us, 2 * SAMPLE_US)
         self._refused = refused
         self._exact = exact
         #: Loads, and the time that they are of.
@@ -143,7 +145,7 @@ class BalancedCluster:
             self._known = (now, {})
         known = self._known[1]
         if partition not in known:
-            latest = self.history.mean(partition, now, self._settings.period_us)
+            latest = self.history.mean(partition, now, self._latest_us)
             known[partition] = self.history.mean(partition, now) if latest is None else latest
         return known[partition]
 
@@ -154,7 +156,7 @@ class BalancedCluster:
 
     def heard(self, now: int) -> set[PartitionId]:
         """Partitions that were not silent in the latest period."""
-        return {p for p in self.running if self.history.mean(p, now, self._settings.period_us) is not None}
+        return {p for p in self.running if self.history.mean(p, now, self._latest_us) is not None}
 
     def beyond(self, now: int) -> set[NodeId]:
         """Members that are beyond a cap."""

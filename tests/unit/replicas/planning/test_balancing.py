@@ -115,6 +115,20 @@ def trace_9(**options: bool) -> Cluster:
     return cluster
 
 
+def test_a_period_no_longer_than_a_sample_goes_by_the_newest_one() -> None:
+    """The sample of the time that has just begun is yet to come."""
+    settings = BalanceSettings(period_us=SAMPLE_US)
+    balancer = Balancer(LoadHistory(), settings, {N1: NodeRoom()}, {p(0): (N1,)}, 0, refused=lambda *_: None)
+    balancer.came(N1)
+    said = []
+    for number, cpu in enumerate((0.1, 0.1, 0.1, 0.9, 0.9), 1):
+        said += balancer.tick(number * SAMPLE_US)
+        balancer.sampled(p(0), LoadSample(cpu), number * SAMPLE_US + SECOND)
+    assert balancer.need(N1, 5 * SAMPLE_US)[0] == pytest.approx(0.9), "not the mean of all"
+    said += balancer.tick(6 * SAMPLE_US)
+    assert [type(one) for one in said] == [StillFull], "for a second period"
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_trace_9_the_move_with_the_fewest_seconds_after_two_periods(exact: bool) -> None:
     cluster = trace_9(exact=exact)
