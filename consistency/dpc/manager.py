@@ -346,7 +346,7 @@ class UnitReplica:
             self._emit_stable(self._live, released)
             if self._working is not None:
                 return True
-            if self.state is NodeState.UP_FAILURE:
+            if self.state is NodeState.UP_FAILURE and not self._is_late(now):
                 self._move(Event.HEALED)
         self._mark_if_due(now)
         if released is not None and sunion.stable_end > sunion.next:
@@ -365,6 +365,10 @@ class UnitReplica:
             self._taint()  # the policy was to suspend until now (X3)
             return self._release_tentative(now, self._node.during_failure)
         return False
+
+    def _is_late(self, now: int) -> bool:
+        """Does it still work off what came in while it was suspended?  Who reads it would wait for longer than X."""
+        return self.sunion.stable_end > self.sunion.next and self.sunion.clocks.waited(now) >= self._node.alpha_x_us
 
     def _suspends(self) -> bool:
         return self._node.during_failure is Policy.SUSPEND

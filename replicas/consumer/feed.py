@@ -81,6 +81,8 @@ class Producer:
     sequence: int = 0
     state: NodeState = NodeState.RECOVERING
     fresh: bool = False
+    #: Has it new results, whatever its state: one that suspends has none (K6).
+    stands_in: bool = True
     last_id: int = 0
     frontier: int = BEFORE_TIME
     tentative_frontier: int = BEFORE_TIME

@@ -127,8 +127,11 @@ class Choosing:
         first: int,
         fill: float | None = None,
         sequence: int = 0,
+        stands_in: bool | None = None,
     ) -> None:
-        """A heartbeat answer, or the first frame of a subscription (it says no ``fill``), about our channel.
+        """A heartbeat answer, or the first frame of a subscription, about our channel.
+
+        That frame says no ``fill``, and not whether the producer ``stands_in``.
 
         The two come over different connections, in any order: what is older than what we know changes nothing (F4).
         """
@@ -150,6 +153,8 @@ class Choosing:
             tentative_frontier = max(tentative_frontier, producer.tentative_frontier)
         producer.incarnation, producer.sequence = incarnation, sequence
         producer.state, producer.fresh = state, fresh
+        if stands_in is not None:
+            producer.stands_in = stands_in
         producer.last_id, producer.first = last_id, first
         producer.frontier, producer.tentative_frontier = frontier, tentative_frontier
         producer.reached(frontier, tentative_frontier, now)
@@ -357,8 +362,8 @@ class Choosing:
         corr = self.corr.producer if self.corr is not None else None
         stalled = self._stalled(now)
 
-        def first(state: NodeState, *names: str | None, fresh: bool = False) -> Producer | None:
-            ranked = [p for p in usable if p.state is state and (p.fresh or not fresh)]
+        def first(state: NodeState, *names: str | None, fresh: bool = False, new: bool = False) -> Producer | None:
+            ranked = [p for p in usable if p.state is state and (p.fresh or not fresh) and (p.stands_in or not new)]
             for name in names:
                 for p in ranked:
                     if p.name == name:
@@ -373,8 +378,9 @@ class Choosing:
         if not self._corrections and (waits := self._waits_for_us(usable)) is not None:
             return waits
         return (
-            first(NodeState.UP_FAILURE, current)
+            first(NodeState.UP_FAILURE, current, new=True)
             or first(NodeState.STABILIZATION, current, fresh=True)
+            or first(NodeState.UP_FAILURE, current)
             or first(NodeState.STABILIZATION, corr, current)
             or next((p for p in usable if p.name == current), None)
         )

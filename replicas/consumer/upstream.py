@@ -343,6 +343,7 @@ class Upstream:
                     first=news.first,
                     fill=news.fill,
                     sequence=news.sequence,
+                    stands_in=news.stands_in,
                 )
 
     def _lose(self, peer: str) -> None:

@@ -83,6 +83,16 @@ edited(
     Edit(Choosing, "_waits_for_us", "main = self.main\n", "return None\n    main = self.main\n"),
 )
 edited(
+    "stable-at-once-after-suspend",
+    "a replica that suspended is STABLE as soon as it releases, however much has come in meanwhile (T6)",
+    Edit(UnitReplica, "_is_late", "return self", "return False and self"),
+)
+edited(
+    "one-that-suspends-is-read-all-the-same",
+    "a replica in UP_FAILURE that suspends is preferred to one that corrects with live results (F4)",
+    Edit(Choosing, "_best_of", "(p.stands_in or not new)", "True"),
+)
+edited(
     "full-disk-ends-the-node",
     "a node whose disk is full cannot write a checkpoint, and ends (A8)",
     Edit(CheckpointTask, "run", "except (OSError, LocalProtocolError)", "except LocalProtocolError"),
@@ -295,6 +305,7 @@ PAIRS: Final = {
     "killed-in-the-moment-of-its-restart": "killed-as-it-starts-and-lives",
     "rows-that-redo-needs-are-on-disk": "acknowledgements-of-rows-on-disk-are-exact",
     "small-buffers-between-checkpoints-on-disk": "small-buffers-never-fill",
+    "stable-with-a-backlog-after-suspend": "stable-at-once-after-suspend",
     "taken-with-the-state-that-ends-the-feed": "last-read-is-not-told",
     "upstream-is-full-before-the-first-checkpoint": "no-early-checkpoint-for-a-full-upstream",
 }

@@ -21,7 +21,7 @@ from tests.unit.consistency.dpc.test_manager import TestCorrecting, TestPeriodic
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
-from tests.unit.replicas.consumer.test_input import TestCorrections, TestUsefulness
+from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_load_meter as load_meter
 from tests.unit.replicas.node import test_replica as replica
@@ -60,6 +60,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-is-made-again-is-not-compared": partial(soutput.test_repeated_results_must_be_equal, "12u 15x 24Z", 30),
     "feed-promoted-without-a-cut": TestCorrections().test_tuples_of_the_old_main_do_not_count_twice,
     "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_corrections_removes_nothing,
+    "one-that-suspends-is-read-all-the-same": TestChoice().test_live_results_are_preferred_to_suspended_ones,
     "caught-up-with-the-slowest": TestUsefulness().test_caught_up_is_not_judged_by_the_slowest_producer,
     "caught-up-with-the-furthest": TestUsefulness().test_caught_up_means_as_far_as_main,
     "own-silence-counts": replica.test_a_freeze_of_the_node_ages_no_input,

@@ -237,6 +237,20 @@ class TestGoingTentative:
         assert world.run(150) == "S1/12u S2/15x S3/24y B30(3)"
         assert world.states[-1] == "STABLE"
 
+    def test_one_that_suspended_is_stable_when_nothing_late_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who reads it would wait for all that came in meanwhile (T6)."""
+        monkeypatch.setattr(World, "slice_rows", 1)
+        world = failing(World(failure=Policy.SUSPEND))
+        assert world.run(130) == ""
+        world.live[1] = True
+        world.S(1, 150, (12, "u"))
+        world.B(1, 150, 30)
+        assert world.replica.advance(150)[0], "there is more"
+        assert world.out
+        assert world.states[-1] == "UP_FAILURE"
+        world.run(150)
+        assert world.states[-1] == "STABLE"
+
     def test_a_failure_shorter_than_alpha_x_is_masked(self) -> None:
         """Trace 5."""
         world = failing(World())

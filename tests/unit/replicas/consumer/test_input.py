@@ -122,6 +122,15 @@ class TestChoice:
         case.hear("r2", FAILING)
         assert ("r2", MAIN) in opens(case.choose())
 
+    def test_live_results_are_preferred_to_suspended_ones(self) -> None:
+        """Heartbeats say that it has nothing new (K6)."""
+        case = Case(corrections=False)
+        case.reading("r1", STABILIZING, fresh=True)
+        case.hear("r2", FAILING, stands_in=False)
+        assert ("r2", MAIN) not in opens(case.choose())
+        case.hear("r2", FAILING, stands_in=True)
+        assert ("r2", MAIN) in opens(case.choose())
+
     def test_recovering_and_truncated_producers_are_never_read(self) -> None:
         case = Case()
         case.hear("r1", RECOVERING)
