@@ -15,6 +15,7 @@ from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
 from consistency.proof.intake import unaccounted
 from consistency.proof.losses import Fidelity, losses
+from consistency.proof.moved import move_reports
 from consistency.proof.output import judge_output
 from consistency.proof.promises import as_announced, policies, promises
 from consistency.proof.report.model import DirectoryChange, OutputReport, Report, Settings, SourceFacts, Verdict
@@ -102,6 +103,7 @@ def judge_run(
         changes=[
             DirectoryChange(at_us=i.at_us - scene.begun_us, number=i.version.number, why=i.why) for i in run.issued()
         ],
+        moves=move_reports(run.moves(), outputs, scene.begun_us),
         settings=settings(as_announced(directory, heard)),
         configuration=(run.path / "config.yaml").read_text(),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},

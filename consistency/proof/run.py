@@ -19,7 +19,7 @@ from spe.config import load
 from spe.errors import LogCorrupt, SpeError
 from spe.log.announced import RecordedAnnouncement, announced_folder, read_announced
 from spe.log.format import Segment
-from spe.log.issued import IssuedVersion, read_issued
+from spe.log.issued import IssuedVersion, MadeMove, read_issued, read_moves
 from spe.log.origin import combined, read_identity
 from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
@@ -168,6 +168,10 @@ class Run:
     def issued(self) -> list[IssuedVersion]:
         """Versions of the directory; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
         return read_issued(self.storage, self.plan.fingerprint)
+
+    def moves(self) -> list[MadeMove]:
+        """Partitions that moved; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
+        return read_moves(self.storage, self.plan.fingerprint)
 
     @property
     def where(self) -> str:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from replicas.placement.moves import Move
 from spe.errors import LogCorrupt
-from spe.log.issued import ISSUED, PATH, IssuedVersion, issued_in
+from spe.log.issued import ISSUED, MOVES, PATH, IssuedVersion, issued_in
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId
@@ -28,13 +28,13 @@ REVISIONS: Final = 100
 _MOVE: Final = TypeAdapter(Move)
 _SCHEMA: Final = (
     ISSUED
+    + MOVES
     + """
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
 CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
 );
-CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));
 CREATE TABLE IF NOT EXISTS loads (plan TEXT, unit TEXT, partition INTEGER, cpu REAL);
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT

@@ -1,18 +1,22 @@
-"""The log of versions of the directory in the folder of a run: when each was issued, and who wanted it (rule X5).
+"""What the coordinator has written of a run: versions of the directory, when and for whom (rule X5), and moves.
 
-It is a table of the coordinator's database, so that a version and its line are written together.
+They are tables of its database, so that a version and its line are written together.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from spe.errors import LogCorrupt
 from spe.plan.directory import Version
 from spe.runtime.env import Storage
+
+T = TypeVar("T")
 
 #: The coordinator's database.
 PATH: Final = PurePosixPath("coordinator", "state.sqlite")
@@ -22,6 +26,29 @@ CREATE TABLE IF NOT EXISTS issued (
     plan TEXT, epoch INTEGER, number INTEGER, at_us INTEGER, why TEXT, PRIMARY KEY (plan, epoch, number)
 );
 """
+
+
+#: Its table of moves, each as JSON.
+MOVES: Final = "CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));"
+
+
+class MadeMove(NamedTuple):
+    """A partition that moved, or was to.
+
+    Attributes:
+      phases: (wall time at which it came to it, microseconds; phase), in order.
+      predicted_us: how long it was expected to take; None: nobody knew.
+      why: why it was dropped, or waited at last.
+    """
+
+    number: int
+    partition: str
+    source: str
+    target: str
+    reason: str
+    phases: tuple[tuple[int, str], ...]
+    predicted_us: int | None
+    why: str
 
 
 class IssuedVersion(NamedTuple):
@@ -51,12 +78,44 @@ def read_issued(storage: Storage, plan: str) -> list[IssuedVersion]:
     Raises:
       LogCorrupt: the database is damaged.
     """
+    return _read(storage, lambda database: issued_in(database, plan))
+
+
+def read_moves(storage: Storage, plan: str) -> list[MadeMove]:
+    """Moves of a run, in the order in which they were ordered; [] where there was no coordinator here.
+
+    Raises:
+      LogCorrupt: the database is damaged.
+    """
+    return _read(storage, lambda database: _moves_in(database, plan))
+
+
+def _moves_in(database: sqlite3.Connection, plan: str) -> list[MadeMove]:
+    rows = database.execute("SELECT move FROM moves WHERE plan = ? ORDER BY number", (plan,)).fetchall()
+    return [_move(json.loads(text)) for (text,) in rows]
+
+
+def _move(data: Mapping[str, Any]) -> MadeMove:
+    unit, partition = data["partition"]
+    return MadeMove(
+        int(data["number"]),
+        f"{unit}/{partition}",
+        data["source"],
+        data["target"],
+        data["reason"],
+        tuple((int(at), phase) for phase, at in data["began_us"].items()),
+        data["predicted_us"],
+        data["why"],
+    )
+
+
+def _read(storage: Storage, rows: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
     if not storage.exists(PATH):
         return []
     with closing(sqlite3.connect(":memory:")) as database:
         try:
             database.deserialize(storage.read(PATH))
-            database.executescript(ISSUED)
-            return issued_in(database, plan)
-        except sqlite3.Error as error:
-            raise LogCorrupt(f"{PATH}: {error}") from error
+            database.executescript(ISSUED + MOVES)
+            return rows(database)
+        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+            raise LogCorrupt(f"{PATH}: {error!r}") from error

@@ -173,6 +173,31 @@ class DirectoryChange(_Data):
     why: str
 
 
+class MoveReport(_Data):
+    """A partition that moved, or was to; times count from the beginning of the run.
+
+    Attributes:
+      phase: the last that it came to.
+      from_us, until_us: of its phases; None: it did not begin, or was not over.
+      predicted_us: how long it was expected to take; None: nobody knew.
+      tentative: tuples that came to clients meanwhile.
+      delay_max_us: the largest delay of a result that came meanwhile; None: none came.
+    """
+
+    number: int
+    partition: str
+    source: str
+    target: str
+    reason: str
+    phase: str
+    why: str
+    from_us: int | None
+    until_us: int | None
+    predicted_us: int | None
+    tentative: int
+    delay_max_us: int | None
+
+
 class Tentative(_Data):
     """The tentative tuples of one output at one client.
 
@@ -335,6 +360,7 @@ class Report(_Data):
     losses: list[Loss] = Field(default_factory=list)
     promises: list[Promise] = Field(default_factory=list)
     changes: list[DirectoryChange] = Field(default_factory=list)
+    moves: list[MoveReport] = Field(default_factory=list)
     sources: list[SourceFacts]
     settings: Settings
     configuration: str

@@ -14,6 +14,7 @@ from consistency.proof.report.model import (
     Flaw,
     FlawCount,
     Loss,
+    MoveReport,
     Offender,
     OutputReport,
     Promise,
@@ -68,6 +69,7 @@ def page(report: Report) -> str:
         _kept(report.outputs),
         _promises(report.promises),
         _changes(report.changes),
+        _moves(report.moves),
         "<h2>What ran</h2>",
         _ran(report),
     ]
@@ -365,6 +367,36 @@ def _changes(rows: Sequence[DirectoryChange]) -> str:
         "ran; each result is judged by what was in force while it was on its way.</p>"
         f'<div class="card">{table("", [("at", "r"), ("version", "r"), ("who wanted it", "")], lines)}</div>'
     )
+
+
+def _moves(rows: Sequence[MoveReport]) -> str:
+    """Partitions that moved, and what clients got meanwhile."""
+    if not rows:
+        return ""
+    columns = [("move", "r"), ("partition", ""), ("from", ""), ("to", ""), ("wanted by", "")]
+    columns += [("at", "r"), ("took", "r"), ("expected", "r")]
+    columns += [("largest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
+    lines = [
+        [
+            str(one.number),
+            escape(one.partition),
+            escape(one.source),
+            escape(one.target),
+            escape(one.reason),
+            _maybe(one.from_us),
+            "–" if one.from_us is None or one.until_us is None else seconds(one.until_us - one.from_us),
+            _maybe(one.predicted_us),
+            _maybe(one.delay_max_us),
+            f"{one.tentative:,}",
+            escape(f"{one.phase}: {one.why}" if one.why else one.phase),
+        ]
+        for one in rows
+    ]
+    return f'<h3>Moves</h3><div class="card">{table("", columns, lines)}</div>'
+
+
+def _maybe(us: int | None) -> str:
+    return "–" if us is None else seconds(us)
 
 
 def _promises(rows: Sequence[Promise]) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from replicas.placement.moves import Move, MovePhase
 from replicas.placement.store import ORDERS, CoordinatorStore
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt
-from spe.log.issued import PATH, IssuedVersion, read_issued
-from spe.plan.directory import Version
+from spe.log.issued import PATH, IssuedVersion, read_issued, read_moves
+from spe.plan.directory import Role, Version
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import PartitionId
@@ -161,3 +162,14 @@ async def test_no_database_connection_stays_open(
     (connection,) = made
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         connection.execute("SELECT 1")
+
+
+async def test_what_is_read_of_a_run_are_the_moves_that_were_kept(store: Opening) -> None:
+    disk = SimDisk()
+    move = Move(1, PartitionId(UnitId("u1"), 0), NodeId("n1"), NodeId("n2"), Role.ACTIVE, "ordered", predicted_us=7)
+    move.began_us = {MovePhase.JOIN: 5, MovePhase.DROPPED: 9}
+    move.phase, move.why = MovePhase.DROPPED, "cancelled"
+    await store(disk).keep_moves("plan", [move])
+    (made,) = read_moves(disk, "plan")
+    assert made == (1, "u1/0", "n1", "n2", "ordered", ((5, "join"), (9, "dropped")), 7, "cancelled")
+    assert read_moves(disk, "another") == read_moves(SimDisk(), "plan") == []

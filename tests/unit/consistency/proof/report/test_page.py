@@ -8,10 +8,12 @@ import re
 import pytest
 from pydantic import ValidationError
 
+from consistency.proof.moved import move_reports
 from consistency.proof.report.comparison import comparison, comparison_text
 from consistency.proof.report.model import DirectoryChange, Flaw, Report, Verdict
 from consistency.proof.report.page import FLAWS, page
 from consistency.proof.report.summary import headline, sentence, text
+from spe.log.issued import MadeMove
 from tests.support.reports import altered, output, report
 
 
@@ -138,3 +140,35 @@ def test_compared_runs_share_one_table_and_one_plot() -> None:
 def test_runs_of_the_same_name_are_shown_with_their_folders() -> None:
     twins = [report().model_copy(update={"folder": f"{place}/demo"}) for place in ("a", "b")]
     assert [line.split()[0] for line in comparison_text(twins)[1:]] == ["a/demo", "b/demo"]
+
+
+MOVE = MadeMove(
+    number=3,
+    partition="totals/1",
+    source="n2",
+    target="n5",
+    reason="n2 needs 0.9 of 0.8 cores & more",
+    phases=((1_020_000_000, "join"), (1_022_100_000, "done")),
+    predicted_us=1_900_000,
+    why="",
+)
+
+
+def test_a_move_is_shown_with_what_it_took_and_what_clients_got_meanwhile() -> None:
+    (made,) = move_reports([MOVE], report().outputs, 1_000_000_000)
+    assert (made.from_us, made.until_us, made.phase) == (20_000_000, 22_100_000, "done")
+    assert (made.tentative, made.delay_max_us) == (24, 1_010_000)
+    shown = page(report().model_copy(update={"moves": [made]})).partition("<h3>Moves</h3>")[2]
+    for part in ("totals/1", "n2 needs 0.9 of 0.8 cores &amp; more", "20 s", "2.1 s", "1.9 s", "24", "done"):
+        assert part in shown
+    assert "<h3>Moves</h3>" not in page(report())
+
+
+def test_a_move_that_did_not_begin_or_is_not_over_has_no_such_figures() -> None:
+    waits, follows = move_reports(
+        [MOVE._replace(phases=(), predicted_us=None), MOVE._replace(phases=((1_039_000_000, "join"),))],
+        report().outputs,
+        1_000_000_000,
+    )
+    assert (waits.phase, waits.from_us, waits.until_us, waits.tentative) == ("wait", None, None, 0)
+    assert (follows.phase, follows.from_us, follows.until_us, follows.tentative) == ("join", 39_000_000, None, 0)
