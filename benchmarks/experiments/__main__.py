@@ -18,6 +18,7 @@ from benchmarks.experiments import (
     fidelity,
     healing,
     incremental,
+    locations,
     migration,
     partitions,
     policies,
@@ -53,6 +54,7 @@ EXPERIMENTS = {
     "arrivals": arrivals,
     "migration": migration,
     "incremental": incremental,
+    "locations": locations,
     "partitions": partitions,
 }
 

@@ -106,20 +106,21 @@ class Measured(NamedTuple):
     Attributes:
       queries, fidelity: how many queries were available in the mean from the failure on until the sources end, and OF
         of the partitions that were served.
-      first_s, all_s: since the failure, when a query of those that had failed was available again, and all were; None:
-        never.
-      normal_lag: longest lag of queries that do not depend on what was lost, against the longest one before; None:
-        there are none.
-      longest_s: longest lag of all.
+      first_s, all_s: since the failure, when a query was available again after all of those that failed were not, and
+        when all were; 0: that did not happen; None: they never were.
+      normal_s: longest lag of queries that do not depend on what was lost; None: there are none.
+      longest_s, before_s: longest lag of all, and before the failure.
       curve: available queries, each second.
     """
 
+    failed: int
     queries: float
     fidelity: float
     first_s: float | None
     all_s: float | None
-    normal_lag: float | None
+    normal_s: float | None
     longest_s: float
+    before_s: float
     curve: Sequence[float]
 
 
@@ -190,8 +191,8 @@ def _us(duration: str) -> int:
 def measured(case: Case, plan: Plan, directory: Directory, history: History, zero_us: int) -> Measured:
     """Of a run whose times count from ``zero_us`` of wall time, which is tuple time."""
     fails_us = min(e.at_us for e in history if isinstance(e, ProcessDown))
-    grid = np.arange(fails_us, fails_us + round(case.lasts * SECOND), STEP_US)
-    before = np.arange(fails_us - 5 * SECOND, fails_us, STEP_US)
+    grid = np.arange(fails_us, fails_us + round(case.lasts * SECOND), STEP_US) + STEP_US // 2
+    before = np.arange(fails_us - 5 * SECOND, fails_us, STEP_US) - STEP_US // 2
     lags, ordinary = (_lags(history, at, zero_us) for at in (grid, before))
     available = lags <= ordinary.max(axis=1, keepdims=True) + LAG_US
     failed = _depending(case)
@@ -199,12 +200,14 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
     rows = _served(plan, directory, history, grid)
     normal = [query for query in range(len(QUERIES)) if query not in failed]
     return Measured(
+        failed=len(failed),
         queries=float(available.sum(axis=0).mean()),
         fidelity=float(OutputFidelity.of(topology_of(plan, directory, {})).values(rows).mean()),
-        first_s=_since(back.any(axis=0), ~back.all(axis=0)),
+        first_s=_since(back.any(axis=0), ~back.any(axis=0)),
         all_s=_since(back.all(axis=0), ~back.all(axis=0)),
-        normal_lag=float((lags[normal].max(axis=1) / ordinary[normal].max(axis=1)).max()) if normal else None,
+        normal_s=float(lags[normal].max()) / SECOND if normal else None,
         longest_s=float(lags.max()) / SECOND,
+        before_s=float(ordinary.max()) / SECOND,
         curve=available.sum(axis=0)[:: SECOND // STEP_US].tolist(),
     )
 

@@ -163,6 +163,15 @@ def test_queries_come_back_with_the_nodes_that_arrive(tmp_path: Path) -> None:
     assert at["at once"]["fidelity"] < min(at["complete queries"]["fidelity"], at["fidelity"]["fidelity"])
 
 
+def test_queries_that_do_not_depend_on_what_failed_notice_nothing(tmp_path: Path) -> None:
+    downstream, upstream = results("locations", tmp_path)
+    assert (downstream["failed"], upstream["failed"]) == (3, 6)
+    assert downstream["normal_lag_s"] == downstream["lag_before_s"] < 0.2
+    assert upstream["normal_lag_s"] is None
+    assert 3 < downstream["all_s"] < 5
+    assert 3 < upstream["all_s"] < 5
+
+
 @pytest.mark.processes
 def test_who_stops_before_a_move_is_silent_until_the_target_is_installed(tmp_path: Path) -> None:
     """How long depends on the machine; three heartbeats pass before an install begins."""
