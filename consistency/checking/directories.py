@@ -15,8 +15,8 @@ def check_directories(history: History, counters: Counters) -> Iterator[Finding]
     """See the module."""
     #: What each process goes by since it began.
     current: dict[str, Version] = {}
-    #: What its disk is sure to hold.
-    kept: dict[str, Version] = {}
+    #: What its disk is sure to hold, by file: with another plan it begins with another.
+    kept: dict[tuple[str, str], Version] = {}
     forgetful: set[str] = set()
     for event in history:
         match event:
@@ -24,16 +24,20 @@ def check_directories(history: History, counters: Counters) -> Iterator[Finding]
                 current.pop(host, None)
             case FaultBegan(_, _, kind, hosts) if kind in LOSING:
                 forgetful.update(hosts)
-            case DirectoryApplied(at_us, host, epoch, number, safe):
+            case DirectoryApplied(at_us, host, epoch, number, safe, file):
                 version = Version(epoch, number)
                 if version != CONFIGURED:
                     counters.add("versions of the directory applied")
                 begins = host not in current
-                before = (CONFIGURED if host in forgetful else kept.get(host, CONFIGURED)) if begins else current[host]
+                before = (
+                    (CONFIGURED if host in forgetful else kept.get((host, file), CONFIGURED))
+                    if begins
+                    else current[host]
+                )
                 if version < before:
                     how = "begins with" if begins else "takes"
                     what = f"it {how} version {version}, after {before}"
                     yield Finding("D2", "directories never go back", at_us, host, what)
                 current[host] = version
                 if safe:
-                    kept[host] = max(version, kept.get(host, CONFIGURED))
+                    kept[host, file] = max(version, kept.get((host, file), CONFIGURED))

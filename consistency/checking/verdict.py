@@ -99,6 +99,8 @@ def judge(
     verdict = RunVerdict()
     counters = verdict.counters
     counters.add("runs")
+    if in_force.longest.changes:
+        counters.add("runs in which X or its shares changed")
     counters.add("virtual time_us", history.end_us)
     if premise.lost:
         lost = [*check_permanence(history, counters), *check_lost_logs(history, reference, premise.lost, counters)]

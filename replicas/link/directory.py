@@ -131,7 +131,7 @@ class DirectoryKeeper:
     def _tell(self, *, kept: bool) -> None:
         if (history := self._env.history) is not None:
             now = self._env.clock.monotonic_us()
-            history(DirectoryApplied(now, self.me.name, *self.version, kept=kept))
+            history(DirectoryApplied(now, self.me.name, *self.version, kept, str(self._path or "")))
 
     # --- on disk ---
 

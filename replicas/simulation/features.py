@@ -26,6 +26,7 @@ class Feature(enum.StrEnum):
     OTHER_PLANS = "other plans"  # processes are restarted with another query, bucket, limits or timing
     LIVE = "live"  # rows of sources happen once; producers are behind the clock, or pause
     MOVES = "moves"  # partitions move, nodes are drained, and some of that is cancelled
+    SETTINGS = "settings"  # X, α and policies of nodes change while they run
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -40,6 +41,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.OTHER_PLANS: 0.15,
     Feature.LIVE: 0.15,
     Feature.MOVES: 0.20,
+    Feature.SETTINGS: 0.20,
 }
 
 Features = frozenset[Feature]

@@ -32,7 +32,8 @@ class Scenario:
         every link is like while nothing is wrong (fields of LinkState); ``turn_us``: microseconds that
         each slice of a replica's work takes; ``state_ns``: nanoseconds that a step takes for each row or group held;
         ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source); ``moves``: when
-        partitions are to move, and a number from which it follows which and where (replicas.simulation.moving).
+        partitions are to move, and a number from which it follows which and where (replicas.simulation.moving);
+        ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -81,6 +82,10 @@ class Scenario:
 
     def moves(self) -> Sequence[Mapping[str, int]]:
         found: Sequence[Mapping[str, int]] = self.options.get("moves", ())
+        return found
+
+    def settings(self) -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = self.options.get("settings", ())
         return found
 
     def to_data(self) -> dict[str, Any]:

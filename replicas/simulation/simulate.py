@@ -20,6 +20,7 @@ from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.kept import check_kept
 from replicas.simulation.moving import order_moves
 from replicas.simulation.scenario import Scenario
+from replicas.simulation.setting import order_settings
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
 from spe.stream.names import NodeState
@@ -97,6 +98,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run, scenario.faults)
                 nursery.start_soon(order_moves, cluster, scenario.moves())
+                nursery.start_soon(order_settings, cluster, scenario.settings())
                 while trio.current_time() < scenario.heal_us / 1e6:
                     await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
                     if watch is not None:

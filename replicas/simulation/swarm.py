@@ -12,6 +12,7 @@ from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
 from replicas.simulation.scenario import Scenario
+from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.topologies import random_configuration
 from spe.config import load_data
 from spe.stream.times import SECOND
@@ -42,12 +43,16 @@ def random_scenario(seed: int) -> Scenario:
     moving = Random(f"moves {seed}")
     if Feature.MOVES in features:
         config = with_spares(moving, config)
+    if Feature.SETTINGS in features:
+        config = with_coordinator(config)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
     options: dict[str, Any] = {}
     if Feature.LIVE in features:
         options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
     if Feature.MOVES in features:
         options["moves"] = random_moves(moving, seconds * SECOND)
+    if Feature.SETTINGS in features:
+        options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
     return replace(scenario, options={**scenario.options, **options}) if options else scenario
 
 

@@ -142,6 +142,7 @@ class DirectoryApplied:
       host: as in ``ProcessUp``.
       epoch, number: the version.
       kept: it is on the disk of the process, unless that lied.
+      file: where it would be; a process that begins with another plan has another.
     """
 
     at_us: int
@@ -149,6 +150,7 @@ class DirectoryApplied:
     epoch: int
     number: int
     kept: bool
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

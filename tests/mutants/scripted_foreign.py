@@ -74,6 +74,18 @@ def _kill(node: str, at: str, length: str) -> dict[str, Any]:
     return {"at": at, "kind": "kill", "target": node, "for": length}
 
 
+#: Nodes are told of another X while they run.
+_TOLD: dict[str, Any] = {
+    **_with(_TUPLES, defaults={"policy": "delay"}, coordinator={}),
+    "nodes": ["n1a", "n2"],
+    "fragments": {"f1": {"operators": ["all"], "replicas": ["n1a"]}, "f2": {"operators": ["same"], "replicas": ["n2"]}},
+}
+
+
+def _told(x: str) -> dict[str, Any]:
+    return {"settings": [{"at_us": 1_500_000, "node": node, "changes": [["x", x]]} for node in ("n1a", "n2")]}
+
+
 SCENARIOS: Final[dict[str, Parts]] = {
     "an input heals as another one has failed": (_TUPLES, {}, [_cut("a", "3s", "4s"), _cut("b", "6200ms", "4s")]),
     "two of three correct, and slowly": (_THREE, _SLOWLY, [_cut("b", "3s", "6s")]),
@@ -155,6 +167,8 @@ SCENARIOS: Final[dict[str, Parts]] = {
             _kill("n2b", "9200ms", "8s"),
         ],
     ),
+    "X is longer from then on": (_with(_TOLD, defaults={"x": "800ms"}), _told("4s"), [_cut("b", "4s", "8s")]),
+    "X is shorter from then on": (_with(_TOLD, defaults={"x": "4s"}), _told("800ms"), [_cut("b", "4s", "8s")]),
 }
 
 #: Scenarios whose outcome depends on the order of tasks, or on which bit flips.
@@ -180,5 +194,7 @@ KILLS: Final[dict[str, str]] = {
     "own-request-outlives-a-grant": "a grant and a question cross",
     "own-silence-counts": "it stands still as it connects anew",
     "older-checkpoint-taken": "whoever is behind gives its state",
+    "judged-by-the-file": "X is longer from then on",
+    "another-x-at-the-next-start": "X is shorter from then on",
     "lease-is-not-logged": "a live source dies, and then rows come of before its promise",
 }

@@ -13,11 +13,17 @@ from replicas.placement.moves import MovePhase
 from replicas.planning.recovery.placing import PlannedInstall
 from spe.stream.names import NodeState
 from tests.simulation import test_moves as simulated
+from tests.simulation import test_set as settings_simulated
 from tests.simulation import test_standbys as standbys
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
 from tests.unit.consistency.dpc import test_partners as partners
-from tests.unit.consistency.dpc.test_manager import TestCorrecting, TestPeriodicCheckpoints, TestRecovering
+from tests.unit.consistency.dpc.test_manager import (
+    TestCorrecting,
+    TestOtherSettings,
+    TestPeriodicCheckpoints,
+    TestRecovering,
+)
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
@@ -31,6 +37,7 @@ from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_heard_loads as heard_loads
 from tests.unit.replicas.placement import test_moves as moves
+from tests.unit.replicas.placement import test_setting as setting
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_balancing as balancing
 from tests.unit.replicas.planning import test_load as load
@@ -43,6 +50,8 @@ from tests.unit.replicas.planning.recovery import test_order as recovery_order
 from tests.unit.replicas.planning.recovery import test_schedule as recovery_schedule
 from tests.unit.replicas.producer import test_output_log as output_log
 from tests.unit.replicas.source import test_proxy as source
+from tests.unit.spe.plan import test_in_force as in_force
+from tests.unit.spe.plan import test_revision as revisions
 
 Test = Callable[[], Awaitable[None] | None]
 
@@ -157,5 +166,13 @@ UNITS: Final[dict[str, Test]] = {
     "a-full-node-is-a-target": balance.test_a_node_without_room_is_no_target_and_says_so,
     "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "checkpoints-of-targets-are-not-known": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
+    "share-of-x-stays": replica.test_x_and_its_shares_follow_the_directory,
+    "what-was-set-does-not-count": revisions.test_what_was_changed_while_nodes_run_is_over_the_configuration_of_each,
+    "waits-for-a-longer-x-count": TestOtherSettings().test_waits_are_measured_against_the_x_they_had,
+    "who-suspends-goes-on-so": TestOtherSettings().test_one_that_suspended_goes_tentative_under_another_policy,
+    "refused-and-set": setting.test_a_share_that_check_would_refuse_is_refused_with_an_x_that_would_do,
+    "moves-to-a-node-do-not-count": setting.test_what_moves_will_place_there_counts,
+    "a-move-is-checked-when-ordered-only": settings_simulated.test_a_change_that_check_would_refuse_changes_nothing,
+    "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
 }

@@ -41,6 +41,7 @@ REACHABLE_RUNS: Final[frozenset[str]] = frozenset(
         "runs of nodes that differ in reconcile",
         "runs with checkpoints further apart than X",
         "runs in which state costs time",
+        "runs in which X or its shares changed",
         "fault slow-disk",
         "fault lie",
         "fault wipe",

@@ -31,5 +31,7 @@ def test_over_a_restart_what_the_disk_kept_counts() -> None:
     assert found(UP, goes_by(2), UP, goes_by(1)) == ["it begins with version 1/1, after 1/2"]
     assert found(UP, goes_by(2), UP, goes_by(0, epoch=0)) == ["it begins with version 0/0, after 1/2"]
     assert found(UP, goes_by(1), goes_by(2, kept=False), UP, goes_by(1)) == [], "the disk was full"
+    other = DirectoryApplied(5, "n1", 0, 0, False, "directory.other")
+    assert found(UP, goes_by(2), UP, other, UP, goes_by(2)) == [], "another plan has another file"
     lost = FaultBegan(4, 0, "wipe", ("n1",))
     assert found(UP, goes_by(2), lost, UP, goes_by(0, epoch=0)) == []
