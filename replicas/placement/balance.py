@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 from replicas.placement.moves import Move, MovePhase
+from replicas.placement.standby_placement import StandbyPlacement
 from replicas.planning.balancing.actions import Action, BalanceSettings, MovePartition, NodeRoom, StillFull
 from replicas.planning.balancing.balancer import Balancer
 from replicas.planning.load import LoadHistory, LoadSample
@@ -37,8 +38,11 @@ class Balance:
         settings = directory.coordinator
         self.automatic = settings.balance_us is not None
         period_us = settings.balance_us or BalanceSettings().period_us
+        history = LoadHistory()
+        follows = settings.placement == "correlated"
+        self._standbys = StandbyPlacement(plan, history, period_us, now) if follows else None
         self._balancer = Balancer(
-            LoadHistory(),
+            history,
             BalanceSettings(period_us, settings.cap, settings.idle),
             {
                 n: NodeRoom(one.capacity, inf if one.memory is None else one.memory)
@@ -135,6 +139,12 @@ class Balance:
     def proposed(self, now: int) -> tuple[list[MovePartition], list[StillFull]]:
         """What a look at the loads of now would lead to, and who would stay full."""
         return self._balancer.proposed(now)
+
+    def relocation(self, now: int) -> tuple[PartitionId, NodeId, NodeId] | None:
+        """A standby that is to move (partition, source, target); None: none, or not now."""
+        if self._standbys is None or self._elsewhere:
+            return None
+        return self._standbys.relocation(now, self._directory, self._balancer.running, self._alive)
 
     def has_ordered(self, move: Move) -> bool:
         """Is it the balancer's?"""

@@ -129,6 +129,8 @@ class Mover:
                     continue  # what people want goes first
                 for action in await self._env.compute.run(partial(self.balance.tick, now)):
                     await self._act(action)
+                if not self.moves.open():
+                    await self._place_standby(await self._env.compute.run(partial(self.balance.relocation, now)))
                 drained = self.balance.drained()
             for node in drained:
                 await self.order(MoveOrder("drain", "", node, "", 0))
@@ -150,6 +152,14 @@ class Mover:
             self.balance.refused(action, self._env.clock.monotonic_us())
         else:
             self.balance.ordered(action, move)
+
+    async def _place_standby(self, relocation: tuple[PartitionId, NodeId, NodeId] | None) -> None:
+        if relocation is None:
+            return
+        try:
+            await self._keep_moves(self.moves.ask_all([(*relocation, None)], "its place by load"))
+        except MoveRefused as error:
+            self._env.trace.event("balance_refused", why=str(error))
 
     def _learn(self) -> int:
         """Tells the balancer what is so now; returns the time."""

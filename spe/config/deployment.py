@@ -85,9 +85,12 @@ class CoordinatorModel(Model):
     cap: Annotated[float, Field(gt=0, le=1)] = CoordinatorSettings().cap
     balance: PositiveDuration | None = None
     idle: Annotated[float, Field(ge=0, lt=1)] = CoordinatorSettings().idle
+    placement: Literal["fixed", "correlated"] = "fixed"
 
     @model_validator(mode="after")
     def _apart(self) -> CoordinatorModel:
+        if self.placement == "correlated" and self.balance is None:
+            raise ValueError("placement: correlated follows loads; expected balance: 30s, or another interval")
         if self.idle >= self.cap:
             raise ValueError(f"idle must be below cap ({self.cap:g}), or nodes would drain and fill up in turns")
         return self
@@ -102,6 +105,7 @@ class CoordinatorModel(Model):
             self.cap,
             balance_us=self.balance,
             idle=self.idle,
+            placement=self.placement,
         )
 
 

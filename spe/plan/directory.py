@@ -89,6 +89,7 @@ class CoordinatorSettings:
       margin: by how much, relative to what runs, another choice must be better to take its place.
       cap: share of a node's capacity and memory that may be filled (rules O1, L5).
       balance_us: how often loads are looked at, microseconds; None: only when somebody asks.
+      placement: of standbys: ``fixed``, or ``correlated``, where they follow loads (rules L2, L3).
       idle: share of all capacity below which it is tried to do with one node fewer (rule L8).
     """
 
@@ -101,6 +102,7 @@ class CoordinatorSettings:
     configured: bool = False
     balance_us: int | None = None
     idle: float = 0.3
+    placement: str = "fixed"
 
 
 @dataclass(frozen=True, slots=True)

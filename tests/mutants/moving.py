@@ -310,3 +310,8 @@ edited(
     "the balancer does not hear who holds checkpoints (L4)",
     Edit(Balance, "_checkpoints", "for partition, node in held | self._held:", "for partition, node in ():"),
 )
+edited(
+    "standbys-move-while-one-stands-in",
+    "standbys are placed by load while one of them runs in the place of another (D5)",
+    Edit(Balance, "relocation", " or self._elsewhere", ""),
+)

@@ -211,8 +211,42 @@ def test_a_node_without_room_is_no_target_and_says_so() -> None:
         ({"idle": 0.9}, "idle must be below cap"),
         ({"balance": "soon"}, "balance"),
         ({"cap": 1.5}, "cap"),
+        ({"placement": "correlated"}, "follows loads; expected balance: 30s"),
+        ({"placement": "even", "balance": "30s"}, "placement"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(section: dict[str, Any], why: str) -> None:
     with pytest.raises(Exception, match=why):
         load_data(config([["n1"], ["n2"]], coordinator=section))
+
+
+def follows(loads: list[float], settings: dict[str, Any]) -> World:
+    """Partitions 0 and 1 need more and more, 2 less and less; there is one node for each."""
+    more = {"nodes": ["n1", "n2", "n3"], "coordinator": {"balance": "30s", "idle": 0, **settings}}
+    world = World({}, config([["n1"], ["n2"], ["n3"]], [["n2"], [], []], **more))
+    for load in loads:
+        world.loads = {0: load, 1: load, 2: 0.6 - load}
+        world.step()
+    return world
+
+
+RISING = [0.1 + n / 100 for n in range(33)]
+
+
+def test_a_standby_lies_where_load_falls_when_its_partition_rises() -> None:
+    world = follows(RISING, {"placement": "correlated"})
+    assert world.balance.relocation(world.now) == (p(0), N2, N3)
+    world.change(p(0), N2, None)
+    world.change(p(0), N3, Role.STANDBY)
+    world.learn()
+    assert world.balance.relocation(world.now) is None
+
+
+def test_standbys_stay_where_they_are_unless_they_are_to_follow_loads() -> None:
+    assert follows(RISING, {}).balance.relocation(10**12) is None
+    early = follows(RISING[:20], {"placement": "correlated"})
+    assert early.balance.relocation(early.now) is None, "ten periods must have passed"
+    away = follows(RISING, {"placement": "correlated"})
+    away.running = {p(0): (N2,), p(1): (N2,), p(2): (N3,)}
+    away.learn()
+    assert away.balance.relocation(away.now) is None, "a standby stands in for somebody"
