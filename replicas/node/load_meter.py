@@ -9,11 +9,14 @@ steps: the loads of a node's replicas are together what the node needs, and a st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replicas.planning.load import SAMPLE_US, LoadSample
 from spe.stream.names import NodeState
 from spe.stream.times import SECOND
+
+#: Time between two looks at what replicas hold, microseconds.
+LOOK_US: Final = SAMPLE_US // 4
 
 
 class ReplicaMeasure(NamedTuple):
@@ -44,6 +47,7 @@ class ReplicaMeter:
         #: STABLE now, and all the time since the last look.
         self._stable = self._was_stable = False
         self._step_ns = self._rows = self._nbytes = 0
+        self._memory = self._state = 0
 
     # --- what happens; nanoseconds, bytes, rows ---
 
@@ -73,25 +77,28 @@ class ReplicaMeter:
         """How long its steps took since the last look."""
         return self._step_ns
 
-    def look(self, now: int, span_us: int | None, cpu: float, memory: int, state: int) -> None:
+    def holds(self, memory: int, state: int) -> None:
+        """What it has now; see :class:`ReplicaMeasure`.  The largest counts: what windows hold comes and goes."""
+        self._memory, self._state = max(self._memory, memory), max(self._state, state)
+
+    def take(self, now: int, span_us: int | None, cpu: float) -> None:
         """Takes a sample, if it was STABLE all the time, and begins anew.
 
         Args:
           span_us: the sample's time, which ends now; None: none is to be taken.
           cpu: how much of one core it has needed.
-          memory, state: see :class:`ReplicaMeasure`.
         """
         if self._was_stable and span_us is not None:
             seconds = span_us / SECOND
             self.latest = LoadSample(
                 cpu=cpu,
-                memory=float(memory),
+                memory=float(self._memory),
                 network=self._nbytes / seconds,
                 rows=self._rows / seconds,
-                state=float(state),
+                state=float(self._state),
             )
             self.taken_at, self._told = now, False
-        self._step_ns = self._rows = self._nbytes = 0
+        self._step_ns = self._rows = self._nbytes = self._memory = self._state = 0
         self._was_stable = self._stable
 
     def news(self, now: int) -> LoadSample | None:
@@ -111,23 +118,28 @@ class NodeMeter:
     """
 
     def __init__(self, now: int, cpu_ns: int) -> None:
-        self._begun = now
+        self._begun = self._looked = now
         self._cpu_ns = cpu_ns
 
     def due(self, now: int) -> bool:
-        """Is a sample's time over?  It ends at a multiple of it: a late look makes no later one late."""
-        return now // SAMPLE_US != self._begun // SAMPLE_US
+        """Is it time to look?  At multiples of the time between two looks: a late one makes no later one late."""
+        return now // LOOK_US != self._looked // LOOK_US
 
     def look(self, now: int, cpu_ns: int, replicas: Sequence[ReplicaMeasure]) -> None:
-        """Takes a sample of each replica.
+        """Notes what each replica holds, and takes a sample of each where the time of one is over.
 
         None is taken of a time that is much longer than a sample's, or much shorter: the process did not run all the
         time, or has just begun.
         """
+        self._looked = now
+        for meter, memory, state in replicas:
+            meter.holds(memory, state)
         span_us = now - self._begun
+        if now // SAMPLE_US == self._begun // SAMPLE_US:
+            return
         steps_ns = sum(one.meter.step_ns() for one in replicas)
         share = (cpu_ns - self._cpu_ns) / (1_000 * span_us) / steps_ns if steps_ns else 0.0
         whole = SAMPLE_US // 2 <= span_us <= SAMPLE_US + SAMPLE_US // 2
-        for meter, memory, state in replicas:
-            meter.look(now, span_us if whole else None, meter.step_ns() * share, memory, state)
+        for meter, *_ in replicas:
+            meter.take(now, span_us if whole else None, meter.step_ns() * share)
         self._begun, self._cpu_ns = now, cpu_ns

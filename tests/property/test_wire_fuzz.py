@@ -27,7 +27,9 @@ from spe.wire.messages import (
     Announcement,
     Heartbeat,
     HeartbeatAnswer,
+    Held,
     Hello,
+    Load,
     OutputStatus,
     Status,
     Subscribe,
@@ -49,7 +51,7 @@ def control_stream() -> bytes:
         Hello(1, 2, "demo", "client", "client:c", 2, "f00d", "secret"),
         Subscribe("out", 0, "client:c", "main", 4, 50, True, 60, 0, 1, ""),
         Heartbeat(1, 2, 100_000, (Ack("out", 0, "client:c", 4),)),
-        HeartbeatAnswer(1, 7, (output, output)),
+        HeartbeatAnswer(1, 7, (output, output), (Held("u1", 0, 2),), (Load("u1", 0, 0.25, 3e6, 1e5, 1e3, 2e6),)),
         Announced([Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)]),
         Status(a_node("n1", a_replica(counters={"s1.late": 3}))),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicas.node.load_meter import NodeMeter, ReplicaMeasure, ReplicaMeter
+from replicas.node.load_meter import LOOK_US, NodeMeter, ReplicaMeasure, ReplicaMeter
 from replicas.planning.load import SAMPLE_US, LoadSample
 from spe.stream.names import NodeState
 
@@ -93,7 +93,6 @@ def test_a_late_look_does_not_move_the_next_one() -> None:
     world = World(begin_us=0).stable()
     world.meters[0].received(rows=1_050, nbytes=0, step_ns=0)
     assert world.sampled(late_us=500_000) == [LoadSample(0.0, rows=100.0)]
-    assert not world.node.due(world.now + SAMPLE_US - 500_001)
     world.meters[0].received(rows=950, nbytes=0, step_ns=0)
     assert world.sampled() == [LoadSample(0.0, rows=100.0)]
 
@@ -104,6 +103,19 @@ def test_of_a_time_in_which_the_process_did_not_run_there_is_none() -> None:
     assert world.sampled() == [None], "too short: it began late"
     assert world.sampled() == [LoadSample(0.0)]
     assert world.sampled(times=3) == [None]
+
+
+def test_what_is_held_is_the_most_of_several_looks() -> None:
+    """A window that ends at each sample would seem to hold nothing."""
+    world = World().stable()
+    for held in (100, 700, 300):
+        world.now += LOOK_US
+        assert world.node.due(world.now)
+        world.node.look(world.now, 0, [ReplicaMeasure(world.meters[0], held + 50, held)])
+        assert not world.node.due(world.now + LOOK_US - 1)
+        assert world.meters[0].news(world.now) is None
+    assert world.sampled() == [LoadSample(0.0, memory=750.0, state=700.0)]
+    assert world.sampled() == [LoadSample(0.0)]
 
 
 def test_a_sample_is_told_once_and_not_when_it_is_old() -> None:
