@@ -53,7 +53,7 @@ READS: Final = ((), (), (), (0,), (0,), (1,), (1,), (2,), (2,), (3,), (3, 4), (4
 QUERIES: Final = (9, 10, 11, 12, 13, 14)
 #: Partitions that a node has room for.
 EACH: Final = 4
-FAILS_S: Final = 12
+FAILS_S: Final = 10
 CHECKPOINT_S: Final = 2
 #: What a query may lag more than before the failure.
 LAG_US: Final = SECOND
@@ -62,7 +62,7 @@ ORDERS: Final = ("at once", "operators", "complete queries", "fidelity", "standb
 #: Orders in which the coordinator decides, and what it goes by.
 VALUES: Final[Mapping[str, str]] = {"complete queries": "complete", "fidelity": "fidelity"}
 #: Real processes, simulation: tuples per second.
-RATES: Final = (1_000, 100)
+RATES: Final = (1_000, 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +124,19 @@ class Measured(NamedTuple):
     curve: Sequence[float]
 
 
-def arrivals(order: str, apart: float) -> Case:
-    """All four nodes are lost, and four come."""
+def arrivals(order: str, apart: float, after: float) -> Case:
+    """All four nodes are lost, and four come; the sources go on for some time behind the last one."""
     arrive = [apart * at for at in range(1, 5)]
     if order == "at once":
         arrive = [arrive[-1]] * 4
     elif order == "standbys everywhere":
         arrive = [0.0] * 4
-    return Case(order, EACH, dict.fromkeys(range(1, 5), 0.0), arrive, apart * 4 + 8)
+    return Case(order, EACH, dict.fromkeys(range(1, 5), 0.0), arrive, apart * 4 + after)
 
 
 def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
     for order in ORDERS:
-        case = arrivals(order, 3 if quick else 6)
+        case = arrivals(order, *((2, 5) if quick else (6, 8)))
         found = [simulated(case) if quick else _real(case) for _ in range(1 if quick else runs)]
         yield {
             "order": order,

@@ -61,6 +61,8 @@ BUCKET_US: Final = 20 * MILLISECOND
 SAMPLED: Final = 500
 SAMPLE: Final = "sample"
 PATIENCE_S: Final = 90.0
+#: Of the sources, behind what is measured: a move may take so much longer on a busy machine.
+TAIL_S: Final = 6.0
 #: When the target's silence about its owner counts: four heartbeats, and some.
 NOTICED_S: Final = 1.0
 
@@ -87,7 +89,7 @@ class Times:
     def ends(self, method: str) -> float:
         """When the sources end: some time behind the move."""
         last = {"snapshot": self.checkpoint}.get(method, self.checkpoint + self.age)
-        return (last if method in STANDS_BY else self.order) + self.window + 2
+        return (last if method in STANDS_BY else self.order) + self.window + TAIL_S
 
 
 ORDINARY: Final = Times(fill=200_000, before=7, window=4, checkpoint=14, order=12, age=5)
@@ -235,7 +237,8 @@ def _wait_for(file: Path, running: subprocess.Popen[str], *, event: str) -> Mapp
             if line["event"] == event:
                 return line
         time.sleep(0.05)
-    raise RuntimeError(f"{file.name} has no {event}; the run said: {running.stdout and running.stdout.read()}")
+    said = running.stdout.read() if running.poll() is not None and running.stdout is not None else "nothing yet"
+    raise RuntimeError(f"{file.name} has no {event}; the run said: {said}")
 
 
 def _lines(file: Path) -> list[Mapping[str, Any]]:
