@@ -29,6 +29,10 @@ def check_restored(run: CheckedRun) -> Iterator[Finding]:
     everybody = {*directory.nodes, COORDINATOR}
     for of in directory.standbys if has_room(plan) else ():
         allowed_us = each_us * depth(plan, plan.unit[of.unit])
+        if (in_turn := _in_turn(directory, of)) is None:
+            counters.add("partitions that may lack room")
+            continue
+        allowed_us *= in_turn
         until_us = _may_lack(history, plan, directory, of)
         since, down = None, frozenset[str]()
         for one in static:
@@ -46,6 +50,23 @@ def check_restored(run: CheckedRun) -> Iterator[Finding]:
                 what = f"{of}: all its replicas are down since {since / 1e6:.3f} s, and no standby runs it"
                 yield Finding("P1", "a lost partition is restored", since + allowed_us, str(of), what)
                 break
+
+
+def _in_turn(directory: Directory, of: PartitionId) -> int | None:
+    """How many partitions a standby may have to restore one after the other; None: one may have too little room.
+
+    What ``recovery_order.py`` asks for then.
+    """
+    loads = directory.recovery.loads
+    if not loads:
+        return 1
+    standbys = directory.standbys[of].nodes
+    for node in standbys:
+        hosted = [id for id in directory.roles if node in directory.hosts(id) and id.unit in loads]
+        needed = sum(cores[id.partition % len(cores)] for id in hosted if (cores := loads[id.unit].cores))
+        if needed > directory.nodes[node].capacity * directory.coordinator.cap:
+            return None
+    return max(len(directory.standbys_on(node)) for node in standbys)
 
 
 def _may_lack(history: History, plan: Plan, directory: Directory, of: PartitionId) -> int:

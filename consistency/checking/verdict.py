@@ -24,6 +24,7 @@ from consistency.checking.permanence import check_permanence
 from consistency.checking.preferred import check_preferred
 from consistency.checking.quiet import check_alarms, check_quiet
 from consistency.checking.recovering import check_recovering
+from consistency.checking.recovery_order import check_recovery_order
 from consistency.checking.restored import check_restored
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
@@ -119,6 +120,7 @@ def judge(
         *check_masked(run),
         *check_recovering(run),
         *check_restored(run),
+        *check_recovery_order(run),
         *check_orders(run),
         *check_steady(run),
         *check_turns(history, directory, counters),

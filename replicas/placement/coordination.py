@@ -45,11 +45,13 @@ class LostPartition:
       able: standbys that can be told to, in the order in which they would be; those that refused lately only where
         there are no others.
       recovering: nodes that run it, and may serve it soon.
+      lacking: nodes run it, and none of them has a state to go on from.
     """
 
     due_us: int
     able: tuple[NodeId, ...]
     recovering: tuple[NodeId, ...]
+    lacking: bool
 
 
 @dataclass(slots=True)
@@ -192,15 +194,14 @@ class Coordination:
 
     def unserved(self, now: int) -> dict[PartitionId, LostPartition]:
         """Partitions that nobody serves, of those that have standbys."""
-        return {
-            id: LostPartition(
-                one.unserved_since + self._patience(id, one),
-                tuple(self._willing(id, one, now)),
-                tuple(n for n in one.running if now - one.lacking_since.get(n, now) < self._recovery_us),
-            )
-            for id, one in self._partitions.items()
-            if one.unserved_since is not None
-        }
+        found = {}
+        for id, one in self._partitions.items():
+            if one.unserved_since is not None:
+                due_us = one.unserved_since + self._patience(id, one)
+                recovering = [n for n in one.running if now - one.lacking_since.get(n, now) < self._recovery_us]
+                lacking = bool(one.running) and not recovering
+                found[id] = LostPartition(due_us, tuple(self._willing(id, one, now)), tuple(recovering), lacking)
+        return found
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}

@@ -193,8 +193,10 @@ class Coordinator(Bystander):
             version = self.directories.version
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             now = self._env.clock.monotonic_us()
-            unserved = self.coordination.unserved(now)
+            short, unserved = self.recovery.in_force, self.coordination.unserved(now)
             self.coordination.hold(self.recovery.look(unserved, now, self._plan.timing.heartbeat_us))
+            if short and not self.recovery.in_force:
+                self._env.trace.event("recovery_over")
             for decision in self.coordination.decide(now, behind):
                 self._order(decision)
 

@@ -159,7 +159,8 @@ class RecoveryOrder:
             for id, node in self._pending.items()
             if id in unserved and node in self._runs and id not in self._runs[node]
         }
-        known = {id: one for id, one in unserved.items() if id in self._load}
+        # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
+        known = {id: one for id, one in unserved.items() if id in self._load and not one.lacking}
         near = {id: one for id, one in known.items() if one.able and one.due_us <= now + soon_us}
         due = {id: one for id, one in near.items() if not one.recovering and one.due_us <= now}
         soon = any(not one.recovering and one.due_us > now for one in near.values())
@@ -181,6 +182,11 @@ class RecoveryOrder:
                 where = self._schedule.ordered.get(self._task[id])
                 self._held[id] = None if where is None else NodeId(where)
         return self._held
+
+    @property
+    def in_force(self) -> bool:
+        """Is there too little room for what is lost?"""
+        return self._schedule is not None
 
     def task(self) -> PlanningTask | None:
         """What is to be planned; None: there is nothing, or it is not time."""

@@ -99,6 +99,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, directory, sight)]
     if directory.coordinated:
         parts.append(_coordinator(sight))
+        if (recovery := _recovery(sight)) is not None:
+            parts.append(recovery)
         if (moves := _moves(sight)) is not None:
             parts.append(moves)
     if sight.loads and (loads := _loads(plan, sight)).row_count:
@@ -273,6 +275,23 @@ def _moves(sight: Sight) -> Table | None:
             style = {"done": "green", "dropped": "bold red", "wait": "dim"}.get(move.phase, "cyan")
             phase = Text(phase_text(move), style=style)
             table.add_row(str(move.number), move.partition, move.source, move.target, phase.append(f"  {move.why}"))
+    return table
+
+
+def _recovery(sight: Sight) -> Table | None:
+    """In which order lost partitions come back, and what waits; None: there is room for all."""
+    status = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
+    if status is None or (recovery := status.recovery) is None:
+        return None
+    table = columns("recovery", "", "", title=f"{recovery.goal} {recovery.value:.0%}")
+    for partition, node in recovery.under_way.items():
+        table.add_row(partition, Text("is restored", style="cyan"), f"on {node}")
+    for one in recovery.planned:
+        table.add_row(one.partition, Text("comes next", style="cyan"), f"on {one.node}")
+    for partition, why in recovery.waits.items():
+        table.add_row(partition, Text("waits", style="bold red"), why)
+    if expected := [f"{point.value:.0%} after {point.after_s:.0f} s" for point in recovery.values[1:]]:
+        table.caption = f"expected {', '.join(expected)}"
     return table
 
 

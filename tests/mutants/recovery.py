@@ -6,6 +6,8 @@ While a partition is not chosen, no query that needs it is, so the number stays.
 
 from __future__ import annotations
 
+from replicas.placement.coordination import Coordination
+from replicas.placement.recovery_order import RecoveryOrder
 from replicas.planning.recovery import choosing, ordering
 from replicas.planning.recovery.goals import CompleteQueries
 from replicas.planning.recovery.placing import _Placing
@@ -91,4 +93,37 @@ edited(
     "an-old-checkpoint-fetched",
     "a partition starts from an older checkpoint than the newest (O5)",
     Edit(RecoverySchedule, "_newest", "max(held.values())", "min(held.values())"),
+)
+
+# --- in the coordinator ---
+
+edited(
+    "shortage-is-not-seen",
+    "all that is lost is restored at once, whatever room there is (O1)",
+    Edit(RecoveryOrder, "_fits", "return all(", "return True or all("),
+)
+edited(
+    "what-is-not-measured-now-needs-nothing",
+    "a partition that was measured before, and is silent now, has no load (O1)",
+    Edit(RecoveryOrder, "measured", "self._load |= loads", "self._load = {**dict.fromkeys(self._load, 0.0), **loads}"),
+)
+edited(
+    "the-next-coordinator-knows-no-loads",
+    "a coordinator that begins restores at once what its predecessor knew to need much (O1)",
+    Edit(RecoveryOrder, "__init__", "self.measured(self._kept)", "pass"),
+)
+edited(
+    "second-replica-takes-the-room",
+    "a standby that is to run beside others begins while nobody serves what waits for room (O6)",
+    Edit(Coordination, "_of", "wanted = wanted & one.running.keys()", "pass"),
+)
+edited(
+    "who-lacks-a-state-waits-for-room",
+    "a replica that lacks its state is not helped by the standby that has it (O6, H8)",
+    Edit(RecoveryOrder, "look", " and not one.lacking", ""),
+)
+edited(
+    "who-refuses-is-waited-for",
+    "a node that refused an order counts as if it carried it out (O6)",
+    Edit(RecoveryOrder, "refused", "del self._pending[replica.of]", "pass"),
 )

@@ -37,6 +37,7 @@ from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_heard_loads as heard_loads
 from tests.unit.replicas.placement import test_moves as moves
+from tests.unit.replicas.placement import test_recovery_order as restoring
 from tests.unit.replicas.placement import test_setting as setting
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_balancing as balancing
@@ -154,6 +155,12 @@ UNITS: Final[dict[str, Test]] = {
     "orders-of-a-dead-node-stay": recovery_schedule.test_only_what_was_on_the_node_that_died_starts_again,
     "silence-is-load-0": recovery_schedule.test_of_a_silent_partition_the_last_load_stays,
     "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
+    "shortage-is-not-seen": restoring.test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named,
+    "what-is-not-measured-now-needs-nothing": restoring.test_what_is_silent_keeps_the_load_that_was_measured_last,
+    "the-next-coordinator-knows-no-loads": restoring.test_the_next_coordinator_knows_what_was_measured_of_what_is_lost,
+    "second-replica-takes-the-room": restoring.test_a_second_replica_does_not_start_while_something_waits,
+    "who-lacks-a-state-waits-for-room": restoring.test_who_is_back_without_a_state_is_helped_though_there_is_no_room,
+    "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
     "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
     "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,

@@ -47,6 +47,7 @@ class RestoringCluster:
       runs: by node that is alive, what it runs, and for how many heartbeats it will still recover.
       restores: heartbeats that an install takes.
       refusing: replicas that refuse to be installed.
+      lacking: replicas that have no state to go on from.
     """
 
     def __init__(self, deployed: Deployed, restores: int = 3) -> None:
@@ -55,6 +56,7 @@ class RestoringCluster:
         self.now = 0
         self.runs: dict[NodeId, dict[PartitionId, int]] = {}
         self.refusing: set[str] = set()
+        self.lacking: set[str] = set()
         self.begin()
         for node in self.directory.nodes:
             self.start(node)
@@ -82,7 +84,7 @@ class RestoringCluster:
             self.now += BEAT
             for node, runs in self.runs.items():
                 self.runs[node] = {id: max(0, left - 1) for id, left in runs.items()}
-                outputs = [self._output(id, left) for id, left in self.runs[node].items()]
+                outputs = [self._output(node, id, left) for id, left in self.runs[node].items()]
                 self.order.heard(node, outputs)
                 self.coordination.heard(node, outputs, self.now)
             if plans and (task := self.order.task()) is not None:
@@ -110,7 +112,8 @@ class RestoringCluster:
         elif verb == "retire":
             self.runs[replica.node].pop(replica.of, None)
 
-    def _output(self, id: PartitionId, left: int) -> OutputStatus:
+    def _output(self, node: NodeId, id: PartitionId, left: int) -> OutputStatus:
         stream = self.plan.unit[UnitId(id.unit)].outputs[0]
         state = NodeState.RECOVERING if left else NodeState.STABLE
-        return OutputStatus(stream, id.partition, state, False, 0, 0, 0, 1, 0.0)
+        lacks = left > 0 and f"{id}@{node}" in self.lacking
+        return OutputStatus(stream, id.partition, state, False, 0, 0, 0, 1, 0.0, lacking=lacks)

@@ -165,7 +165,11 @@ def test_a_node_that_refuses_is_passed_over() -> None:
     found = cluster(coordinator={"cap": 0.5})
     found.refusing = {"fa/0@n4", "fb/0@n4", "fc/0@n4"}
     found.kill("n1", "n2", "n3")
-    found.beat(10)
+    found.beat(5)
+    status = found.order.status()
+    assert status is not None
+    assert "n4" not in status.under_way.values()
+    found.beat(5)
     assert len(found.serving().split()) == 1
     assert {len(runs) for runs in found.runs.values()} == {0, 1}
     assert found.runs[NodeId("n4")] == {}
@@ -220,5 +224,28 @@ def test_the_next_coordinator_knows_what_was_measured_of_what_is_lost() -> None:
     assert found.order.to_keep() is None, "nearly the same"
     found.kill("n1", "n2")
     found.begin(kept)
+    found.beat(30)
+    assert len(found.serving().split()) == 2
+
+
+def test_who_is_back_without_a_state_is_helped_though_there_is_no_room() -> None:
+    """The standby has the state: else everything upstream would begin anew (H8)."""
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    assert found.serving() == "fb/0 fc/0"
+    found.lacking = {"fa/0@n1"}
+    found.restores = 50
+    found.start("n1")
+    found.restores = 3
+    assert found.beat(9) == ""
+    assert found.beat(5) == "install fa/0@n4"
+
+
+def test_what_is_silent_keeps_the_load_that_was_measured_last() -> None:
+    found = RestoringCluster(three_queries({}, backs=["n4"]))
+    found.order.measured({FA: 0.5, FB: 0.5})
+    found.order.measured({FC: 0.1})
+    found.kill("n1", "n2", "n3")
     found.beat(30)
     assert len(found.serving().split()) == 2

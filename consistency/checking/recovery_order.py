@@ -1,0 +1,246 @@
+"""What comes back where there is too little room (rules O1, O5, O6), judged by loads of the configuration.
+
+* No node is told to run more than it has room for, of what nobody serves.
+* From the moment when there is a plan until all is served, what is lost is ordered as the newest plan says, on each
+  node one after the other, and nothing that another node restores.
+* While nothing changes, nothing that a standby has room for stays lost.
+
+Nothing is claimed of who cannot be heard or has just changed, nor of runs in which standbys run by plan or partitions
+move: what then runs beside others is no recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from consistency.checking.bounds import Bounds, has_room
+from consistency.checking.checked_run import CheckedRun
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from consistency.checking.schedule import LOSING, FaultInterval, World
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
+from spe.plan.timing import depth
+from spe.stream.history import Event, FaultBegan, FaultEnded, Note, ProcessDown, ProcessUp, StateChanged
+from spe.stream.names import NodeId, NodeState
+
+#: Loads are shares of a core: what lies so near is equal.
+_LITTLE: Final = 1e-6
+
+
+def check_recovery_order(run: CheckedRun) -> Iterator[Finding]:
+    """See the module."""
+    history, static, plan, directory, _, bounds, counters = run
+    if not directory.recovery.loads or not directory.standbys or directory.coordinator.budget:
+        return
+    if any(isinstance(event, Note) and event.name == "move" for event in history):
+        return
+    checker = _Checker(plan, directory, bounds, counters)
+    later = iter(static)
+    interval = next(later)
+    for event in history:
+        while event.at_us >= interval.to_us and (following := next(later, None)) is not None:
+            yield from checker.stayed(interval)
+            interval = following
+        yield from checker.takes(event)
+    yield from checker.stayed(interval)
+
+
+class _Checker:
+    """Attributes:
+    runs: by node, state of each partition that it runs.
+    planned: by node, what the newest plan has it restore, in order; None: no plan is in force.
+    allowed: what was ordered by a plan and may be repeated.
+    shaken_us: when each process was last started, ended or befallen.
+    quiet_since: since when nobody's state has changed.
+    """
+
+    def __init__(self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._settle_us = bounds.settle_us
+        self._counters = counters
+        timing = plan.timing
+        self._each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
+        loads = directory.recovery.loads
+        self._load = {
+            str(id): cores[id.partition % len(cores)]
+            for id in directory.roles
+            if (own := loads.get(id.unit)) is not None and (cores := own.cores)
+        }
+        self.runs: dict[str, dict[str, NodeState]] = {str(n): {} for n in directory.nodes}
+        self.planned: dict[str, list[str]] | None = None
+        self.allowed: set[str] = set()
+        self.restoring: dict[str, str] = {}
+        self.lasting: dict[int, set[str]] = {}
+        self._placed = {str(id): nodes for id, nodes in directory.placement.items()}
+        self.shaken_us: dict[str, int] = {}
+        self.quiet_since = 0
+        self.may_lack = not has_room(plan)
+
+    # --- events ---
+
+    def takes(self, event: Event) -> Iterator[Finding]:
+        match event:
+            case StateChanged(at_us, replica, state, _, runs):
+                partition, _, node = replica.partition("@")
+                here = self.runs.setdefault(node, {})
+                if runs:
+                    here[partition] = state
+                else:
+                    here.pop(partition, None)
+                if not runs:
+                    self.allowed.discard(replica)
+                if not runs or state is not NodeState.RECOVERING:
+                    self.restoring = {p: n for p, n in self.restoring.items() if (p, n) != (partition, node)}
+                self.quiet_since = at_us
+            case ProcessDown(at_us, host) | ProcessUp(at_us, host):
+                self._forget(host)
+                self.shaken_us[host] = self.quiet_since = at_us
+                if host == COORDINATOR:
+                    self.planned = None
+            case FaultBegan():
+                self.may_lack |= event.kind in LOSING
+                self.lasting[event.number] = {*event.hosts, *(end for link in event.links for end in link)}
+                self._shake(event.number, event.at_us)
+            case FaultEnded(at_us, number):
+                self._shake(number, at_us)
+                self.lasting.pop(number, None)
+            case Note(name="evicted"):
+                self.may_lack = True
+            case Note(name="recovery_planned"):
+                self._plans(event)
+            case Note(name="recovery_over"):
+                self.planned = None
+            case Note(name="ordered"):
+                yield from self._ordered(event)
+            case Note(name="order"):
+                yield from self._obeyed(event)
+
+    def _shake(self, fault: int, at_us: int) -> None:
+        self.shaken_us |= dict.fromkeys(self.lasting.get(fault, ()), at_us)
+        self.quiet_since = at_us
+
+    def _forget(self, host: str) -> None:
+        self.runs.pop(host, None)
+        self.restoring = {p: n for p, n in self.restoring.items() if n != host}
+        self.allowed = {replica for replica in self.allowed if not replica.endswith(f"@{host}")}
+
+    def _plans(self, note: Note) -> None:
+        fields = _fields(note)
+        self.planned = {}
+        for replica in filter(None, fields.get("installs", "").split(",")):
+            self.planned.setdefault(replica.partition("@")[2], []).append(replica)
+        self._counters.add("recoveries planned")
+        self._counters.add("partitions that wait for room", bool(fields.get("waits")))
+
+    def _ordered(self, note: Note) -> Iterator[Finding]:
+        """The coordinator gives an order."""
+        fields = _fields(note)
+        replica = fields["replica"]
+        partition, _, node = replica.partition("@")
+        if fields["verb"] != "install" or partition not in self._load or self._helps(partition):
+            return
+        if self.planned is None:
+            self.allowed.add(replica)
+            return
+        coming = self.planned.get(node, [])
+        if replica in coming:
+            before = coming[: coming.index(replica)]
+            if left := [one for one in before if one not in self.allowed]:
+                what = f"{replica} is ordered before {', '.join(left)}, which the plan has first"
+                yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
+            self.allowed.add(replica)
+        elif replica not in self.allowed:
+            what = f"{replica} is ordered; the newest plan has {', '.join(chain(*self.planned.values())) or 'nothing'}"
+            yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
+
+    def _obeyed(self, note: Note) -> Iterator[Finding]:
+        """A node follows an order."""
+        fields = _fields(note)
+        if fields["refused"] or fields["verb"] != "install":
+            return
+        partition, _, node = fields["replica"].partition("@")
+        if partition not in self._load or not self._calm(node, note.at_us):
+            return
+        if self._served(partition) or self._helps(partition):
+            return
+        here = {p for p in self.runs.get(node, {}) if p != partition}
+        needed = self._load[partition] + sum(self._load.get(p, 0.0) for p in here)
+        self._counters.add("installs with room")
+        if needed > (room := self._room(node)) + _LITTLE:
+            what = f"{partition} begins beside {', '.join(sorted(here))}: they need {needed:.2f} of {room:.2f} cores"
+            yield Finding("O1", "room holds at each order", note.at_us, node, what)
+        other = self.restoring.get(partition)
+        if (
+            self.planned is not None
+            and not self.may_lack
+            and other not in (None, node)
+            and self._calm(other, note.at_us)
+        ):
+            what = f"{partition} begins, though {other} restores it"
+            yield Finding("O6", "what is being installed is not ordered again", note.at_us, node, what)
+        self.restoring.setdefault(partition, node)
+
+    def _helps(self, partition: str) -> bool:
+        """Is a node that runs it always back, and may lack a state that only a standby has?"""
+        return any(partition in self.runs.get(str(n), {}) for n in self._placed[partition])
+
+    # --- what stays ---
+
+    def stayed(self, interval: FaultInterval) -> Iterator[Finding]:
+        """A time in which no fault began or ended is over."""
+        since = max(interval.from_us, self.quiet_since)
+        if self.may_lack or not _works(interval.world, self._directory):
+            return
+        down = interval.world.down
+        lost = {
+            of: [n for n in standbys.nodes if n not in down]
+            for of, standbys in self._directory.standbys.items()
+            if str(of) in self._load and all(n in down for n in self._placed[str(of)])
+        }
+        lost = {of: nodes for of, nodes in lost.items() if not any(str(of) in runs for runs in self.runs.values())}
+        waiting = sum(self._load[str(of)] for of, nodes in lost.items() if nodes)
+        for of, nodes in lost.items():
+            allowed_us = self._each_us * depth(self._plan, self._plan.unit[of.unit]) + self._settle_us
+            if not nodes or interval.to_us - since <= allowed_us:
+                continue
+            self._counters.add("partitions that stay lost")
+            left = [self._left(n) for n in nodes]
+            if min(left) >= waiting - _LITTLE:
+                what = f"nobody runs {of}; standbys have room for {min(left):.2f}, all that wait need {waiting:.2f}"
+                yield Finding("O6", "enough room implies that all return", interval.to_us, str(of), what)
+
+    def _left(self, node: str) -> float:
+        """Cores that a node has left; none while it restores something."""
+        here = self.runs.get(node, {})
+        if NodeState.RECOVERING in here.values():
+            return 0.0
+        return self._room(node) - sum(self._load.get(p, 0.0) for p in here)
+
+    # --- what is known ---
+
+    def _room(self, node: str) -> float:
+        """Cores that may be filled."""
+        return self._directory.nodes[NodeId(node)].capacity * self._directory.coordinator.cap
+
+    def _served(self, partition: str) -> bool:
+        return any(runs.get(partition, NodeState.RECOVERING) is not NodeState.RECOVERING for runs in self.runs.values())
+
+    def _calm(self, node: str | None, at_us: int) -> bool:
+        """Has nothing befallen a node or the coordinator lately?  Else what they know of each other may be old."""
+        pair = {node or "", COORDINATOR}
+        if any(pair & hosts for hosts in self.lasting.values()):
+            return False
+        return all(at_us - self.shaken_us.get(p, -self._each_us) >= self._each_us for p in pair)
+
+
+def _works(world: World, directory: Directory) -> bool:
+    """Nothing but nodes is down."""
+    return not world.cut and not world.disturbed and world.down <= set(directory.nodes)
+
+
+def _fields(note: Note) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in note.text.split(" "))
