@@ -38,7 +38,9 @@ def promises(plan: Plan, directory: Directory, heard: Iterable[RecordedAnnouncem
         alike.setdefault(key, []).append(one)
     rows = [_promise(directory, each, begun_us) for each in alike.values()]
     units, nodes = [str(u.id) for u in plan.units], [str(n) for n in directory.nodes]
-    return sorted(rows, key=lambda row: (nodes.index(row.node), units.index(row.unit), row.since_us))
+    joined = sorted({row.node for row in rows} - set(nodes))  # no file names them (D4)
+    order = {node: at for at, node in enumerate([*nodes, *joined])}
+    return sorted(rows, key=lambda row: (order[row.node], units.index(row.unit), row.since_us))
 
 
 def _settings(one: Announcement) -> tuple[object, ...]:
@@ -71,7 +73,8 @@ def policies(during_failure: str, during_stabilization: str) -> str:
 
 def _differs(directory: Directory, one: Announcement) -> str:
     """What the copy of the configuration says instead; "" where it says the same."""
-    node = directory.nodes[NodeId(one.node)]
+    if (node := directory.nodes.get(NodeId(one.node))) is None:
+        return "no such node"
     said = {
         "X": (show_duration(node.x_us), show_duration(one.x_us)),
         "α": (f"{node.alpha:g}", f"{one.alpha:g}"),
@@ -101,6 +104,7 @@ def as_announced(directory: Directory, heard: Iterable[RecordedAnnouncement]) ->
             reconcile=Reconcile(one.reconcile),
         )
         for name, one in last.items()
+        if name in directory.nodes
     }
     return replace(directory, nodes={**directory.nodes, **said})
 

@@ -360,7 +360,9 @@ class Coordinator(Bystander):
         try:
             alive = self.mover.moves.alive()
             if joined(self.directories.current, node, self._configured, alive) is not self.directories.current:
-                await self.directories.publish(lambda directory: joined(directory, node, self._configured, alive))
+                await self.directories.publish(
+                    lambda directory: joined(directory, node, self._configured, alive), f"{node.id} joins"
+                )
         except (JoinRefused, ValueError) as error:
             return JoinClusterAnswer(b"", str(error))
         except OSError as error:

@@ -62,7 +62,7 @@ async def _give(target: Target, order: SetOrder, wait: bool) -> int:
     if answer.error:
         raise SpeError(answer.error)
     version = Version(answer.epoch, answer.number)
-    if not wait:
+    if not wait or order.node not in target.directory.nodes:  # where one is that no file names, we do not know
         print(f"{order.node} is changed from version {version.number} of the directory on")
         return 0
     with trio.move_on_after(FOLLOW_S):

@@ -98,6 +98,13 @@ def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
     ]
 
 
+def test_a_node_that_joined_has_its_rows_and_is_not_in_the_file() -> None:
+    heard = [at(6, said("n9", FIRST, 2)), at(6, said("n1", FIRST, 2))]
+    rows = promises(PLAN, DIRECTORY, heard, begun_us=0)
+    assert [(r.node, r.differs) for r in rows] == [("n1", ""), ("n9", "no such node")]
+    assert as_announced(DIRECTORY, heard) == DIRECTORY
+
+
 def test_the_plan_as_run_has_the_latest_announcements() -> None:
     other = said("n1", FIRST, 9)._replace(during_failure="delay", alpha=0.5, since_us=8 * SECOND)
     ran = as_announced(DIRECTORY, [at(1, other), at(2, said("n1", FIRST, 2))])

@@ -10,9 +10,10 @@ import pytest
 from replicas.placement.moves import Move
 from replicas.placement.setting import SettingsChange, SettingsRefused
 from spe.plan.deploy import Deployed
-from spe.plan.directory import Directory, Role
+from spe.plan.directory import Directory, Role, Version
 from spe.plan.plan import Plan
 from spe.plan.review import least_x_us, refused_share
+from spe.plan.revision import revised
 from spe.plan.settings import NodeSettings
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -73,6 +74,20 @@ def test_what_moves_will_place_there_counts() -> None:
     assert change(deployed, x).nodes[N1A].x_us == 150_000
     with pytest.raises(SettingsRefused, match=r"share of one unit there, .* once move 7 \(u2/0 from n2a to n1a\) ends"):
         change(deployed, x, moves=[move])
+
+
+def test_a_node_that_has_joined_is_changed_too_and_has_no_file() -> None:
+    plan, directory = make_plan(2)
+    n9 = replace(directory.nodes[N1A], id=NodeId("n9"), address="n9:1")
+    now = directory.with_node(n9)
+
+    def having(*changes: tuple[str, str]) -> Directory:
+        return SettingsChange(plan, directory, n9.id, changes, list)(now)
+
+    changed = having(("x", "4s"))
+    assert revised(directory, Version(5, 2), changed).over(directory).nodes[n9.id] == replace(n9, x_us=4_000_000)
+    with pytest.raises(SettingsRefused, match="no file names n9, which has joined"):
+        having(("x", "file"))
 
 
 @pytest.mark.parametrize(

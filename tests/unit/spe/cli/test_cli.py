@@ -44,6 +44,7 @@ from spe.status import (
     PartitionLoad,
     PartitionStatus,
     ProcessStatus,
+    SettingsStatus,
     SourceStatus,
     SwitchStatus,
 )
@@ -109,7 +110,7 @@ def test_help_imports_neither_the_engine_nor_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["check", "reference", "run", "node", "source", "client", "coordinator", "status", "inject"]
+    "command", ["check", "reference", "run", "node", "source", "client", "coordinator", "status", "inject", "set"]
 )
 def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([command, "--help"]) == 0
@@ -127,6 +128,9 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
         (["inject", "tests", "heal"], "not the directory of a run"),
         (["report", "nowhere"], "nowhere: there is no such directory"),
+        (["set", "configs/quickstart.yaml", "n1", "x"], "expected NAME=VALUE such as x=4s, got 'x'"),
+        (["set", "configs/quickstart.yaml", "n1", "x=4"], "expected a duration such as 500ms"),
+        (["set", "configs/quickstart.yaml", "n1", "x=4s"], "quickstart.yaml has no coordinator, which changes nodes"),
         (["node", "configs/quickstart.yaml", "--node", "n1", "--join"], "names n1; start it without --join"),
         (["node", "configs/quickstart.yaml", "--node", "n9", "--join"], "--join needs --address host:port"),
         (["node", "configs/quickstart.yaml", "--node", "n1", "--x", "3s"], "--x is for --join"),
@@ -915,6 +919,27 @@ def test_the_shown_delay_grows_while_nothing_arrives() -> None:
     """The last tuple was 0.25 s late, but came 2.5 s ago, so the delay is now beyond X."""
     text = drawn(a_sight(now_us=NOW + 2_500_000))
     assert "████████ 2.50" in text
+
+
+def test_a_node_that_was_told_otherwise_than_the_file_says_is_shown() -> None:
+    def has(x_us: int) -> Sight:
+        told = SettingsStatus(x_us=x_us, alpha=0.9, during_failure="process", during_stabilization="process")
+        seen = {**a_sight().seen, "n1": Seen(replace(a_node("n1", a_replica()), settings=told), NOW)}
+        return a_sight(seen=seen)
+
+    assert "in the file" not in drawn(has(2 * SECOND))
+    text = drawn(has(4 * SECOND))
+    assert "n1        X 4s, α 0.9, policy process  X 2s, α 0.9, policy process" in text
+    assert "delay / X 4s" in text, "kX follows"
+
+
+def test_the_summary_allows_the_longest_x_of_the_run() -> None:
+    history = EventList()
+    for x_us in (2 * SECOND, 5 * SECOND, 3 * SECOND):
+        told = SettingsStatus(x_us=x_us, alpha=0.9, during_failure="process", during_stabilization="process")
+        history.heard(replace(a_node("n1", a_replica()), settings=told))
+    (channel,) = figures(*plan_of(), history, [], 0, SECOND)["channels"]
+    assert channel["bound_us"] == 5 * SECOND
 
 
 @pytest.mark.parametrize("phase", [Phase.KILLED, Phase.FROZEN, Phase.DIED])
