@@ -27,6 +27,7 @@ class Feature(enum.StrEnum):
     LIVE = "live"  # rows of sources happen once; producers are behind the clock, or pause
     MOVES = "moves"  # partitions move, nodes are drained, and some of that is cancelled
     SETTINGS = "settings"  # X, α and policies of nodes change while they run
+    SHORTAGE = "shortage"  # nodes have too little room for all that they stand by for
 
 
 SHARES: Final[Mapping[Feature, float]] = {
@@ -42,6 +43,7 @@ SHARES: Final[Mapping[Feature, float]] = {
     Feature.LIVE: 0.15,
     Feature.MOVES: 0.20,
     Feature.SETTINGS: 0.20,
+    Feature.SHORTAGE: 0.25,
 }
 
 Features = frozenset[Feature]

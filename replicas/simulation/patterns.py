@@ -72,6 +72,7 @@ class _Drawing:
         self._hosts = processes_of(directory)
         self._links = _links(plan, directory)
         self._backed = sorted(directory.standbys)
+        self._short = Feature.SHORTAGE in features and bool(self._backed)
         self._servers = [*self._nodes, COORDINATOR] if self._backed else self._nodes
         node = next(iter(directory.nodes.values()))
         waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
@@ -81,7 +82,8 @@ class _Drawing:
 
     def draw(self) -> list[Entry]:
         found = self._faults()
-        if Feature.LEFT_DEAD in self._features:
+        # What has no room would wait for a dead node for ever.
+        if Feature.LEFT_DEAD in self._features and not self._short:
             found += self._left_dead()
         return sorted((e for e in found if e["at"] < self._to_us), key=lambda e: e["at"])
 
@@ -93,6 +95,8 @@ class _Drawing:
             return self._lasting()
         kinds = [kind for kind in KINDS.values() if random.random() < 0.5] or [_Drawing._cut]
         of_standbys = [k for k in STANDBY_KINDS.values() if random.random() < 0.5] if self._backed else []
+        if self._short:
+            of_standbys += [_Drawing._arrivals] * 2
         if Feature.DISKS in self._features:
             kinds += [kind for kind in DISK_KINDS.values() if random.random() < 0.7] * 2
         if Feature.CLIENTS in self._features:
@@ -412,6 +416,17 @@ class _Drawing:
         at += length + self._random.choice([0, 50, 150, 300, 700]) * MILLISECOND
         for node in self._directory.standbys[of].nodes[: self._random.choice([1, 2])]:
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
+
+    def _arrivals(self, at: int) -> Iterator[Entry]:
+        """Several nodes are gone at one moment, and come back one at a time; sometimes the coordinator dies between."""
+        nodes = self._random.sample(self._nodes, self._random.randint(min(2, len(self._nodes)), len(self._nodes)))
+        back = at
+        for node in nodes:
+            back += self._grid(self._random.choice([500, 1000, 2000, 3000]) * MILLISECOND)
+            yield {"at": at, "kind": "kill", "target": node, "for": show_duration(back - at)}
+        if self._random.random() < 0.5:
+            died = at + self._random.choice([50, 300, 1000, 2500]) * MILLISECOND
+            yield {"at": died, "kind": "kill", "target": COORDINATOR, "for": self._for()}
 
     def _damaged(self, at: int) -> Iterator[Entry]:
         """A partition is lost, and what its standbys hold is damaged: mostly a file of many, at times all."""

@@ -13,6 +13,7 @@ from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
+from replicas.simulation.shortage import with_little_room
 from replicas.simulation.topologies import random_configuration
 from spe.config import load_data
 from spe.stream.times import SECOND
@@ -45,6 +46,8 @@ def random_scenario(seed: int) -> Scenario:
         config = with_spares(moving, config)
     if Feature.SETTINGS in features:
         config = with_coordinator(config)
+    if Feature.SHORTAGE in features:
+        config = with_little_room(Random(f"shortage {seed}"), config)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
     options: dict[str, Any] = {}
     if Feature.LIVE in features:

@@ -157,3 +157,17 @@ def test_other_plans_vary_and_affect_every_role(drawn: Callable[[Feature], Drawn
                 roles[fault.first[0].partition(":")[0] if ":" in fault.first[0] else "node"] += 1
     assert set(changes) == {"query", "bucket", "limits", "timing"}
     assert set(roles) == {"node", "source", "client"}
+
+
+def test_where_room_is_short_a_standby_often_has_too_little(drawn: Callable[[Feature], Drawn]) -> None:
+    short = 0
+    for scenario, (_, directory) in drawn(Feature.SHORTAGE):
+        assert bool(directory.recovery.loads) == bool(directory.standbys)
+        for node, own in directory.nodes.items():
+            hosted = [id for id in directory.roles if node in directory.hosts(id)]
+            needed = sum(directory.recovery.loads[id.unit].cores[0] for id in hosted if directory.standbys)
+            short += needed > own.capacity * directory.coordinator.cap
+        if directory.standbys:
+            left = [f for f in scenario.faults if f.kind in (FaultKind.KILL, FaultKind.POWER) and f.for_us is None]
+            assert not left, "what waits for a dead node would wait for ever"
+    assert short > 10
