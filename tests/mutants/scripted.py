@@ -464,7 +464,6 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
 
 #: The scenario that kills a mutant without its own case.
 KILLS: dict[str, str] = {
-    "useless-producer-is-kept": "one replica has nothing, the other one most",
     "useless-partner-grants": "one replica has nothing, the other one corrects",
     "caught-up-with-the-furthest": "one of those that begin anew lags",
     "live-lacks-what-redo-took": "redo passes what live holds back",

@@ -71,6 +71,7 @@ UNITS: Final[dict[str, Test]] = {
     "feed-promoted-without-a-cut": TestCorrections().test_tuples_of_the_old_main_do_not_count_twice,
     "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_corrections_removes_nothing,
     "one-that-suspends-is-read-all-the-same": TestChoice().test_live_results_are_preferred_to_suspended_ones,
+    "useless-producer-is-kept": TestUsefulness().test_a_silent_stable_main_is_left_for_up_failure_with_results,
     "caught-up-with-the-slowest": TestUsefulness().test_caught_up_is_not_judged_by_the_slowest_producer,
     "caught-up-with-the-furthest": TestUsefulness().test_caught_up_means_as_far_as_main,
     "own-silence-counts": replica.test_a_freeze_of_the_node_ages_no_input,

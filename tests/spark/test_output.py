@@ -184,17 +184,20 @@ def late_result(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     [
         ([], None, 2),  # a recording of an earlier version: not known
         ([(0, 5)], True, 5),
-        ([(0, 2), (4, 5)], True, 5),  # a node began anew with more, before the late one
-        ([(0, 5), (4, 2)], False, 2),
+        ([(0, 2), (3, 5)], True, 5),  # a node began anew with more, before the result was late
+        ([(0, 5), (4, 2)], True, 5),  # with less, while it was on its way (X5)
         ([(0, 2), (7, 5)], False, 2),
     ],
 )
-def test_x_is_what_was_announced_when_a_result_came(
+def test_x_is_what_was_announced_while_a_result_was_on_its_way(
     late_result: tuple[DataFrame, int], announced: list[tuple[int, int]], kept: bool | None, bound_s: int
 ) -> None:
     """The file says 2 s."""
     heard = [
-        RecordedAnnouncement(at * SECOND, SAID._replace(incarnation=5 + n, share_us=x * SECOND, x_us=x * SECOND))
+        RecordedAnnouncement(
+            at * SECOND,
+            SAID._replace(incarnation=5 + n, since_us=at * SECOND, share_us=x * SECOND, x_us=x * SECOND),
+        )
         for n, (at, x) in enumerate(announced)
     ]
     found, _ = judge_delay(scene(announced=heard), "board", TOTALS, *late_result, 6)
