@@ -18,6 +18,7 @@ from replicas.planning.load import LoadHistory, LoadSample
 from replicas.planning.prediction import PredictedMove, RefusedMove
 from replicas.planning.shares import Running, SharesOfX
 from spe.plan.directory import Directory, Role
+from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.plan.units import CHECKPOINT_US
 from spe.stream.ids import PartitionId
@@ -44,14 +45,12 @@ class Balance:
         self._balancer = Balancer(
             history,
             BalanceSettings(period_us, settings.cap, settings.idle),
-            {
-                n: NodeRoom(one.capacity, inf if one.memory is None else one.memory)
-                for n, one in directory.nodes.items()
-            },
+            {n: _room(one) for n, one in directory.nodes.items()},
             directory.placement,
             now,
             refused=self._refused,
         )
+        self._known = set(directory.nodes)
         self._alive: set[NodeId] = set()
         self._spare: dict[NodeId, bool] = {}
         self._held: set[tuple[PartitionId, NodeId]] = set()
@@ -112,7 +111,10 @@ class Balance:
 
     def _nodes(self, alive: Collection[str]) -> None:
         hosts = {n for roles in self._directory.roles.values() for n in roles}
-        for node in self._directory.nodes:
+        for node, one in self._directory.nodes.items():
+            if node not in self._known:  # it has joined
+                self._known.add(node)
+                self._balancer.knows(node, _room(one))
             if node in alive and node not in self._alive:
                 self._balancer.came(node)
             elif node not in alive and node in self._alive:
@@ -189,3 +191,7 @@ class Balance:
 
     def _hosts_active(self, node: NodeId) -> bool:
         return any(roles.get(node) is Role.ACTIVE for roles in self._directory.roles.values())
+
+
+def _room(node: Node) -> NodeRoom:
+    return NodeRoom(node.capacity, inf if node.memory is None else node.memory)

@@ -315,3 +315,8 @@ edited(
     "standbys are placed by load while one of them runs in the place of another (D5)",
     Edit(Balance, "relocation", " or self._elsewhere", ""),
 )
+edited(
+    "a-joined-node-has-any-room",
+    "a node that has joined is taken for one of a single core (D4)",
+    Edit(Balance, "_nodes", "self._balancer.knows(node, _room(one))", "self._balancer.knows(node, NodeRoom())"),
+)

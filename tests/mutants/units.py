@@ -171,6 +171,7 @@ UNITS: Final[dict[str, Test]] = {
     "a-drained-node-gets-load-back": balance.test_a_node_that_people_have_emptied_gets_nothing_by_itself,
     "what-people-moved-does-not-rest": balance.test_what_people_moved_rests_and_their_orders_go_first,
     "standbys-move-while-one-stands-in": balance.test_standbys_stay_where_they_are_unless_they_are_to_follow_loads,
+    "a-joined-node-has-any-room": balance.test_a_node_that_joins_is_known_by_its_room_before_it_answers,
     "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there,
     "a-full-node-is-a-target": balance.test_a_node_without_room_is_no_target_and_says_so,
     "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),

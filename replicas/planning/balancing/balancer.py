@@ -80,11 +80,12 @@ class Balancer:
 
     # --- news ---
 
-    def came(self, node: NodeId, room: NodeRoom | None = None) -> None:
-        """A node answers; ``room`` is of one that was not known."""
-        if node not in self._cluster.nodes:
-            room = NodeRoom() if room is None else room
-            self._cluster.nodes[node] = BalancedNode(room, spare=room.spare)
+    def knows(self, node: NodeId, room: NodeRoom) -> None:
+        """There is a node that was not known; it does not answer yet."""
+        self._cluster.nodes[node] = BalancedNode(room, spare=room.spare)
+
+    def came(self, node: NodeId) -> None:
+        """A node answers."""
         self._cluster.nodes[node].alive = self._due = True
 
     def went(self, node: NodeId) -> None:

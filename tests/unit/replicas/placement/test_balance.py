@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,3 +251,15 @@ def test_standbys_stay_where_they_are_unless_they_are_to_follow_loads() -> None:
     away.running = {p(0): (N2,), p(1): (N2,), p(2): (N3,)}
     away.learn()
     assert away.balance.relocation(away.now) is None, "a standby stands in for somebody"
+
+
+def test_a_node_that_joins_is_known_by_its_room_before_it_answers() -> None:
+    world = World({0: 0.9, 1: 0.9}, config([["n1"], ["n1"]]))
+    joined = replace(world.directory.nodes[N3], id=NodeId("n9"), address="n9:1", capacity=4.0)
+    world.directory = world.directory.with_node(joined)
+    world.step()
+    assert world.balance.full(world.directory, p(0), joined.id, world.now) == ""
+    world.alive = {"n1", "n9"}
+    world.step()
+    assert {a.target for a in world.balance.proposed(world.now)[0]} == {joined.id}
+    assert world.balance.full(world.directory.with_role(p(1), joined.id, Role.ACTIVE), p(0), joined.id, world.now) == ""

@@ -330,6 +330,7 @@ def test_after_a_failure_a_partition_that_rests_may_move_at_once() -> None:
     cluster.periods(3)
     assert cluster.balancer.running[p(1)] == (N2,)
     cluster.balancer.went(N2)
+    cluster.balancer.knows(N3, NodeRoom())
     cluster.balancer.came(N3)
     cluster.balancer.runs(p(1), [N1])
     cluster.balancer.runs(p(3), [N3])
