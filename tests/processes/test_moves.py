@@ -17,8 +17,8 @@ CONFIG = """
 cluster: moved
 bucket: 50ms
 sources:
-  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 1, duration: 55s}}}
-  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 2, duration: 55s}}}
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 1, duration: 120s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 200, seed: 2, duration: 120s}}}
 query:
   all: {union: [a, b]}
   sums: {aggregate: {from: all, window: {tumbling: 500ms}, compute: {n: count(*), total: sum(value)}}}

@@ -17,8 +17,8 @@ CONFIG = """
 cluster: backed
 bucket: 50ms
 sources:
-  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 1, duration: 14s}}}
-  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 2, duration: 14s}}}
+  a: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 1, duration: 26s}}}
+  b: {boundary: 50ms, from: {generator: {name: sequence, rate: 100, seed: 2, duration: 26s}}}
 query:
   all: {union: [a, b]}
   sums: {aggregate: {from: all, window: {tumbling: 500ms}, compute: {n: count(*), total: sum(value)}}}
