@@ -3,6 +3,8 @@
 * No node is told to run more than it has room for, of what nobody serves.
 * From the moment when there is a plan until all is served, what is lost is ordered as the newest plan says, on each
   node one after the other, and nothing that another node restores.
+* A node begins the next one when it has restored all before, or these can only wait for input that is lost; not
+  earlier, and not much later.
 * While nothing changes, nothing that a standby has room for stays lost.
 
 Nothing is claimed of who cannot be heard or has just changed, nor of runs in which standbys run by plan or partitions
@@ -55,6 +57,8 @@ class _Checker:
     allowed: what was ordered by a plan and may be repeated.
     shaken_us: when each process was last started, ended or befallen.
     quiet_since: since when nobody's state has changed.
+    changed_us: when the state of each replica changed last.
+    planned_us: when the newest plan was made.
     """
 
     def __init__(self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters) -> None:
@@ -72,6 +76,13 @@ class _Checker:
         }
         self.runs: dict[str, dict[str, NodeState]] = {str(n): {} for n in directory.nodes}
         self.planned: dict[str, list[str]] | None = None
+        self.planned_us = 0
+        self.changed_us: dict[str, int] = {}
+        self._reads = {
+            str(id): [str(plan.maker_of(c)) for c in channels if c.stream not in plan.sources]
+            for id in directory.roles
+            for channels in [plan.unit[id.unit].channels_in(id.partition)]
+        }
         self.allowed: set[str] = set()
         self.restoring: dict[str, str] = {}
         self.lasting: dict[int, set[str]] = {}
@@ -86,6 +97,7 @@ class _Checker:
         match event:
             case StateChanged(at_us, replica, state, _, runs):
                 partition, _, node = replica.partition("@")
+                self.changed_us[replica] = at_us
                 here = self.runs.setdefault(node, {})
                 if runs:
                     here[partition] = state
@@ -130,7 +142,7 @@ class _Checker:
 
     def _plans(self, note: Note) -> None:
         fields = _fields(note)
-        self.planned = {}
+        self.planned, self.planned_us = {}, note.at_us
         for replica in filter(None, fields.get("installs", "").split(",")):
             self.planned.setdefault(replica.partition("@")[2], []).append(replica)
         self._counters.add("recoveries planned")
@@ -152,10 +164,34 @@ class _Checker:
             if left := [one for one in before if one not in self.allowed]:
                 what = f"{replica} is ordered before {', '.join(left)}, which the plan has first"
                 yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
+            if replica not in self.allowed:
+                yield from self._in_turn(replica, note.at_us)
             self.allowed.add(replica)
         elif replica not in self.allowed:
             what = f"{replica} is ordered; the newest plan has {', '.join(chain(*self.planned.values())) or 'nothing'}"
             yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
+
+    def _in_turn(self, replica: str, at_us: int) -> Iterator[Finding]:
+        """A node is told for the first time to restore what its plan has next."""
+        node = replica.partition("@")[2]
+        if not self._calm(node, at_us):
+            return
+        here = self.runs.get(node, {})
+        restores = [p for p, state in here.items() if state is NodeState.RECOVERING and f"{p}@{node}" in self.allowed]
+        fed = [p for p in restores if all(map(self._served, self._reads[p]))]
+        concern = {*here, *(of for p in here for of in self._reads[p])}
+        changed_us = [at for one, at in self.changed_us.items() if one.partition("@")[0] in concern]
+        since = max([self.planned_us, *changed_us])
+        self._counters.add("installs in turn")
+        self._counters.add("installs behind what waits for input", bool(restores) and not fed)
+        if at_us - since < self._settle_us:
+            return  # what the coordinator knows may be older
+        if fed:
+            what = f"{replica} is ordered while {node} restores {', '.join(fed)}, and all that these read is there"
+            yield Finding("O6", "a node restores one after the other", at_us, node, what)
+        elif restores:
+            what = f"{replica} is ordered {(at_us - since) / 1e6:.1f} s after {', '.join(restores)} could only wait"
+            yield Finding("O6", "who waits for lost input holds up nothing", at_us, node, what)
 
     def _obeyed(self, note: Note) -> Iterator[Finding]:
         """A node follows an order."""

@@ -18,7 +18,7 @@ import numpy as np
 from replicas.placement.coordination import LostPartition
 from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
-from replicas.planning.recovery.cluster import UNKNOWN_WORK
+from replicas.planning.recovery.cluster import UNKNOWN_WORK, partial_after
 from replicas.planning.recovery.forecast import outlook
 from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
 from replicas.planning.recovery.placing import RecoveryPlan, RecoveryProblem, plan_recovery
@@ -241,7 +241,15 @@ class RecoveryOrder:
         # What nothing is known of comes back by itself: it counts as if it ran.
         always = [task for task, id in enumerate(self._ids) if id is None or id not in self._load]
         work = [UNKNOWN_WORK if id is None else self._work.get(id, UNKNOWN_WORK) for id in self._ids]
-        schedule = RecoverySchedule(self._goal(), loads, work, cap=self._directory.coordinator.cap, always=always)
+        schedule = RecoverySchedule(
+            self._goal(),
+            loads,
+            work,
+            cap=self._directory.coordinator.cap,
+            always=always,
+            reads=self._topology.reads,
+            partial_after=partial_after(self._plan, self._directory),
+        )
         for id, task in self._task.items():
             for node in self._directory.hosts(id):
                 if self._directory.disk_us(ReplicaId(*id, node)) is not None:

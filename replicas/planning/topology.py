@@ -234,6 +234,19 @@ class Topology:
         """Per task, whether it can fail at all."""
         return np.concatenate([np.broadcast_to(o.fails, o.tasks) for o in self.operators])
 
+    @cached_property
+    def reads(self) -> Bools:
+        """[task, task]; from which tasks each one gets something."""
+        found = np.zeros((self.tasks, self.tasks), np.bool_)
+        for operator in self.operators:
+            for stream in operator.inputs:
+                before = self.operators[stream.upstream]
+                if stream.same:
+                    found[operator.range, before.range] = True
+                else:
+                    found[stream.target + operator.first, stream.source + before.first] = True
+        return found
+
     def name_of(self, task: int) -> str:
         """``operator/partition``."""
         operator = self.operators[int(self.operator_of[task])]

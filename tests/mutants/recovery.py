@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from replicas.placement.coordination import Coordination
 from replicas.placement.recovery_order import RecoveryOrder
-from replicas.planning.recovery import choosing, ordering
+from replicas.planning.recovery import choosing, ordering, placing
 from replicas.planning.recovery.goals import CompleteQueries
 from replicas.planning.recovery.placing import _Placing
 from replicas.planning.recovery.schedule import RecoverySchedule
@@ -93,6 +93,21 @@ edited(
     "an-old-checkpoint-fetched",
     "a partition starts from an older checkpoint than the newest (O5)",
     Edit(RecoverySchedule, "_newest", "max(held.values())", "min(held.values())"),
+)
+edited(
+    "who-waits-for-input-holds-up-its-node",
+    "a node begins nothing while what it restored last waits for a lost input (O6)",
+    Edit(RecoverySchedule, "dispatch", "if not (self._reads[partition] & ~running).any()", ""),
+)
+edited(
+    "several-restored-at-once",
+    "a node is told at once to restore all that the plan has for it (O6)",
+    Edit(RecoverySchedule, "dispatch", "if install.node not in busy:", "if True:"),
+)
+edited(
+    "half-a-tree-first-however-soon-the-rest-comes",
+    "a partition is restored before what it reads, though it goes on without that only after αX (O4)",
+    Edit(placing, "_fed_first", "> problem.partial_after", ">= 0"),
 )
 
 # --- in the coordinator ---

@@ -155,6 +155,15 @@ UNITS: Final[dict[str, Test]] = {
     "running-ones-ordered-again": recovery_schedule.test_what_is_ordered_or_runs_is_not_ordered_again,
     "orders-of-a-dead-node-stay": recovery_schedule.test_only_what_was_on_the_node_that_died_starts_again,
     "silence-is-load-0": recovery_schedule.test_of_a_silent_partition_the_last_load_stays,
+    "who-waits-for-input-holds-up-its-node": (
+        recovery_schedule.test_a_node_goes_on_behind_what_can_only_wait_for_its_input
+    ),
+    "several-restored-at-once": (
+        recovery_schedule.test_a_node_restores_one_after_the_other_where_all_that_they_read_runs
+    ),
+    "half-a-tree-first-however-soon-the-rest-comes": (
+        recovery_order.test_what_a_partition_reads_comes_first_where_that_is_sooner_than_to_go_on_without_it
+    ),
     "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
     "shortage-is-not-seen": restoring.test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named,
     "what-is-not-measured-now-needs-nothing": restoring.test_what_is_silent_keeps_the_load_that_was_measured_last,

@@ -23,6 +23,7 @@ class Partitions:
         for name, inputs in reads.items():
             self._above[name] = {name}.union(*(self._above[i] for i in inputs.split()))
             self._depth[name] = max((self._depth[i] + 1 for i in inputs.split()), default=0)
+        self.reads = np.array([self.mask(inputs.split()) for inputs in reads.values()])
         self._priorities = priorities
 
     def queries(self, algorithm: QueryChoice = QueryChoice.BEST_DENSITY) -> CompleteQueries:
@@ -52,10 +53,16 @@ class Partitions:
         loads: Mapping[str, float] | None = None,
         work: Mapping[str, float] | None = None,
         cap: float = 1.0,
+        partial_after: float = 0.0,
     ) -> RecoverySchedule:
         """All have failed; a load is 1, work 0 where it is not given."""
         return RecoverySchedule(
-            goal or self.queries(), self.amounts(loads or {}), self.amounts(work or {}, 0.0), cap=cap
+            goal or self.queries(),
+            self.amounts(loads or {}),
+            self.amounts(work or {}, 0.0),
+            cap=cap,
+            reads=self.reads,
+            partial_after=partial_after,
         )
 
     def played(self, schedule: RecoverySchedule, arrivals: Iterable[tuple[float, str, float]]) -> RecoveryForecast:

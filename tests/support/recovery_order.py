@@ -19,8 +19,14 @@ BEAT = 100_000
 PATIENCE = 10 * BEAT
 
 
-def three_queries(loads: dict[str, Any], *, backs: list[str] | None = None, **sections: Any) -> Deployed:
-    """Units fa, fb and fc, each alone on its node n1, n2, n3, make an output each; n4 and n5 stand by for all."""
+def three_queries(
+    loads: dict[str, Any], *, backs: list[str] | None = None, reads: str = "s", **sections: Any
+) -> Deployed:
+    """Units fa, fb and fc, each alone on its node n1, n2, n3, make an output each; n4 and n5 stand by for all.
+
+    Args:
+      reads: what fc reads: the source, as the others do, or the output of one of them.
+    """
     backs = ["n4", "n5"] if backs is None else backs
     named = dict(zip("abc", ("n1", "n2", "n3"), strict=True))
     recovery = {"loads": loads, **sections.pop("recovery", {})}
@@ -29,7 +35,7 @@ def three_queries(loads: dict[str, Any], *, backs: list[str] | None = None, **se
             "defaults": {"x": "1s"},
             "nodes": ["n1", "n2", "n3", "n4", "n5"],
             "sources": {"s": {"from": {"generator": {"name": "sequence", "rate": 100}}}},
-            "query": {name: {"filter": {"from": "s", "where": "n >= 0"}} for name in named},
+            "query": {name: {"filter": {"from": reads if name == "c" else "s", "where": "n >= 0"}} for name in named},
             "outputs": list(named),
             "fragments": {
                 f"f{name}": {"operators": [name], "replicas": [node], "standby": backs} for name, node in named.items()

@@ -37,6 +37,7 @@ class RecoverableCluster:
       capacity: by node, cores.
       cap: share of it that a recovery may fill.
       notes: what is assumed.
+      partial_after: seconds that a task waits for what it reads, and then gives results without it.
     """
 
     topology: Topology
@@ -47,6 +48,7 @@ class RecoverableCluster:
     capacity: Mapping[str, float]
     cap: float
     notes: tuple[str, ...] = ()
+    partial_after: float = 0.0
 
     def runs_on(self, node: str) -> list[int]:
         """Tasks."""
@@ -59,7 +61,15 @@ class RecoverableCluster:
     def schedule(self, goal: RecoveryGoal, away: Collection[str]) -> RecoverySchedule:
         """A recovery in which these nodes are away from the start."""
         always = [task for task, homes in enumerate(self.homes) if not homes]
-        schedule = RecoverySchedule(goal, self.loads, self.work, cap=self.cap, always=always)
+        schedule = RecoverySchedule(
+            goal,
+            self.loads,
+            self.work,
+            cap=self.cap,
+            always=always,
+            reads=self.topology.reads,
+            partial_after=self.partial_after,
+        )
         for task, nodes in enumerate(self.checkpoints):
             for node in nodes:
                 schedule.holds(task, node, 0)
@@ -141,9 +151,15 @@ def cluster_of(
             "(--loads)"
         )
     loads = reads * (cap / fullest if fullest > 0 else 0.0)
-    return RecoverableCluster(topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes)).with_measured(
-        measured
-    )
+    return RecoverableCluster(
+        topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes), partial_after(plan, directory)
+    ).with_measured(measured)
+
+
+def partial_after(plan: Plan, directory: Directory) -> float:
+    """Seconds after which a replica gives results without an input that is lost, where that is soonest (T3)."""
+    shares = (directory.share(plan, id.unit, node) for id in directory.roles for node in directory.hosts(id))
+    return min((share.alpha_x_us for share in shares), default=0) / SECOND
 
 
 def expected_loads(directory: Directory) -> dict[str, MeasuredWork]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ class RecoveryProblem:
       room: by node, shares of a core.
       holders: by partition, the nodes that answer and have its newest checkpoint.
       where: by partition, the nodes that may run it; all may run what is not in it.
+      reads: [partition, partition]; which ones each reads; None: that does not matter.
+      partial_after: seconds after which a partition gives results though not all that it reads runs.
     """
 
     goal: RecoveryGoal
@@ -46,6 +48,8 @@ class RecoveryProblem:
     room: Mapping[str, float]
     holders: Mapping[int, Collection[str]]
     where: Mapping[int, Collection[str]] = field(default_factory=dict)
+    reads: Bools | None = None
+    partial_after: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,36 @@ def plan_recovery(problem: RecoveryProblem) -> RecoveryPlan:
     while placing.choose_and_place(able):
         pass
     placing.begin_next()
-    return RecoveryPlan(tuple(placing.installs), placing.waits())
+    return RecoveryPlan(_fed_first(placing.installs, problem), placing.waits())
+
+
+def _fed_first(installs: Sequence[PlannedInstall], problem: RecoveryProblem) -> tuple[PlannedInstall, ...]:
+    """With what a partition reads before it on its node, where that takes less than it would wait for it."""
+    if problem.reads is None:
+        return tuple(installs)
+    left = dict.fromkeys(installs)
+    found: list[PlannedInstall] = []
+    for install in installs:
+        if install not in left:
+            continue
+        above = _above(problem.reads, install.partition)
+        first = [one for one in left if one.node == install.node and above[one.partition]]
+        if sum(problem.work[one.partition] for one in first) > problem.partial_after:
+            first = []
+        for one in [*sorted(first, key=lambda i: (problem.goal.depth[i.partition], i.partition)), install]:
+            found.append(one)
+            del left[one]
+    return tuple(found)
+
+
+def _above(reads: Bools, partition: int) -> Bools:
+    """[partitions]; those that one reads, directly or through others."""
+    found: Bools = reads[partition]
+    while True:
+        more = np.asarray(found | reads[found].any(axis=0))
+        if np.array_equal(more, found):
+            return found
+        found = more
 
 
 class _Placing:

@@ -31,7 +31,8 @@ class RecoverySchedule:
       work: of each, seconds that it takes to load its checkpoint and to catch up.
       cap: the share of a node's capacity that may be filled.
       always: what runs on none of the nodes and cannot be lost.
-      at_once: installs that a node works on at the same time.
+      reads: [partition, partition]; which ones each reads; None: that does not matter.
+      partial_after: seconds after which a partition gives results though not all that it reads runs (αX).
     """
 
     def __init__(
@@ -42,14 +43,16 @@ class RecoverySchedule:
         *,
         cap: float,
         always: Iterable[int] = (),
-        at_once: int = 1,
+        reads: Bools | None = None,
+        partial_after: float = 0.0,
     ) -> None:
         self.goal = goal
         self._load: Floats = np.array(list(loads), np.float64)
         self._work: Floats = np.array(list(work), np.float64)
         self._cap = cap
         self._always = frozenset(always)
-        self._at_once = at_once
+        self._reads = np.zeros((len(self._load),) * 2, np.bool_) if reads is None else reads
+        self._partial_after = partial_after
         self._capacity: dict[str, float] = {}
         self._running: dict[str, set[int]] = {}
         self._shadows: dict[str, set[int]] = {}
@@ -139,21 +142,36 @@ class RecoverySchedule:
         missing = np.flatnonzero(~alive).tolist()
         holders = {p: self._newest(p) for p in missing}
         where = {p: self._where[p] for p in missing if p in self._where}
-        return RecoveryProblem(self.goal, alive, self._load.copy(), self._work, self.room(), holders, where)
+        return RecoveryProblem(
+            self.goal,
+            alive,
+            self._load.copy(),
+            self._work,
+            self.room(),
+            holders,
+            where,
+            self._reads,
+            self._partial_after,
+        )
 
     def adopt(self, plan: RecoveryPlan) -> None:
         """The plan for the last problem."""
         self._plan = plan
 
     def dispatch(self) -> list[PlannedInstall]:
-        """Installs to order now by the plan, each once; none if it is out of date."""
+        """Installs to order now by the plan, each once; none if it is out of date.
+
+        A node restores one after the other.  What reads a partition that does not run can only wait: behind it the node
+        goes on.
+        """
         if self._stale:
             return []
         found, later = [], []
-        busy = list(self.ordered.values())
+        running = self.running
+        busy = {node for partition, node in self.ordered.items() if not (self._reads[partition] & ~running).any()}
         for install in self._plan.installs:
-            if busy.count(install.node) < self._at_once:
-                busy.append(install.node)
+            if install.node not in busy:
+                busy.add(install.node)
                 self.ordered[install.partition] = install.node
                 found.append(install)
             else:

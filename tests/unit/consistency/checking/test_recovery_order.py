@@ -16,9 +16,13 @@ SECOND = 1_000_000
 LOADS = {"fa": 0.5, "fb": 0.4, "fc": 0.3}
 
 
-def findings(*events: Event, backs: list[str] | None = None) -> list[str]:
-    """Rules that are broken once all three have run for 30 s and then died with their nodes."""
-    plan, directory = three_queries(LOADS, backs=backs)
+def findings(*events: Event, backs: list[str] | None = None, reads: str = "s") -> list[str]:
+    """Rules that are broken once all three have run for 30 s and then died with their nodes.
+
+    Args:
+      reads: what fc reads.
+    """
+    plan, directory = three_queries(LOADS, backs=backs, reads=reads)
     homes = {"fa": "n1", "fb": "n2", "fc": "n3"}
     before: list[Event] = [StateChanged(1, f"{f}/0@{n}", NodeState.STABLE, False) for f, n in homes.items()]
     before += [ProcessDown(30 * SECOND, n) for n in homes.values()]
@@ -66,6 +70,19 @@ def test_orders_follow_the_newest_plan() -> None:
 def test_what_a_node_restores_no_other_is_told_to() -> None:
     plans = [planned(31, "fb/0@n4"), *install(31.1, "fb/0@n4"), planned(39, "fb/0@n5"), *install(40, "fb/0@n5")]
     assert findings(*plans) == ["what is being installed is not ordered again"]
+
+
+def test_a_node_restores_one_after_the_other() -> None:
+    plan = planned(31, "fc/0@n4,fb/0@n4")
+    assert findings(plan, *install(32, "fc/0@n4"), *install(44, "fb/0@n4")) == ["a node restores one after the other"]
+
+
+def test_who_waits_for_lost_input_holds_up_nothing() -> None:
+    """fc reads fa, which stays lost."""
+    plan, first = planned(31, "fc/0@n4,fb/0@n4"), install(32, "fc/0@n4")
+    assert findings(plan, *first, *install(33, "fb/0@n4"), reads="a") == []
+    late = findings(plan, *first, *install(44, "fb/0@n4"), reads="a")
+    assert late == ["who waits for lost input holds up nothing"]
 
 
 def test_with_room_for_all_that_waits_nothing_stays_lost() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,19 @@ def test_of_a_tree_that_does_not_fit_a_part_is_of_use() -> None:
     plan = plan_recovery(RecoveryProblem(partly, nothing, cost, work, {"n1": 0.6}, {}))
     assert {i.partition for i in plan.installs} == set(np.flatnonzero(chosen))
     assert [why for why in plan.waits.values()] == ["needs 0.20 of a core; the most room is 0.00, on n1"] * 2
+
+
+def test_what_a_partition_reads_comes_first_where_that_is_sooner_than_to_go_on_without_it() -> None:
+    """s gives results of one m only after ``partial_after``; the three others of n1 take 3 s."""
+
+    def order(partial_after: float) -> list[int]:
+        nothing, each = np.zeros(5, np.bool_), np.ones(5)
+        parts = RecoveryProblem(OutputFidelity.of(MERGED), nothing, each, each, {"n1": 5.0}, {})
+        plan = plan_recovery(replace(parts, reads=MERGED.reads, partial_after=partial_after))
+        return [install.partition for install in plan.installs]
+
+    assert order(2.9) == [0, 4, 1, 2, 3]
+    assert order(4.0) == [0, 1, 2, 3, 4]
 
 
 def test_value_per_second_comes_first() -> None:

@@ -182,3 +182,22 @@ def test_a_new_coordinator_goes_on_from_what_nodes_tell() -> None:
     schedule.came("n2", 2.0)
     assert [TREES.names[i.partition] for i in schedule.step()] == ["x"]
     assert schedule.ordered == {3: "n1", 2: "n2"}
+
+
+def test_a_node_goes_on_behind_what_can_only_wait_for_its_input() -> None:
+    """x reads m, which no node has room for: n1 need not wait until x goes on without it."""
+    parts = Partitions({"m": "", "x": "m", "y": ""}, {"x": 1, "y": 1})
+    schedule = parts.schedule(loads={"m": 0.9, "x": 0.3, "y": 0.3}, cap=0.8)
+    schedule.came("n1", restores=[1])
+    assert schedule.step() == [PlannedInstall(2, "n1")]
+
+
+def test_a_node_restores_one_after_the_other_where_all_that_they_read_runs() -> None:
+    parts = Partitions({"m": "", "x": "m", "y": ""}, {"x": 1, "y": 1})
+    schedule = parts.schedule(loads={"m": 0.9, "x": 0.3, "y": 0.3}, cap=0.8)
+    schedule.came("n0", 2.0, runs=[0])
+    schedule.came("n1", restores=[1])
+    schedule.may_run({2: ["n1"]})
+    assert schedule.step() == []
+    schedule.back(1, "n1")
+    assert schedule.step() == [PlannedInstall(2, "n1")]
