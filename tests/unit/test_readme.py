@@ -49,7 +49,7 @@ MODULES = {
 } | {"shop_operators.py", "shop.py"}
 
 LINES_OF_README = 200
-WORDS = 31_500
+WORDS = 32_100
 
 
 def text_of(page: str) -> str:
@@ -310,12 +310,12 @@ def test_named_tests_exist(page: Path) -> None:
 
 def test_every_cited_rule_is_explained() -> None:
     """In comments rules stand in brackets, ``(U2)``, ``(F3, A1)``; docs/internals/rules.md explains each."""
-    rules = set(re.findall(r"^\* \*\*([USBTCRKVFAHDLO]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
+    rules = set(re.findall(r"^\* \*\*([USBTCRKVFAHDLOG]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
     cited = {
         rule
         for package in ("spe", "operators", "consistency", "replicas")
         for file in (ROOT / package).rglob("*.py")
-        for group in re.findall(r"\(((?:[USBTCRKVFAHDLO]\d+(?:, | and )?)+)\)", file.read_text(encoding="utf-8"))
+        for group in re.findall(r"\(((?:[USBTCRKVFAHDLOG]\d+(?:, | and )?)+)\)", file.read_text(encoding="utf-8"))
         for rule in re.findall(r"[A-Z]\d+", group)
     }
 

@@ -1,0 +1,155 @@
+"""What a replica would have to read and replay after a crash, and which footprints to rewrite (rules G3, G5, G7).
+
+Footprints are counted by the slice that they were written in; nothing here knows a single cell.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
+
+class Choices(NamedTuple):
+    """What rewriting leaves to do: entry k is for rewriting all live footprints of the first k slices.
+
+    Attributes:
+      below: footprints of slices that end before this are rewritten; the last entry rewrites all.
+      cells: how many these are.
+      records: q, footprints to read.
+      rows: u, rows to replay.
+    """
+
+    below: Counts
+    cells: Counts
+    records: Counts
+    rows: Counts
+
+    def seconds(self, per_record: float, per_row: float) -> NDArray[np.float64]:
+        """Predicted time of recovery."""
+        return self.records * per_record + self.rows * per_row
+
+
+class Extent:
+    """Slices of a checkpoint log from the oldest one that is needed, with their counts of footprints.
+
+    Attributes:
+      held: the least time of a row that a row keeper still needs; None: there is none, or it needs none.
+    """
+
+    def __init__(self) -> None:
+        empty = np.zeros(0, np.int64)
+        self._time, self._before, self._rows, self._live, self._open = empty, empty, empty, empty, empty
+        self._records = 0
+        self.held: int | None = None
+
+    def commit(self, time: int, records: int, rows: int, not_final: int) -> None:
+        """A slice was committed.
+
+        Args:
+          time: its end; ascending.
+          records: footprints that were written in it.
+          rows: input rows processed up to its end, since any fixed moment.
+          not_final: how many of the footprints are not final (G3).
+        """
+        if len(self._time) and time <= self._time[-1]:
+            raise ValueError(f"slice {time} after slice {self._time[-1]}")
+        self._time = np.append(self._time, time)
+        self._before = np.append(self._before, self._records)
+        self._rows = np.append(self._rows, rows)
+        self._live = np.append(self._live, records)
+        self._open = np.append(self._open, not_final)
+        self._records += records
+
+    def replace(self, times: Counts, not_final: NDArray[np.bool_]) -> None:
+        """Footprints that count no more: their cells are closed, or were written anew.
+
+        Args:
+          times: when each was written, (n,).
+          not_final: whether it was not final, (n,).
+        """
+        at = np.searchsorted(self._time, times)
+        self._live -= np.bincount(at, minlength=len(self._time))
+        self._open -= np.bincount(at[not_final], minlength=len(self._time))
+
+    def replay_from(self) -> int:
+        """T: input is replayed from the newest commit at or before this time."""
+        return int(self._time[self._replay_index()])
+
+    def needs(self) -> int:
+        """The least time of a slice whose records or commit are still needed."""
+        return int(self._time[min(self._replay_index(), self._first(self._live, 0))])
+
+    def cut(self) -> None:
+        """Forgets the slices before that."""
+        at = min(self._replay_index(), self._first(self._live, 0))
+        for name in ("_time", "_before", "_rows", "_live", "_open"):
+            setattr(self, name, getattr(self, name)[at:])
+
+    def choices(self) -> Choices:
+        """All thresholds, O(slices); entry 0 rewrites nothing."""
+        slices = len(self._time)
+        cells = np.append(0, np.cumsum(self._live))
+        oldest_live = self._next(self._live)
+        replay = np.minimum(np.minimum(self._next(self._open), slices - 1), self._held_index())
+        before = np.append(self._before, self._records)
+        below = np.append(self._time, self._time[-1] + 1)
+        records = self._records - before[oldest_live] + cells
+        return Choices(below, cells, records, self._rows[-1] - self._rows[replay])
+
+    def _replay_index(self) -> int:
+        return min(self._first(self._open, 0), len(self._time) - 1, self._held_index())
+
+    def _held_index(self) -> int:
+        """The newest slice that ends at or before what a row keeper needs."""
+        if self.held is None:
+            return len(self._time) - 1
+        return max(int(np.searchsorted(self._time, self.held, side="right")) - 1, 0)
+
+    @staticmethod
+    def _first(counts: Counts, start: int) -> int:
+        found = np.flatnonzero(counts[start:])
+        return start + int(found[0]) if len(found) else len(counts)
+
+    @staticmethod
+    def _next(counts: Counts) -> Counts:
+        """Of each k, the first slice from k on that has any; the number of slices where none has."""
+        slices = len(counts)
+        at = np.where(counts > 0, np.arange(slices), slices)
+        return np.append(np.minimum.accumulate(at[::-1])[::-1], slices)
+
+
+def threshold(fits: NDArray[np.bool_], cost: NDArray[np.float64]) -> int:
+    """Which of the choices to take: the first that fits; where none does, the first of least cost."""
+    found = np.flatnonzero(fits)
+    return int(found[0]) if len(found) else int(np.argmin(cost))
+
+
+class Pacing:
+    """Rewriting takes at most ``share`` of the time; what was not used is kept for one second at most.
+
+    Args:
+      share: 0 … 1.
+      now_us: time at which it begins, microseconds.
+    """
+
+    _KEPT_US: Final = 1_000_000
+
+    def __init__(self, share: float, now_us: int) -> None:
+        self._share = share
+        self._now_us = now_us
+        self._left_us = 0.0
+
+    def allowed_us(self, now_us: int) -> float:
+        """How long rewriting may take now; 0 while more was spent than there was."""
+        gained = (now_us - self._now_us) * self._share
+        self._left_us = min(self._left_us + gained, self._KEPT_US * self._share)
+        self._now_us = now_us
+        return max(self._left_us, 0.0)
+
+    def spent(self, us: float) -> None:
+        """So much was rewritten, microseconds of work."""
+        self._left_us -= us

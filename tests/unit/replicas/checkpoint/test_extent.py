@@ -1,0 +1,133 @@
+"""What is read and replayed after a crash, and what to rewrite (G3, G5, G7; traces 11, 14, 15)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from replicas.checkpoint.extent import Choices, Extent, Pacing, threshold
+
+
+def times(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, np.int64)
+
+
+def yes(count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.ones(count, bool)
+
+
+def trace_15() -> Extent:
+    """Live footprints: 40 @10, 10 @20, 30 @30; q from there 500, 350, 150; u 900, 600, 200."""
+    extent = Extent()
+    for time, records, rows, dead in ((10, 150, 100, 110), (20, 200, 400, 190), (30, 150, 800, 120)):
+        extent.commit(time, records, rows, records)
+        extent.replace(np.full(dead, time), yes(dead))
+    extent.commit(40, 0, 1000, 0)
+    return extent
+
+
+def test_rewriting_as_in_trace_15() -> None:
+    choices = trace_15().choices()
+    assert choices.below.tolist() == [10, 20, 30, 40, 41]
+    assert choices.cells.tolist() == [0, 40, 50, 80, 80]
+    assert choices.records.tolist() == [500, 390, 200, 80, 80]
+    assert choices.rows.tolist() == [900, 600, 200, 0, 0]
+    seconds = choices.seconds(10e-6, 2e-6)
+    assert seconds[:3].tolist() == pytest.approx([6.8e-3, 5.1e-3, 2.4e-3])
+    chosen = threshold(seconds <= 4e-3, seconds)
+    assert (choices.below[chosen], choices.cells[chosen]) == (30, 50)
+
+
+def test_limits_of_the_experiments() -> None:
+    choices = trace_15().choices()
+    assert threshold((choices.records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1
+
+
+def test_what_cannot_be_reached_takes_the_least() -> None:
+    choices = trace_15().choices()
+    seconds = choices.seconds(10e-6, 2e-6)
+    assert threshold(seconds <= 1e-9, seconds) == int(np.argmin(seconds))
+
+
+def test_replay_begins_at_the_oldest_that_is_not_final() -> None:
+    """Trace 11: a and b at 10, c at 20; a closes in the slice to 30."""
+    extent = Extent()
+    extent.commit(10, 2, 2, 2)
+    extent.commit(20, 1, 4, 1)
+    extent.replace(times(10), yes(1))
+    extent.commit(30, 0, 6, 0)
+    assert (extent.replay_from(), extent.needs()) == (10, 10)
+    assert (extent.choices().records[0], extent.choices().rows[0]) == (3, 4)
+
+
+def test_final_cells_hold_the_log_but_no_replay() -> None:
+    """Trace 14, slices to 10, 20, 30: panes at 20 and 30 are final."""
+    extent = Extent()
+    for time in (10, 20, 30):
+        extent.commit(time, 1, time, 0)
+    extent.replace(times(10), ~yes(1))
+    assert (extent.replay_from(), extent.needs()) == (30, 20)
+    extent.cut()
+    assert (extent.replay_from(), extent.needs()) == (30, 20)
+    assert extent.choices().below.tolist() == [20, 30, 31]
+
+
+def test_row_keepers_hold_replay_whatever_is_rewritten() -> None:
+    extent = Extent()
+    for time in (10, 20, 30):
+        extent.commit(time, 0, time * 2, 0)
+    extent.held = 25
+    assert (extent.replay_from(), extent.needs()) == (20, 20)
+    assert extent.choices().rows.tolist() == [20] * 4
+    extent.held = 20  # a slice holds the rows before its end
+    assert extent.replay_from() == 20
+    extent.held = 5
+    assert extent.replay_from() == 10
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_choices_are_those_of_a_count_cell_by_cell(seed: int) -> None:
+    random = Random(seed)
+    extent, cells, log, rows = Extent(), [], [], {}
+    for time in range(10, 10 * random.randint(2, 12), 10):
+        new = [(time, random.random() < 0.6) for _ in range(random.randint(0, 5))]
+        dead = [c for c in cells if random.random() < 0.3]
+        extent.replace(times(*(t for t, _ in dead)), np.array([o for _, o in dead], bool))
+        for one in dead:
+            cells.remove(one)
+        rows[time] = rows.get(time - 10, 0) + random.randint(0, 9)
+        extent.commit(time, len(new), rows[time], sum(o for _, o in new))
+        cells += new
+        log += [time] * len(new)
+    choices = extent.choices()
+    for k, below in enumerate(choices.below.tolist()):
+        left = [c for c in cells if c[0] >= below]
+        rewritten = len(cells) - len(left)
+        oldest = min((t for t, _ in left), default=time + 1)
+        replay = min((t for t, is_open in left if is_open), default=time)
+        assert choices.cells[k] == rewritten
+        assert choices.records[k] == rewritten + sum(t >= oldest for t in log)
+        assert choices.rows[k] == rows[time] - rows[replay]
+
+
+def test_slices_ascend() -> None:
+    extent = Extent()
+    extent.commit(10, 0, 0, 0)
+    with pytest.raises(ValueError, match="slice 10 after slice 10"):
+        extent.commit(10, 0, 0, 0)
+
+
+def test_rewriting_takes_its_share_of_the_time() -> None:
+    pacing = Pacing(0.05, 0)
+    assert pacing.allowed_us(100_000) == pytest.approx(5_000)
+    pacing.spent(8_000)
+    assert pacing.allowed_us(100_000) == 0
+    assert pacing.allowed_us(200_000) == pytest.approx(2_000)
+    assert pacing.allowed_us(60_000_000) == pytest.approx(50_000), "no more than one second's share is kept"
+
+
+def test_choices_name_their_seconds() -> None:
+    one = Choices(times(10), times(0), times(4), times(6))
+    assert one.seconds(0.5, 0.25).tolist() == [3.5]

@@ -1,0 +1,362 @@
+"""The checkpoint log on disk (G1, G5): what was held by both copies is read back, or its loss is told."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.checkpoint.log import CheckpointLog, Commit, LogKind
+from replicas.simulation.disk import SimDisk, torn
+from spe.errors import LogCorrupt, LogError, LogFull
+
+LOG = PurePosixPath("log")
+Slice = tuple[int, list[tuple[LogKind, bytes]], bytes]
+SLICES: list[Slice] = [
+    (10, [(LogKind.FOOTPRINTS, b"a(1,5) b(1,2)")], b"C10"),
+    (20, [(LogKind.FOOTPRINTS, b"c(1,4)")], b"C20"),
+    (30, [(LogKind.OUTPUT, b"R1/21a=13"), (LogKind.CLOSINGS, b"a")], b"C30"),
+    (40, [], b"C40"),
+]
+
+
+def contents(log: CheckpointLog, first: int = 1) -> list[Slice]:
+    """Slices as they were written."""
+    slices: list[Slice] = []
+    found: list[tuple[LogKind, bytes]] = []
+    for record in log.read(first):
+        if record.kind == LogKind.COMMIT:
+            slices.append((record.time, found, record.payload))
+            found = []
+        else:
+            found.append((record.kind, record.payload))
+    assert not found
+    return slices
+
+
+async def written(slices: list[Slice] = SLICES, segment_bytes: int = 1 << 20, needs: int | None = 1) -> SimDisk:
+    """A disk with a log of which each slice was synced on its own."""
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=segment_bytes)
+    for one in slices:
+        log.write(*one, needs=needs)
+        await log.sync()
+    return storage
+
+
+def segments(storage: SimDisk, copy: str) -> list[PurePosixPath]:
+    return sorted(p for p in storage.files if p.parent == LOG / copy and p.suffix == ".seg")
+
+
+def copies_are_equal(storage: SimDisk) -> bool:
+    found = [{p.name: bytes(storage.files[p].written) for p in segments(storage, copy)} for copy in "01"]
+    return found[0] == found[1]
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 100, 1 << 20])
+async def test_slices_are_read_back_and_the_log_goes_on(segment_bytes: int) -> None:
+    storage = (await written(SLICES[:2], segment_bytes)).restarted()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=segment_bytes)
+    assert contents(log) == SLICES[:2]
+    for one in SLICES[2:]:
+        log.write(*one, needs=1)
+    assert await log.sync() == Commit(40, 8, 8, 1)
+    log = await CheckpointLog.open(storage.restarted(), LOG)
+    assert contents(log) == SLICES
+    assert contents(log, 3) == SLICES[1:]
+    assert copies_are_equal(storage)
+
+
+async def test_index_from_time_to_records() -> None:
+    log = await CheckpointLog.open((await written()).restarted(), LOG)
+    assert [log.at(t) for t in (9, 10, 29, 30)] == [None, Commit(10, 1, 2, 1), Commit(20, 3, 4, 1), Commit(30, 5, 7, 1)]
+
+
+async def test_what_follows_the_last_commit_is_void_at_any_cut() -> None:
+    """Torn in both copies, where nothing was synced: trace 12."""
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    ends = [0]
+    for one in SLICES:
+        log.write(*one)
+        ends.append(len(storage.files[segments(storage, "0")[0]].written))
+    for size in range(ends[-1] + 1):
+        left = storage.power_loss(lambda p, _s, w, size=size: w[:size] if p.suffix == ".seg" else w)  # type: ignore[misc]
+        opened = await CheckpointLog.open(left, LOG)
+        assert contents(opened) == SLICES[: sum(end <= size for end in ends[1:])]
+        opened.write(50, [], b"C50")
+        await opened.sync()
+        assert contents(await CheckpointLog.open(left.restarted(), LOG))[-1] == (50, [], b"C50")
+
+
+async def test_any_bit_flipped_in_one_copy_is_read_from_the_other() -> None:
+    storage = await written(segment_bytes=100)
+    random = Random(1)
+    for path in (p for p in storage.files if p.suffix == ".seg"):
+        data = bytes(storage.files[path].written)
+        for at in range(len(data)):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << random.randrange(8)
+            left = storage.with_file(path, bytes(flipped))
+            assert contents(await CheckpointLog.open(left, LOG)) == SLICES
+            assert copies_are_equal(left)
+
+
+async def test_records_damaged_in_different_places_are_put_together() -> None:
+    storage = await written()
+    for copy, text in (("0", b"a(1,5)"), ("1", b"c(1,4)")):
+        file = storage.files[segments(storage, copy)[0]]
+        file.written[:] = file.written.replace(text, b"?" * len(text))
+    assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == SLICES
+
+
+async def test_a_record_damaged_in_both_is_refused_by_number() -> None:
+    storage = await written()
+    for copy in "01":
+        file = storage.files[segments(storage, copy)[0]]
+        file.written[:] = file.written.replace(b"c(1,4)", b"c(1,5)")
+    with pytest.raises(LogCorrupt, match="record 3 is damaged or missing in both copies; up to 8 were"):
+        await CheckpointLog.open(storage.restarted(), LOG)
+
+
+@pytest.mark.parametrize("copy", "01")
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+async def test_one_copy_lost_is_made_again(copy: str, segment_bytes: int) -> None:
+    storage = (await written(segment_bytes=segment_bytes)).restarted()
+    for path in [p for p in storage.files if LOG / copy in p.parents]:
+        storage.remove(path)
+    log = await CheckpointLog.open(storage, LOG)
+    assert contents(log) == SLICES
+    assert log.held_by_both == Commit(40, 8, 8, 1)
+    assert copies_are_equal(storage)
+
+
+async def test_segments_lost_in_both_are_refused() -> None:
+    storage = (await written(segment_bytes=1)).restarted()
+    first, second = (storage.restarted() for _ in range(2))
+    for copy in "01":
+        first.remove(segments(first, copy)[0])
+        second.remove(segments(second, copy)[1])
+        for path in segments(storage, copy):
+            storage.remove(path)
+    with pytest.raises(LogCorrupt, match="begins with record 3; record 1 is needed"):
+        await CheckpointLog.open(first, LOG)
+    with pytest.raises(LogCorrupt, match="record 3 is damaged or missing"):
+        await CheckpointLog.open(second, LOG)
+    with pytest.raises(LogCorrupt, match="all segments are gone"):
+        await CheckpointLog.open(storage, LOG)
+
+
+async def test_both_lost_with_their_marks_is_an_empty_log() -> None:
+    """Nothing here can tell it from a new one: the caller has no state and does as A3 says."""
+    assert contents(await CheckpointLog.open(SimDisk(), LOG)) == []
+
+
+async def test_a_full_disk_takes_no_part_of_a_slice_and_is_restored() -> None:
+    space = 0
+    while True:
+        storage = await written(SLICES[:2])
+        log = await CheckpointLog.open(storage := storage.restarted(), LOG)
+        storage.space_left = space
+        try:
+            log.write(*SLICES[2], needs=1)
+        except LogFull:
+            whole = SLICES[:2]
+        else:
+            whole = SLICES[:3]
+        assert contents(log) == whole
+        assert log.held_by_both == Commit(20, 3, 4, 1)
+        assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == whole
+        done = not log.faults
+        storage.space_left = None
+        await log.restore()
+        log.write(*SLICES[3], needs=1)
+        assert (await log.sync()) == log.commits[-1]
+        assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == [*whole, SLICES[3]]
+        assert copies_are_equal(storage)
+        if done:
+            break
+        space += 7
+
+
+async def test_nothing_is_written_while_a_copy_is_restored() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0])
+    storage.space_left = 0
+    with pytest.raises(LogFull):
+        log.write(*SLICES[1])
+    storage.space_left = None
+    storage.stall(True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.restore)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(RuntimeError, match="while a copy is restored"):
+            log.write(*SLICES[1])
+        storage.stall(False)
+    log.write(*SLICES[1])
+    assert contents(log) == SLICES[:2]
+
+
+async def test_nothing_counts_that_only_one_copy_holds() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0], needs=1)
+    held = await log.sync()
+    log.write(*SLICES[1], needs=1)
+    assert log.held_by_both == held
+    storage.sync_fails = True
+    with pytest.raises(LogError, match="no copy can be written"):
+        await log.sync()
+    assert log.held_by_both == held
+    with pytest.raises(LogError, match="no copy can be written"):
+        log.write(*SLICES[2])
+    storage.sync_fails = False
+    await log.restore()
+    assert log.held_by_both == log.commits[-1] == Commit(20, 3, 4, 1)
+
+
+class OneRefuses(SimDisk):
+    """Copy 1 cannot be opened for writing, nor replaced."""
+
+    def open(self, path: PurePosixPath) -> Any:
+        if path.parent == LOG / "1" and path.suffix == ".seg":
+            raise OSError("broken")
+        return super().open(path)
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+        if path.parent == LOG / "1":
+            raise OSError("broken")
+        await super().write_atomic(path, data)
+
+
+def one_refuses(storage: SimDisk) -> OneRefuses:
+    broken = OneRefuses()
+    broken.files = storage.restarted().files
+    return broken
+
+
+async def test_what_one_copy_holds_alone_counts_for_nothing_but_is_read() -> None:
+    storage = one_refuses(await written(SLICES[:1]))
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[1], needs=1)
+    assert await log.sync() == log.held_by_both == Commit(10, 1, 2, 1)
+    assert list(log.faults) == ["log/1"]
+    left = storage.power_loss(lambda _p, synced, _w: synced)
+    assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:2]
+    for file in storage.files.values():
+        file.written[:] = file.written.replace(b"c(1,4)", b"c(1,5)")
+    assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == SLICES[:1], "nobody was promised more"
+
+
+async def test_void_records_of_a_copy_that_cannot_be_mended_do_not_come_back() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0], needs=1)
+    await log.sync()
+    log.write(40, [(LogKind.FOOTPRINTS, b"void"), (LogKind.OUTPUT, b"void")], b"")
+    without_commit = storage.power_loss(lambda p, _s, w: w[:-40] if p.suffix == ".seg" and b"void" in w else w)
+    storage = one_refuses(without_commit)
+    log = await CheckpointLog.open(storage, LOG)
+    assert contents(log) == SLICES[:1]
+    for one in SLICES[1:]:
+        log.write(*one, needs=1)
+        await log.sync()
+    log = await CheckpointLog.open(storage.restarted(), LOG)
+    assert contents(log) == SLICES
+    assert not log.faults
+
+
+async def test_what_a_refused_sync_left_in_memory_is_synced_at_open() -> None:
+    storage = await written(SLICES[:1])
+    log = await CheckpointLog.open(storage := storage.restarted(), LOG)
+    log.write(*SLICES[1], needs=1)
+    storage.sync_fails = True
+    with pytest.raises(LogError, match="no copy can be written"):
+        await log.sync()
+    storage = storage.restarted()
+    log = await CheckpointLog.open(storage, LOG)
+    assert log.held_by_both == Commit(20, 3, 4, 1)
+    left = storage.power_loss(lambda _p, synced, _w: synced)
+    assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:2]
+
+
+async def test_whole_segments_below_what_both_need_are_cut() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
+    for one in SLICES[:2]:
+        log.write(*one, needs=1)
+        await log.sync()
+    log.cut()
+    assert contents(log) == SLICES[:2]
+    log.write(*SLICES[2], needs=3)
+    log.cut()
+    assert len(segments(storage, "0")) == 3, "the commit that allows it is not synced"
+    await log.sync()
+    log.cut()
+    assert contents(log, 3) == SLICES[1:3]
+    assert [c.time for c in log.commits] == [20, 30]
+    with pytest.raises(LogCorrupt, match="record 1 "):
+        contents(log)
+    assert contents(await CheckpointLog.open(storage.restarted(), LOG), 3) == SLICES[1:3]
+
+
+async def test_a_disk_that_lied_is_refused() -> None:
+    """Its marks claim what did not reach it."""
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    storage.lies = True
+    log.write(*SLICES[0])
+    await log.sync()
+    left = storage.power_loss(lambda p, synced, whole: whole if p.name.startswith("mark") else synced)
+    with pytest.raises(LogCorrupt, match="up to 2 were acknowledged"):
+        await CheckpointLog.open(left, LOG)
+
+
+async def test_a_slice_comes_after_the_one_before() -> None:
+    log = await CheckpointLog.open(await written(), LOG.parent / "other")
+    log.write(*SLICES[1])
+    with pytest.raises(LogError, match="slice 10 after slice 20"):
+        log.write(*SLICES[0])
+
+
+@pytest.mark.parametrize("seed", range(150))
+async def test_random_crashes_damage_and_cuts(seed: int) -> None:
+    """What both held is there after each crash, whole slices only, with at most one copy damaged meanwhile."""
+    random = Random(seed)
+    storage, written_all, held, needs, time = SimDisk(), [], 0, 1, 0
+    sizes = random.choice([1, 200, 1 << 20])
+    for _ in range(6):
+        log = await CheckpointLog.open(storage, LOG, segment_bytes=sizes)
+        first = max(needs, log.commits[0].first if log.commits else 1)
+        found = contents(log, first) if log.commits else []
+        assert held <= (found[-1][0] if found else 0)
+        assert found == [s for s in written_all if found and found[0][0] <= s[0] <= found[-1][0]]
+        written_all = [s for s in written_all if found and s[0] <= found[-1][0]]
+        for _ in range(random.randint(0, 5)):
+            time += random.randint(1, 9)
+            payload = random.randbytes(random.randint(0, 40))
+            one: Slice = (time, [(LogKind.FOOTPRINTS, payload)] * random.randint(0, 2), b"C")
+            needs = max(needs, random.choice([1, log.last_sequence + 1]))
+            while needs > 1 and needs not in {c.first for c in log.commits} | {log.last_sequence + 1}:
+                needs += 1
+            log.write(*one, needs=needs)
+            written_all.append(one)
+            if random.random() < 0.5:
+                commit = await log.sync()
+                held = commit.time if commit is not None else 0
+                if random.random() < 0.5:
+                    log.cut()
+        needs = log.held_by_both.needs if log.held_by_both is not None else 1
+        storage = storage.power_loss(lambda _p, synced, all_: torn(random, synced, all_))
+        if random.random() < 0.5:
+            lost = LOG / random.choice("01")
+            if random.random() < 0.3:
+                for path in [p for p in storage.files if lost in p.parents]:
+                    storage.remove(path)
+            else:
+                storage.flip(random, lost)
