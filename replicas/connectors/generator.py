@@ -52,15 +52,25 @@ class Draw:
 
 
 class SkewedKeys:
-    """Numbers 0 … count − 1, number r in proportion to (r + 1) ** −skew."""
+    """Numbers 0 … count − 1, the r-th most frequent one in proportion to (r + 1) ** −skew.
 
-    def __init__(self, count: int, skew: float) -> None:
+    Number r is the r-th.  With ``drift_rows`` that holds for the first so many rows only: in the next ones all numbers
+    are shifted by a part of ``count`` that is no simple fraction of it, and so on.
+    """
+
+    def __init__(self, count: int, skew: float, drift_rows: int | None = None) -> None:
         weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
         self._cumulative: Float64Array = np.cumsum(weights) / weights.sum()
+        self._drift_rows = drift_rows
+        self._shift = max(1, round(count * (5**0.5 - 1) / 2))
 
-    def pick(self, uniform: Float64Array) -> Int64Array:
+    def pick(self, uniform: Float64Array, index: Int64Array) -> Int64Array:
+        """A number for each row, from a random number in [0, 1) and the row's own number."""
         found = self._cumulative.searchsorted(uniform, side="right")
-        return np.minimum(found, len(self._cumulative) - 1).astype(np.int64)
+        ranks = np.minimum(found, len(self._cumulative) - 1).astype(np.int64)
+        if self._drift_rows is None:
+            return ranks
+        return (ranks + index // self._drift_rows * self._shift) % len(self._cumulative)
 
 
 class GeneratorReplay(Replay):
@@ -86,7 +96,9 @@ class GeneratorReplay(Replay):
         kind = GENERATORS[name]
         self._rate = positive(reader, "rate", 1000.0)
         keys = round(positive(reader, "keys", max(kind.keys, 1)))
-        skew = float(reader.get("skew", kind.skew))
+        drift = reader.get("drift")
+        drift_rows = None if drift is None else max(1, round(duration_of(drift) * self._rate / 1e6))
+        picker = SkewedKeys(keys, float(reader.get("skew", kind.skew)), drift_rows)
         self._disorder_us = duration_of(reader.get("disorder", 0))
         self._burst_us = duration_of(reader.get("burst", 0))
         self._count = _count(reader, self._rate)
@@ -98,9 +110,9 @@ class GeneratorReplay(Replay):
         if kind.schema is None:
             self._time_at = None if time is None else schema.index(time)
             others = [a for at, a in enumerate(schema) if at != self._time_at]
-            self._make = _rows(self._draw, keys, skew, others, float(reader.get("extremes", 0.0)))
+            self._make = _rows(self._draw, keys, picker, others, float(reader.get("extremes", 0.0)))
         else:
-            self._make = _MAKERS[name](self._draw, keys, skew, self._rate)
+            self._make = _MAKERS[name](self._draw, keys, picker, self._rate)
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         if self.origin_us is None:
@@ -130,17 +142,15 @@ class GeneratorReplay(Replay):
         return events
 
 
-def _sequence(draw: Draw, _keys: int, _skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+def _sequence(draw: Draw, _keys: int, _picker: SkewedKeys, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     return lambda index: (Column(index), Column(draw.uniform(1, index)))
 
 
-def _orders(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker = SkewedKeys(keys, skew)
-
+def _orders(draw: Draw, keys: int, picker: SkewedKeys, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     def make(index: Int64Array) -> tuple[Column, ...]:
         cents = 100 + draw.below(2, index, 19_900)
         return (
-            Column(picker.pick(draw.uniform(1, index))),
+            Column(picker.pick(draw.uniform(1, index), index)),
             Column(cents / 100.0),
             Column(1 + draw.below(3, index, 10)),
         )
@@ -148,11 +158,9 @@ def _orders(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64
     return make
 
 
-def _readings(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker = SkewedKeys(keys, skew)
-
+def _readings(draw: Draw, keys: int, picker: SkewedKeys, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     def make(index: Int64Array) -> tuple[Column, ...]:
-        sensor = picker.pick(draw.uniform(1, index))
+        sensor = picker.pick(draw.uniform(1, index), index)
         level = 10.0 + 10.0 * draw.uniform(2, sensor)
         noise = draw.uniform(3, index) + draw.uniform(4, index) - 1.0
         valid = draw.below(5, index, 100) > 0
@@ -162,13 +170,12 @@ def _readings(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int
     return make
 
 
-def _pages(draw: Draw, keys: int, skew: float, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker = SkewedKeys(keys, skew)
+def _pages(draw: Draw, keys: int, picker: SkewedKeys, _rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     urls = StringDictionary(f"/page/{i}" for i in range(keys))
     clients = StringDictionary(f"10.0.0.{i}" for i in range(_CLIENTS))
 
     def make(index: Int64Array) -> tuple[Column, ...]:
-        url = picker.pick(draw.uniform(1, index)).astype(np.int32)
+        url = picker.pick(draw.uniform(1, index), index).astype(np.int32)
         client = draw.below(2, index, _CLIENTS).astype(np.int32)
         return Column(url, None, urls), Column(client, None, clients)
 
@@ -206,11 +213,11 @@ def _stretch(index: Int64Array, rate: float) -> Int64Array:
     return np.floor(index / (rate * _Incidents.LASTS_S)).astype(np.int64)
 
 
-def _locations(draw: Draw, keys: int, skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
-    picker, incidents = SkewedKeys(keys, skew), _Incidents(keys)
+def _locations(draw: Draw, keys: int, picker: SkewedKeys, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+    incidents = _Incidents(keys)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
-        segment = picker.pick(draw.uniform(1, index))
+        segment = picker.pick(draw.uniform(1, index), index)
         stuck = incidents.at(segment, _stretch(index, rate))
         free = 60 + draw.below(2, segment, 60) + draw.below(3, index, 21) - 10
         speed = np.where(stuck, draw.below(4, index, 15), free).astype(np.float64)
@@ -219,7 +226,7 @@ def _locations(draw: Draw, keys: int, skew: float, rate: float) -> Callable[[Int
     return make
 
 
-def _reports(draw: Draw, keys: int, _skew: float, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
+def _reports(draw: Draw, keys: int, _picker: SkewedKeys, rate: float) -> Callable[[Int64Array], tuple[Column, ...]]:
     incidents = _Incidents(keys)
 
     def make(index: Int64Array) -> tuple[Column, ...]:
@@ -244,14 +251,13 @@ _EXTREME_LANE: Final = 1_000
 
 
 def _rows(
-    draw: Draw, keys: int, skew: float, attributes: Sequence[Attribute], extremes: float
+    draw: Draw, keys: int, picker: SkewedKeys, attributes: Sequence[Attribute], extremes: float
 ) -> Callable[[Int64Array], tuple[Column, ...]]:
     """Any attributes: ``keys`` different values of each; one in a hundred is null where that may be."""
-    picker = SkewedKeys(keys, skew)
     texts = StringDictionary([*(f"value {i}" for i in range(keys)), *EXTREMES[AttributeType.STRING]])
 
     def column(lane: int, attribute: Attribute, index: Int64Array) -> Column:
-        drawn = picker.pick(draw.uniform(2 * lane, index))
+        drawn = picker.pick(draw.uniform(2 * lane, index), index)
         valid = draw.below(2 * lane + 1, index, 100) > 0 if attribute.nullable else None
         values: AnyArray
         match attribute.type:
@@ -283,7 +289,7 @@ def _rows(
     return lambda index: tuple(column(lane, a, index) for lane, a in enumerate(attributes, 1))
 
 
-_MAKERS: Final[Mapping[str, Callable[[Draw, int, float, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {
+_MAKERS: Final[Mapping[str, Callable[[Draw, int, SkewedKeys, float], Callable[[Int64Array], tuple[Column, ...]]]]] = {
     "sequence": _sequence,
     "orders": _orders,
     "readings": _readings,

@@ -35,6 +35,9 @@ class GeneratorKeys(Model):
     keys: Count | None = Field(default=None, description="how many distinct keys")
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="equal seeds give equal rows")
     skew: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="Zipf exponent of the keys")
+    drift: PositiveDuration | None = Field(
+        default=None, description="event time after which other keys are the frequent ones"
+    )
     disorder: Length = Field(default=0, description="how far event times may be out of order")
     extremes: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None,
@@ -53,6 +56,8 @@ class GeneratorKeys(Model):
             raise ValueError("expected duration or count, not both")
         if self.extremes is not None and self.name != "rows":
             raise ValueError("extremes goes with rows, which fills a schema of yours")
+        if self.drift is not None and self.name in ("sequence", "incidents"):
+            raise ValueError(f"drift goes with keys that follow skew; those of {self.name} do not")
         return self
 
 

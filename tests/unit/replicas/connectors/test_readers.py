@@ -412,6 +412,21 @@ def test_a_burst_puts_the_rows_of_an_interval_into_its_first_quarter() -> None:
     assert squeezed == [0, 62_500, 125_000, 187_500, 1_000_000, 1_062_500, 1_125_000, 1_187_500]
 
 
+def test_drift_makes_other_keys_frequent_after_its_time_and_cutting_changes_nothing() -> None:
+    steady = [r[1] for r in generated("orders", rate=1000, keys=100, skew=1.5)]
+    drifting = [r[1] for r in generated("orders", rate=1000, keys=100, skew=1.5, drift="1s")]
+    assert drifting[:1000] == steady[:1000]
+    assert [max(set(part), key=part.count) for part in (drifting[:1000], drifting[1000:2000], drifting[2000:])] == [
+        0,
+        62,
+        24,
+    ]
+    assert [(key + 62) % 100 for key in steady[1000:2000]] == drifting[1000:2000]
+    options = {"generator": "orders", "start": 0, "count": 3000, "rate": 1000, "skew": 1.5, "drift": "1s"}
+    replayed = replay({"kind": "generator", **options}, GENERATORS["orders"].schema)
+    assert [r[1] for r in tuples(list(replayed.chunks(1500)))] == drifting[1500:]
+
+
 def test_the_generator_rows_fills_any_schema() -> None:
     schema = Schema.of(name="string", at="timestamp!", sold="bool!", price="float64", seen="timestamp", n="int64!")
     reader = {"kind": "generator", "generator": "rows", "start": 0, "rate": 10, "count": 1000, "keys": 5}

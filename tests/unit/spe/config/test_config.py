@@ -673,6 +673,7 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
         ),
         ("{from: {generator: order}}", "no generator 'order' (did you mean 'orders'?)"),
         ("{from: {generator: {name: orders, count: 1, duration: 1s}}}", "duration or count, not both"),
+        ("{from: {generator: {name: sequence, drift: 1s}}}", "drift goes with keys that follow skew"),
         ("{schema: {t: timestamp}, from: {generator: orders}}", "makes (ts timestamp not null"),
         ("{from: {generator: orders}, on_malformed: ignore}", "expected 'skip' or 'stop', got 'ignore'"),
         ("{from: {generator: {name: orders, rate: 0}}}", "expected a number above 0, got 0"),
