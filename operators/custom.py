@@ -42,8 +42,13 @@ class CustomOperator(Operator):
     def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
         """The schema of the output.  Raises ValueError, saying what is wrong with inputs or arguments."""
 
+    @classmethod
+    def keeps_state(cls) -> bool:
+        """Is there anything to restore?"""
+        return cls.snapshot is not Operator.snapshot
+
     def oldest_needed(self) -> int | None:
-        return None if type(self).snapshot is Operator.snapshot else BEFORE_TIME
+        return BEFORE_TIME if self.keeps_state() else None
 
 
 class CustomHost(Operator):

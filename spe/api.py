@@ -111,7 +111,7 @@ class Environment:
         alpha: float | None = None,
         policy: str | Mapping[str, str] | None = None,
         reconcile: str | None = None,
-        checkpoint: Mapping[str, str | bool] | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
         timing: Mapping[str, str] | None = None,
         limits: Mapping[str, str | int] | None = None,
         security: Mapping[str, str | bool] | None = None,
@@ -207,10 +207,10 @@ class Environment:
         partitions: int | None = None,
         replicas: int | Sequence[Any] | None = None,
         standby: int | Sequence[Any] | None = None,
-        checkpoint: str | None = None,
+        checkpoint: str | Mapping[str, Any] | None = None,
     ) -> Environment:
         """Operators that run together; without any fragment, all do."""
-        placed = _given(replicas=_plain(replicas), standby=_plain(standby), checkpoint=checkpoint)
+        placed = _given(replicas=_plain(replicas), standby=_plain(standby), checkpoint=_plain(checkpoint))
         self._fragments[name] = {
             "operators": _names(operators),
             **_given(key=_plain(key), partitions=partitions),
@@ -228,7 +228,7 @@ class Environment:
         alpha: float | None = None,
         policy: str | Mapping[str, str] | None = None,
         reconcile: str | None = None,
-        checkpoint: Mapping[str, str | bool] | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
         spare: bool | None = None,
         capacity: float | None = None,
         memory: str | int | None = None,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from spe.stream.times import parse_duration, parse_timestamp
 
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?\s*")
+_PERCENT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _SIZES: Final = {
     None: 1,
     "B": 1,
@@ -66,6 +67,15 @@ def size_of(value: Any) -> int:
     return round(float(found[1]) * _SIZES[found[2]])
 
 
+def share_of(value: Any) -> float:
+    """0.05 of ``5%`` or ``0.05``.  Raises ValueError for what is not above 0 and at most 100%."""
+    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    number = float(found[1]) / 100 if found else value
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= 1:
+        return float(number)
+    raise ValueError(f"expected a share above 0 and at most 100%, such as 5% or 0.05, got {value!r}")
+
+
 def timestamp_of(value: Any) -> int:
     """Microseconds since the epoch of an ISO 8601 text.  Raises ValueError."""
     if isinstance(value, str):
@@ -102,6 +112,8 @@ PositiveDuration = Annotated[int, BeforeValidator(_positive_duration)]
 Length = Annotated[int, BeforeValidator(_length)]
 #: Bytes.
 Size = Annotated[int, BeforeValidator(size_of)]
+#: Above 0, at most 1.
+Share = Annotated[float, BeforeValidator(share_of)]
 #: Microseconds since the epoch.
 Moment = Annotated[int, BeforeValidator(timestamp_of)]
 #: ``host:port``.

@@ -26,6 +26,7 @@ from replicas.producer.server import Accepted, Injector, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+from spe.plan.unsupported import check_supported
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.status import NodeStatus, ReplicaStatus, SettingsStatus
@@ -81,6 +82,7 @@ class NodeProcess:
         token: str = "",
         injector: Injector | None = None,
     ) -> None:
+        check_supported(plan, directory)
         self._injector = injector
         self._env = env
         self._plan = plan

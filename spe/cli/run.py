@@ -79,7 +79,7 @@ def run_document(
 
     That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
-    plan, directory = load_document(document, data)
+    plan, directory = load_document(document, data, to_run=True)
     directory = with_default_client(plan, directory)
     if budget is not None:
         directory = with_budget(directory, budget)

@@ -31,7 +31,7 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
       ConfigError: as :func:`spe.config.load_plan`.
     """
     document = read_document(config)
-    plan, directory = load_document(document, data)
+    plan, directory = load_document(document, data, to_run=True)
     changed: dict[str, Any] = {k: v for k, v in deepcopy(document.data).items() if k != "faults"}
     said = []
     for name, source in plan.sources.items():

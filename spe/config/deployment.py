@@ -11,19 +11,35 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.validate import validated
 from spe.connectors import SINKS
+from spe.plan.continuous import SHARE, Continuous
+from spe.plan.describe import show_duration
 from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
 from spe.plan.nodes import CAPACITY, Checkpoints, Node, Policy, Reconcile
 from spe.plan.plan import Limits, Security, Timing
 from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
-from spe.problems import Problems, did_you_mean, one_of
+from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
-from spe.values import Address, Model, Names, Positive, PositiveDuration, Size, names_of, size_of
+from spe.values import (
+    Address,
+    Count,
+    Model,
+    Names,
+    Positive,
+    PositiveDuration,
+    Share,
+    Size,
+    duration_of,
+    names_of,
+    size_of,
+)
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9
 #: The client where none is configured: it reads every output.
 ONLY_CLIENT: Final = "client"
+
+_LOGGED: Final = "{continuous: true, recovery: 2s}"
 
 PolicyName = Literal["suspend", "delay", "process"]
 
@@ -40,19 +56,63 @@ def _policy(value: Any) -> Any:
 
 
 class CheckpointModel(Model):
-    """Checkpoints at an interval; without it they are taken on entering UP_FAILURE."""
+    """Checkpoints at an interval, or a log of what changes; without either, on entering UP_FAILURE."""
 
     every: PositiveDuration | None = None
     disk: bool = False
+    continuous: bool = False
+    recovery: PositiveDuration | None = None
+    share: Share | None = None
+    groups: Count | None = None
+    records: Count | None = None
+    rows: Count | None = None
+    interval: PositiveDuration | None = None
+    period: PositiveDuration | None = None
 
     @model_validator(mode="after")
-    def _interval(self) -> CheckpointModel:
-        if self.disk and self.every is None:
+    def _one_kind(self) -> CheckpointModel:
+        of_log = self._given("recovery", "share", "groups", "records", "rows", "interval", "period")
+        if of_log and not self.continuous:
+            raise ValueError(f"{of_log[0]} is for a checkpoint log; expected {_LOGGED}")
+        if self.disk and self.every is None and not self.continuous:
             raise ValueError("disk: true needs to know how often to write; expected {every: 5s, disk: true}")
+        if self.continuous:
+            self._check_log()
         return self
 
+    def _check_log(self) -> None:
+        if whole := self._given("every", "disk"):
+            raise ValueError(
+                f"continuous: true writes what changes, and {whole[0]} is for whole checkpoints; expected {_LOGGED}, "
+                "or {every: 5s, disk: true}"
+            )
+        limits = self._given("records", "rows")
+        if self.recovery is None and not limits:
+            raise ValueError(f"continuous: true needs the time to recover in; expected {_LOGGED}")
+        if self.recovery is not None and limits:
+            raise ValueError(f"{limits[0]} follows from recovery; expected one of them")
+        if (self.interval is None) != (self.period is None):
+            raise ValueError("interval and period go together: so much of each period goes into rewriting")
+        if self.interval is not None and self.share is not None:
+            raise ValueError("share follows from interval and period; expected either")
+        if self.interval is not None and self.period is not None and self.interval > self.period:
+            raise ValueError("interval is more than period; expected at most the whole of it")
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) not in (None, False)]
+
     def checkpoints(self) -> Checkpoints:
+        """Those of a node."""
         return Checkpoints(self.every, self.disk)
+
+    def log(self) -> Continuous | None:
+        """The log of a fragment; None: it has none."""
+        if not self.continuous:
+            return None
+        share, period = self.share or SHARE, SECOND
+        if self.interval is not None and self.period is not None:
+            share, period = self.interval / self.period, self.period
+        return Continuous(self.recovery, share, period, self.groups, self.records, self.rows)
 
 
 class NodeDefaults(Model):
@@ -172,6 +232,17 @@ def _standbys(value: Any) -> int | tuple[tuple[str, ...], ...]:
     return 0 if value == 0 and not isinstance(value, bool) else _replicas(value)
 
 
+def _checkpoint(value: Any) -> Any:
+    """``2s`` is short for ``{every: 2s}``."""
+    if isinstance(value, dict):
+        return value
+    try:
+        duration_of(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a mapping, such as {_LOGGED}") from None
+    return {"every": value}
+
+
 def _rows(nodes: int | tuple[tuple[str, ...], ...]) -> int | tuple[tuple[NodeId, ...], ...]:
     return nodes if isinstance(nodes, int) else tuple(tuple(map(NodeId, row)) for row in nodes)
 
@@ -184,9 +255,14 @@ class FragmentModel(Model):
     partitions: Annotated[int, Field(ge=1, le=1024)] = 1
     replicas: Annotated[int | tuple[tuple[str, ...], ...], BeforeValidator(_replicas)] = DEFAULT_REPLICAS
     standby: Annotated[int | tuple[tuple[str, ...], ...], BeforeValidator(_standbys)] = 0
-    checkpoint: PositiveDuration = CHECKPOINT_US
+    checkpoint: Annotated[CheckpointModel | None, BeforeValidator(_checkpoint)] = None
 
-    def spec(self, name: str) -> FragmentSpec:
+    def spec(self, name: str, default: CheckpointModel | None = None) -> FragmentSpec:
+        """
+        Args:
+          default: what all fragments have that do not say otherwise.
+        """
+        checkpoint = self.checkpoint or CheckpointModel()
         key: Any = self.key
         if isinstance(self.key, dict):
             key = {StreamId(s): k for s, k in self.key.items()}
@@ -197,7 +273,8 @@ class FragmentModel(Model):
             key,
             _rows(self.replicas),
             _rows(self.standby),
-            self.checkpoint,
+            checkpoint.every or CHECKPOINT_US,
+            (self.checkpoint or default or checkpoint).log(),
         )
 
 
@@ -240,9 +317,13 @@ class ClientModel(Model):
         return self
 
 
-def read_nodes(section: Any, defaults: Any, replicas: int, problems: Problems) -> dict[NodeId, Node]:
+def read_defaults(section: Any, problems: Problems) -> NodeDefaults:
+    """What holds for nodes and fragments that do not say otherwise."""
+    return validated(NodeDefaults, {} if section is None else section, ("defaults",), problems) or NodeDefaults()
+
+
+def read_nodes(section: Any, default: NodeDefaults, replicas: int, problems: Problems) -> dict[NodeId, Node]:
     """All nodes; n1 … where none are configured, as many as the largest number of replicas."""
-    default = validated(NodeDefaults, {} if defaults is None else defaults, ("defaults",), problems) or NodeDefaults()
     if section is None:
         section = {f"n{i + 1}": {} for i in range(max(1, replicas))}
     elif isinstance(section, list | tuple) and all(isinstance(n, str) for n in section):
@@ -256,6 +337,12 @@ def read_nodes(section: Any, defaults: Any, replicas: int, problems: Problems) -
             problems.add(("nodes", name), "is the name of the process that gives orders; expected another one")
         model = validated(NodeModel, {} if entry is None else entry, ("nodes", name), problems)
         model = model or NodeModel()  # its mistakes are noted; fragments may still refer to it
+        if model.checkpoint is not None and model.checkpoint.continuous:
+            problems.add(
+                ("nodes", name, "checkpoint", "continuous"),
+                "is said by a fragment, for all its replicas, or in defaults, for all fragments; "
+                f"expected fragments: {{NAME: {{checkpoint: {_LOGGED}}}}}",
+            )
         nodes[NodeId(name)] = _node(name, model, default)
     return nodes
 
@@ -279,7 +366,7 @@ def _node(name: str, own: NodeModel, default: NodeDefaults) -> Node:
     )
 
 
-def read_fragments(section: Any, problems: Problems) -> tuple[FragmentSpec, ...]:
+def read_fragments(section: Any, default: NodeDefaults, problems: Problems) -> tuple[FragmentSpec, ...]:
     if section is None:
         return ()
     if not isinstance(section, Mapping) or not section:
@@ -289,8 +376,28 @@ def read_fragments(section: Any, problems: Problems) -> tuple[FragmentSpec, ...]
     for name, entry in section.items():
         model = validated(FragmentModel, entry, ("fragments", name), problems)
         if model is not None:
-            found.append(model.spec(name))
+            _check_effect(name, entry, model, problems)
+            found.append(model.spec(name, default.checkpoint))
     return tuple(found)
+
+
+def _check_effect(name: str, entry: Mapping[str, Any], model: FragmentModel, problems: Problems) -> None:
+    """Whole checkpoints of a fragment are those of its standbys; what nodes write is said by them."""
+    checkpoint = model.checkpoint
+    if checkpoint is None or checkpoint.continuous:
+        return
+    every = show_duration(checkpoint.every or 10 * SECOND)
+    instead = f"defaults: {{checkpoint: {{every: {every}, disk: true}}}}"
+    if checkpoint.disk:
+        path: Path = ("fragments", name, "checkpoint", "disk")
+        problems.add(path, f"is said of nodes, for all that they run; expected {instead}, or the same of a node")
+    elif checkpoint.every is not None and not (model.standby if isinstance(model.standby, int) else any(model.standby)):
+        path = ("fragments", name, "checkpoint", *(("every",) if isinstance(entry["checkpoint"], Mapping) else ()))
+        problems.add(
+            path,
+            "is how often standbys get a checkpoint, and the fragment has none, so that it has no effect; expected "
+            f"standby: 1 as well, {instead} for what each node writes to its own disk, or a log, checkpoint: {_LOGGED}",
+        )
 
 
 def read_clients(

@@ -15,6 +15,7 @@ from spe.config.deployment import (
     SecurityModel,
     TimingModel,
     read_clients,
+    read_defaults,
     read_fragments,
     read_nodes,
 )
@@ -31,6 +32,7 @@ from spe.plan.nodes import Node
 from spe.plan.plan import Plan, Source
 from spe.plan.review import Severity, review
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec
+from spe.plan.unsupported import unsupported
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query.query import Query
 from spe.stream.names import NodeId, StreamId
@@ -88,8 +90,12 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     return read_script(file) if file.suffix == ".py" else _parsed(text, str(path), file.parent)
 
 
-def load_document(document: Document, data: str | os.PathLike[str] | None = None) -> Deployed:
-    """As :func:`load`, for what :func:`read_document` has read."""
+def load_document(document: Document, data: str | os.PathLike[str] | None = None, *, to_run: bool = False) -> Deployed:
+    """As :func:`load`, for what :func:`read_document` has read.
+
+    Args:
+      to_run: refuse what can only be checked so far.
+    """
     folder = document.home if data is None else FilePath(data)
     problems = Problems(list(document.problems.found))
     deployed = _deployed(document.data, folder, document.home, problems)
@@ -97,6 +103,8 @@ def load_document(document: Document, data: str | os.PathLike[str] | None = None
         for finding in review(*deployed):
             if finding.severity is Severity.ERROR:
                 problems.add(_where_written(finding.path, document.data), finding.message)
+        for path, message in unsupported(*deployed) if to_run else ():
+            problems.add(_where_written(path, document.data), message)
     if deployed is None or problems:
         raise ConfigError(document.in_order(problems))
     return deployed
@@ -113,7 +121,7 @@ def load_newcomer(path: str | os.PathLike[str], name: str, own: Mapping[str, Any
     """
     document, problems = read_document(path), Problems()
     defaults = document.data.get("defaults") if isinstance(document.data, Mapping) else None
-    found = read_nodes({name: {**own, "spare": True}}, defaults, 1, problems)
+    found = read_nodes({name: {**own, "spare": True}}, read_defaults(defaults, problems), 1, problems)
     if problems:
         raise ConfigError(Document(f"node {name}", own, home=document.home).in_order(problems))
     return found[NodeId(name)]
@@ -164,13 +172,13 @@ def _parsed(text: str, name: str, home: FilePath) -> Document:
 
 
 def _where_written(path: Path, data: Any) -> Path:
-    """Where a setting of a node is written: at the node, or in ``defaults``."""
+    """Where a setting of a node or a fragment is written: there, or in ``defaults``."""
     match path:
-        case ("nodes", str(name), str(key)):
-            nodes, defaults = data.get("nodes"), data.get("defaults")
-            said = isinstance(nodes, Mapping) and isinstance(nodes.get(name), Mapping) and key in nodes[name]
+        case ("nodes" | "fragments" as section, str(name), str(key), *rest):
+            entries, defaults = data.get(section), data.get("defaults")
+            said = isinstance(entries, Mapping) and isinstance(entries.get(name), Mapping) and key in entries[name]
             if not said and isinstance(defaults, Mapping) and key in defaults:
-                return ("defaults", key)
+                return ("defaults", key, *rest)
     return path
 
 
@@ -187,8 +195,9 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     section = data.get("query")
     typed = type_query(schemas, specs, section, problems) if isinstance(section, Mapping) else {}
     outputs = find_outputs(data.get("outputs"), specs, problems)
-    fragments = read_fragments(data.get("fragments"), problems)
-    nodes = read_nodes(data.get("nodes"), data.get("defaults"), _most_replicas(fragments), problems)
+    defaults = read_defaults(data.get("defaults"), problems)
+    fragments = read_fragments(data.get("fragments"), defaults, problems)
+    nodes = read_nodes(data.get("nodes"), defaults, _most_replicas(fragments), problems)
     clients = read_clients(data.get("clients"), outputs, list(specs), problems)
     timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
@@ -220,6 +229,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         replace(coordinator.settings(), configured="coordinator" in data),
         recovery,
         addresses,
+        None if defaults.checkpoint is None else defaults.checkpoint.log(),
     )
     return try_deploy(query, deployment, problems)
 

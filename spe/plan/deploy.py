@@ -11,6 +11,7 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
+from spe.plan.continuous import Continuous
 from spe.plan.directory import (
     ANY_ADDRESS,
     COORDINATOR,
@@ -40,6 +41,7 @@ class Deployment:
 
     Attributes:
       addresses: of sources; one that is not in it has any free port of this machine.
+      log: of the fragment that holds the whole query where none is configured.
     """
 
     cluster: str
@@ -55,6 +57,7 @@ class Deployment:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     addresses: Mapping[StreamId, str] = field(default_factory=dict)
+    log: Continuous | None = None
 
 
 class Deployed(NamedTuple):
@@ -106,6 +109,7 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
         sources={s: deployment.addresses.get(s, ANY_ADDRESS) for s in deployment.sources},
         clients=deployment.clients,
         checkpoint_us={id: spec[name].checkpoint_us for id, name, _ in of},
+        logs={id: log for id, name, _ in of if (log := spec[name].log) is not None},
         coordinator=deployment.coordinator,
         recovery=deployment.recovery,
     )
@@ -117,7 +121,9 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
 
 def _whole(query: Query, deployment: Deployment) -> FragmentSpec:
     names = tuple(o.name for o in query.operators)
-    return FragmentSpec(WHOLE_QUERY, names, replicas=min(DEFAULT_REPLICAS, max(1, len(deployment.nodes))))
+    return FragmentSpec(
+        WHOLE_QUERY, names, replicas=min(DEFAULT_REPLICAS, max(1, len(deployment.nodes))), log=deployment.log
+    )
 
 
 def check_cover(names: Sequence[StreamId], fragments: Sequence[FragmentSpec], problems: Problems) -> None:

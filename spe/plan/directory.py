@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from spe.plan.continuous import Continuous
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.plan.settings import NodeSettings
@@ -165,6 +166,7 @@ class Directory:
       sources: ``host:port`` of the process of each source.
       clients: named consumers, and what each reads.
       checkpoint_us: microseconds of wall time between the checkpoints that each standby of a partition gets.
+      logs: of partitions whose replicas write a checkpoint log; the others take whole checkpoints.
       coordinator: of the process that tells standbys to run.
       recovery: what of a loss comes back first.
       settings: what of ``nodes`` was changed while they run.
@@ -176,6 +178,7 @@ class Directory:
     sources: Mapping[StreamId, str]
     clients: Mapping[str, ClientSettings]
     checkpoint_us: Mapping[PartitionId, int] = field(default_factory=dict)
+    logs: Mapping[PartitionId, Continuous] = field(default_factory=dict)
     coordinator: CoordinatorSettings = CoordinatorSettings()
     recovery: RecoverySettings = RecoverySettings()
     settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Final
 from spe.connectors import READERS
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.directory import Directory
+from spe.plan.log_use import log_lines
 from spe.plan.nodes import Node
 from spe.plan.plan import InputStream, Partitioning, Plan, Unit
 from spe.plan.review import PlanFinding, review
@@ -29,6 +30,7 @@ def check_text(plan: Plan, directory: Directory) -> str:
         [f"{plan.cluster}   bucket {show_duration(plan.bucket_us)}   plan {plan.fingerprint}"],
         ["SOURCES", *_sources(plan)],
         *(_unit(plan, directory, u) for u in plan.units),
+        ["CHECKPOINT LOG", *text_table(log_lines(plan, directory), indent="  ")],
         ["NODES", *_nodes(directory)],
         ["CLIENTS", *_clients(directory)],
         _findings(review(plan, directory)),
@@ -133,7 +135,8 @@ def _replica_rows(plan: Plan, directory: Directory, unit: Unit) -> list[list[str
         id = PartitionId(unit.id, p)
         where = ", ".join(f"{n} ({_x(directory.share(plan, unit.id, n))})" for n in directory.placement[id])
         if (standbys := directory.standbys.get(id)) is not None:
-            where += f"; standby {', '.join(standbys.nodes)}, a checkpoint every {show_duration(standbys.every_us)}"
+            state = "the log" if id in directory.logs else f"a checkpoint every {show_duration(standbys.every_us)}"
+            where += f"; standby {', '.join(standbys.nodes)}, {state}"
         rows.append([str(id), where])
     return rows
 

@@ -17,6 +17,7 @@ from spe.plan.describe import describe_pace, show_duration
 from spe.plan.directory import Directory
 from spe.plan.exposure import is_open
 from spe.plan.lineage import key_names
+from spe.plan.log_use import hints, logged_fragments, mistakes
 from spe.plan.plan import Plan, Source, Unit, Watermark
 from spe.plan.timing import NORMAL_DELAY_US, depth, needed_wait_us, origins, speed_of, stall_us
 from spe.problems import Path
@@ -49,6 +50,7 @@ def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
         *_pace(plan),
         *_order(plan),
         *_keys(plan),
+        *_logs(plan, directory),
         *_replicas(plan, directory),
         *_unused(plan, directory),
     ]
@@ -281,6 +283,15 @@ def _goes_on_in_a_tree(operator: QueryOperator, plan: Plan) -> bool:
     if operator.name in plan.query.outputs:
         return False
     return all(operator.spec.completed_by(o.spec) for o in plan.query.operators if operator.name in o.spec.inputs)
+
+
+def _logs(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
+    """Fragments whose checkpoint log is impossible (rule G8), or costs as much as whole checkpoints."""
+    logged = logged_fragments(plan, directory)
+    for path, message in mistakes(plan, logged):
+        yield PlanFinding(Severity.ERROR, path, message)
+    for path, message in hints(plan, logged):
+        yield PlanFinding(Severity.WARNING, path, message)
 
 
 def _replicas(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spe.plan.continuous import Continuous
 from spe.plan.graphs import stable_order
 from spe.plan.lineage import key_names
 from spe.plan.plan import InputStream, Unit
@@ -34,6 +35,7 @@ class FragmentSpec:
       replicas: how many, placed over the nodes in turn; or the nodes of each partition.
       standbys: of passive replicas the same; 0: none.
       checkpoint_us: microseconds of wall time between the checkpoints of standbys.
+      log: what takes the place of whole checkpoints; None: nothing does.
     """
 
     name: str
@@ -43,6 +45,7 @@ class FragmentSpec:
     replicas: int | tuple[tuple[NodeId, ...], ...] = DEFAULT_REPLICAS
     standbys: int | tuple[tuple[NodeId, ...], ...] = 0
     checkpoint_us: int = CHECKPOINT_US
+    log: Continuous | None = None
 
 
 @dataclass

@@ -38,6 +38,19 @@ class OnError(enum.StrEnum):
     SKIP = "skip"
 
 
+class Logged(enum.StrEnum):
+    """How a checkpoint log holds the state of an operator (rules G2 and G3)."""
+
+    #: There is no state.
+    NOTHING = "nothing"
+    #: A record of each group in each pane or open count window, when it begins and when it is rewritten.
+    CELLS = "cells"
+    #: Nothing: the rows that it keeps are input, which is replayed from the oldest of them.
+    ROWS = "rows"
+    #: One record of everything, written again as a whole.
+    WHOLE = "whole"
+
+
 class Keys(Model):
     """The keys of an operator in the configuration."""
 
@@ -157,6 +170,23 @@ class OperatorSpec(ABC):
           key: group of the window results that it reads; None: it reads others.
         """
         return ""
+
+    # --- the checkpoint log ---
+
+    @property
+    def logged(self) -> Logged:
+        """How a checkpoint log holds its state."""
+        return Logged.WHOLE
+
+    @property
+    def cells_per_group(self) -> int:
+        """Most records that a group has in a checkpoint log at a time; 1 where groups are nothing to it."""
+        return 1
+
+    @property
+    def lifetime_us(self) -> int | None:
+        """Tuple time after which each record is out of use by itself; None: nobody can say."""
+        return None
 
     # --- what is known of its results ---
 

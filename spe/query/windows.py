@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -56,6 +57,11 @@ class Window:
     def reach_us(self) -> int | None:
         """How far before a result its rows lie, in tuple time; None: nobody can say."""
         return None if self.kind is WindowKind.COUNT or self.on is not None else self.size_us
+
+    @property
+    def panes(self) -> int:
+        """Pieces of a group's windows that are open at a time, at most."""
+        return 1 if self.kind is WindowKind.COUNT else self.size_us // math.gcd(self.size_us, self.slide_us)
 
     def describe(self) -> str:
         """``tumbling 1s``, ``sliding 10s every 2s over ts``, ``windows of 100 tuples``."""

@@ -17,6 +17,7 @@ from spe.query.declaration import (
     Guarantee,
     KeyNames,
     Keys,
+    Logged,
     OneInput,
     OnError,
     OnErrorKey,
@@ -201,6 +202,18 @@ class AggregateSpec(OneInput):
         if self._counts:
             return "a count window"
         return ", ".join(sorted({c.function for c in self.aggregates.values() if c.function in ("first", "last")}))
+
+    @property
+    def logged(self) -> Logged:
+        return Logged.CELLS
+
+    @property
+    def cells_per_group(self) -> int:
+        return self.window.panes
+
+    @property
+    def lifetime_us(self) -> int | None:
+        return self.window.reach_us
 
     @property
     def own_code(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from spe.errors import ExpressionError, QueryError
-from spe.query.declaration import Guarantee, Keys, OnError, OnErrorKey, OperatorSpec, check_concrete, load_class
+from spe.query.declaration import Guarantee, Keys, Logged, OnError, OnErrorKey, OperatorSpec, check_concrete, load_class
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.values import Names
@@ -67,3 +67,8 @@ class CustomSpec(OperatorSpec):
     @property
     def own_class(self) -> str:
         return self.path
+
+    @property
+    def logged(self) -> Logged:
+        keeps_state = getattr(load_class(self.path, "path"), "keeps_state", None)
+        return Logged.WHOLE if keeps_state is None or keeps_state() else Logged.NOTHING

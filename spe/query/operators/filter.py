@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from spe.expressions import compile_predicate
-from spe.query.declaration import Expression, From, Guarantee, KeyNames, Keys, OneInput, Traits
+from spe.query.declaration import Expression, From, Guarantee, KeyNames, Keys, Logged, OneInput, Traits
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
@@ -40,6 +40,10 @@ class FilterSpec(OneInput):
 
     def described(self) -> str:
         return f"{self.input} where {self.where}"
+
+    @property
+    def logged(self) -> Logged:
+        return Logged.NOTHING
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return inputs[0]

@@ -17,6 +17,7 @@ from spe.query.declaration import (
     Guarantee,
     KeyNames,
     Keys,
+    Logged,
     OnError,
     OnErrorKey,
     OperatorSpec,
@@ -202,6 +203,10 @@ class JoinSpec(OperatorSpec):
             times = f"{self.right}.{self.right_time or 'time'} - {self.left}.{self.left_time or 'time'}"
             text += f" within {bounds} of {times}"
         return text if self.where is None else f"{text} where {self.where}"
+
+    @property
+    def logged(self) -> Logged:
+        return Logged.ROWS
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         """An outer row has null on its other side, so only sides that are always there carry the key.

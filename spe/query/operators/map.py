@@ -15,6 +15,7 @@ from spe.query.declaration import (
     Guarantee,
     KeyNames,
     Keys,
+    Logged,
     OneInput,
     OnError,
     OnErrorKey,
@@ -64,6 +65,10 @@ class MapSpec(OneInput):
     def described(self) -> str:
         made = ", ".join(named(name, text) for name, text in self.columns.items())
         return f"{self.input}: {'*, ' if self.keep else ''}{made}"
+
+    @property
+    def logged(self) -> Logged:
+        return Logged.NOTHING
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return tuple(renamed(k, self.columns, self.keep) for k in inputs[0])

@@ -16,6 +16,7 @@ from spe.query.declaration import (
     Guarantee,
     KeyNames,
     Keys,
+    Logged,
     OneInput,
     OperatorSpec,
     Traits,
@@ -127,6 +128,10 @@ class TopKSpec(OneInput):
         if self.window is not None:
             text += f" in {self.window.describe()}"
         return f"{text}, ties kept" if self.with_ties else text
+
+    @property
+    def logged(self) -> Logged:
+        return Logged.NOTHING if self.window is None else Logged.ROWS
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return inputs[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from spe.errors import QueryError
-from spe.query.declaration import Guarantee, KeyNames, Keys, OperatorSpec
+from spe.query.declaration import Guarantee, KeyNames, Keys, Logged, OperatorSpec
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, Schema
 from spe.values import Names
@@ -52,6 +52,10 @@ class UnionSpec(OperatorSpec):
 
     def described(self) -> str:
         return " + ".join(self.inputs)
+
+    @property
+    def logged(self) -> Logged:
+        return Logged.NOTHING
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
         return tuple(frozenset.intersection(*ks) for ks in zip(*inputs)) if all(inputs) else ()

@@ -77,6 +77,10 @@ UNIT back   1 partition
   replicas
     back/0  n3 (X 2s, αX 1.9s)
 
+CHECKPOINT LOG
+  front  could write one  no state
+  back   could write one  totals by group
+
 NODES
   n1  127.0.0.1:7101  X 2s, αX 1.8s  process in failure, process in stabilization  checkpoint           front/0, front/1
   n2  any port        X 4s, αX 3.6s  delay in failure, process in stabilization    checkpoint           front/0
