@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks import (
     checkpoint,
+    checkpoint_log,
     codec,
     delay,
     idle,
@@ -35,6 +36,7 @@ BENCHMARKS = {
     "operators": operators,
     "codec": codec,
     "checkpoint": checkpoint,
+    "checkpoint-log": checkpoint_log,
     "delay": delay,
     "throughput": throughput,
     "idle": idle,

@@ -1,84 +1,40 @@
 """The checkpoint log on disk: slices of records, each ended by a commit, in two copies (rules G1 and G5).
 
-Records and segments are those of ``spe.log.format``, the marks those of ``spe.log.marks``.  Both copies hold the same
-bytes at the same offsets, so a record that is damaged in one is read from the other.  What follows the last whole
-commit is void.
+What follows the last whole commit is void.  A record that is damaged in one copy is read from the other.
 """
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator
-from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from typing import Final
 
-import trio
-
+from replicas.checkpoint.log_reader import COPIES, LogReader
+from replicas.checkpoint.log_records import Commit, LogKind, LogRecord, encode_slice
 from spe.errors import LogCorrupt, LogError, LogFull
-from spe.log.format import (
-    HEADER_BYTES,
-    Position,
-    RecordScan,
-    Segment,
-    begin_segment,
-    encode_header,
-    encode_record,
-    write_whole,
-)
-from spe.log.marks import Mark, Marks, read_mark
-from spe.log.recovery import live_segments
-from spe.runtime.env import AppendFile, Storage
+from spe.log.format import Segment, begin_segment, write_whole
+from spe.log.marks import Mark, Marks
+from spe.runtime.env import AppendFile, Compute, Storage
 
-#: Folders of the two copies.
-COPIES: Final = ("0", "1")
+__all__ = ["COPIES", "CheckpointLog", "Commit", "LogKind", "LogReader", "LogRecord"]
+
 #: A segment is left at the first commit past this size; only whole segments are cut off.
 SEGMENT_BYTES: Final = 8 << 20
-#: Kind, slice end, and of a commit the first record that it needs.
-_HEAD: Final = struct.Struct("<BqQ")
-
-
-class LogKind(IntEnum):
-    """What a record holds of its slice."""
-
-    OUTPUT = 1
-    FOOTPRINTS = 2
-    CLOSINGS = 3
-    COMMIT = 4
-
-
-class LogRecord(NamedTuple):
-    """Attributes: ``time``: end of its slice; ``needs``: of a commit, the first record that a reader needs; else 0."""
-
-    sequence: int
-    kind: LogKind
-    time: int
-    needs: int
-    payload: bytes
-
-
-class Commit(NamedTuple):
-    """Attributes: ``time``: slice end; ``first``, ``last``: records of its slice, the commit itself being the last;
-    ``needs``: the first record that a reader of it needs.
-    """
-
-    time: int
-    first: int
-    last: int
-    needs: int
 
 
 class _Copy:
-    """One of the two: its marks, and the file of the segment being written."""
+    """One of the two: its marks, and the file of the segment being written.
 
-    def __init__(self, storage: Storage, folder: PurePosixPath) -> None:
+    Attributes:
+      synced: records up to here are safe in it.
+    """
+
+    def __init__(self, folder: PurePosixPath, synced: int) -> None:
         self.folder = folder
-        self.marks = Marks(storage, folder)
+        self.marks: Marks | None = None
         self.file: AppendFile | None = None
         self.fault: OSError | LogError | None = None
-        self.synced = 0
+        self.synced = synced
 
     def fails(self, error: OSError | LogError) -> None:
         """Written no more until it is restored: a sync that was refused is never tried again."""
@@ -91,143 +47,113 @@ class _Copy:
             self.file.close()
         self.file = None
 
+    def append(self, storage: Storage, segment: Segment, data: bytes) -> None:
+        """Appends all or nothing; where a part cannot be taken back, the copy fails.  Raises OSError."""
+        if self.file is None:
+            self.file = begin_segment(storage, self.folder, segment)
+        size = self.file.size()
+        try:
+            write_whole(self.file, data)
+        except OSError as error:
+            if self.file.size() != size:
+                self.fails(error)
+            raise
 
-class CheckpointLog:
+
+class CheckpointLog(LogReader):
     """The one writer of a checkpoint log.  Made by :meth:`open`.
 
     Attributes:
-      commits: of the slices that the log holds, oldest first.
-      last_sequence: number of the newest record.
       faults: why a copy is no longer written, by its folder.
+      full: why the disk refused the last slice, or a mark since; empty where it did not.
     """
 
-    def __init__(self, storage: Storage, folder: PurePosixPath, segment_bytes: int) -> None:
-        self._storage = storage
-        self._folder = folder
+    def __init__(
+        self, storage: Storage, folder: PurePosixPath, compute: Compute | None, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        super().__init__(storage, folder, compute)
         self._segment_bytes = segment_bytes
         self._epoch = 0
-        self._segments: list[Segment] = []
-        self._copies: list[_Copy] = []
+        self._written: list[_Copy] = []
         self._begins = True
         self._busy = False
         self._restoring = False
-        self.commits: list[Commit] = []
-        self.last_sequence = 0
+        self.full = ""
 
     @classmethod
     async def open(
-        cls, storage: Storage, folder: PurePosixPath, *, segment_bytes: int = SEGMENT_BYTES
+        cls,
+        storage: Storage,
+        folder: PurePosixPath,
+        compute: Compute | None = None,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> CheckpointLog:
         """Takes the lock, reads every record, drops what follows the last commit and makes both copies whole.
 
+        Where a copy, or both, cannot be written, the log can be read all the same; :meth:`restore` tries again.
+
+        Args:
+          compute: what reads and compares, a segment at a time; None: this task.
+
         Raises:
-          LogError: another process writes this log, or neither copy can be written.
+          LogError: another process writes this log, or the lock cannot be made; :meth:`open_to_read` needs none.
           LogCorrupt: what both held is damaged or missing in both.
         """
-        storage.lock(folder / "lock")
-        log = cls(storage, folder, segment_bytes)
         try:
-            await log._recover()
+            storage.lock(folder / "lock")
         except OSError as error:
-            raise LogError(f"checkpoint log {folder}: cannot be opened: {error}") from error
+            raise LogError(f"checkpoint log {folder}: cannot be locked: {error}") from error
+        log = cls(storage, folder, compute, segment_bytes)
+        await log._scan()
+        await log._take_over()
         return log
 
-    async def _recover(self) -> None:
-        folders = [self._folder / name for name in COPIES]
-        marks = [m for m in (read_mark(self._storage, f) for f in folders) if m is not None]
-        known = min((m.sequence for m in marks), default=0)
-        self._epoch = max((m.epoch for m in marks), default=0) + 1
-        self._segments = live_segments(sorted({n for f in folders for n in self._storage.list(f)}))
-        if self._segments and not marks:
-            raise LogCorrupt(f"{self._folder}: there are segments, but no readable synced mark")
-        if known and not self._segments:
-            raise LogCorrupt(f"{self._folder}: all segments are gone; records up to {known} were acknowledged")
-        end = first = self._segments[0].first if self._segments else 1
-        for index, segment in enumerate(self._segments):
-            if segment.first != end:
-                break
-            for record, _ in self._merged(index, self._copies_of(segment)):
-                end = record.sequence + 1
-                if record.kind == LogKind.COMMIT:
-                    self.commits.append(Commit(record.time, first, record.sequence, record.needs))
-                    first = end
-            await trio.lowlevel.checkpoint()  # a long log must not block the event loop
-        self.last_sequence = first - 1
-        if self.last_sequence < known:
-            raise LogCorrupt(
-                f"{self._folder}: record {end} is damaged or missing in both copies; up to {known} were acknowledged"
-            )
-        if self.commits and (needs := self.commits[-1].needs) < self._segments[0].first:
-            raise LogCorrupt(f"{self._folder}: begins with record {self._segments[0].first}; record {needs} is needed")
-        self._segments = [s for s in self._segments if s.first <= self.last_sequence]
-        self._copies = [_Copy(self._storage, folder) for folder in folders]
-        for copy in self._copies:
-            await self._make_whole(copy)
-        self._check_one_left()
+    async def _take_over(self) -> None:
+        self._epoch = max((m.epoch for m in self._marks if m is not None), default=0) + 1
+        for index, (mark, damaged) in enumerate(zip(self._marks, self._damaged)):
+            synced = 0 if mark is None or damaged else min(mark.sequence, self.last_sequence)
+            self._written.append(_Copy(self._copy_folder(index), synced))
+        for index, copy in enumerate(self._written):
+            await self._make_whole(index, copy, self._damaged[index])
 
-    def _copies_of(self, segment: Segment) -> list[bytes]:
-        paths = [self._folder / name / segment.name for name in COPIES]
-        found = []
-        for path in paths:
-            try:
-                found.append(self._storage.read(path) if self._storage.exists(path) else b"")
-            except OSError:  # a block that cannot be read: the other copy has it
-                found.append(b"")
-        return found
+    async def _make_whole(self, index: int, copy: _Copy, damaged: set[Segment] | None) -> None:
+        """Brings a copy to all records up to the last commit, and syncs them, also those of a sync that failed.
 
-    def _merged(self, index: int, copies: list[bytes]) -> Iterator[tuple[LogRecord, bytes]]:
-        """The records of a segment, each from a copy in which it is whole, with all its bytes."""
-        segment = self._segments[index]
-        later = self._segments[index + 1 :]
-        at = Position(segment.first, segment.first, HEADER_BYTES)
-        while not later or at.sequence < later[0].first:
-            for data in copies:
-                scan = RecordScan(memoryview(data)[at.offset :], at)
-                record = next(scan, None)
-                if record is not None:
-                    break
-            else:
-                return
-            kind, time, needs = _HEAD.unpack_from(record.body)
-            whole = data[at.offset : scan.next.offset]
-            yield LogRecord(at.sequence, LogKind(kind), time, needs, record.body[_HEAD.size :]), whole
-            at = scan.next
-
-    async def _make_whole(self, copy: _Copy) -> None:
-        """Brings a copy to all records up to the last commit, and syncs them, also those of a sync that failed."""
+        Args:
+          damaged: segments that are not as they should be; None: that has to be found out.
+        """
         try:
-            for index, segment in enumerate(self._segments):
-                copies = self._copies_of(segment)
-                whole = [b for r, b in self._merged(index, copies) if r.sequence <= self.last_sequence]
-                data = b"".join([encode_header(segment), *whole])
-                path = copy.folder / segment.name
-                unsynced = segment.first + len(whole) - 1 > copy.marks.last.sequence
-                if unsynced or copies[self._copies.index(copy)] != data:
-                    await self._storage.write_atomic(path, data)
+            if copy.marks is None:
+                copy.marks = Marks(self._storage, copy.folder)
+            for at, segment in enumerate(self._segments):
+                unsynced = self._last_of(at) > copy.marks.last.sequence
+                if damaged is not None and segment not in damaged and not unsynced:
+                    continue
+                data = await self._mended(at, index, sure=unsynced)
+                if data is not None:
+                    await self._storage.write_atomic(copy.folder / segment.name, data)
             await copy.marks.write(Mark(self._epoch, self.last_sequence))
             for name in self._storage.list(copy.folder):
                 found = Segment.parse(name)
                 if found is not None and found not in self._segments:
                     self._storage.remove(copy.folder / name)
+        except LogCorrupt:
+            raise
         except (OSError, LogError) as error:
             copy.fails(error)
-            return
-        copy.fault, copy.synced = None, self.last_sequence
+        else:
+            copy.fault, copy.synced = None, self.last_sequence
 
     @property
     def faults(self) -> dict[str, str]:
-        return {str(c.folder): str(c.fault) for c in self._copies if c.fault is not None}
+        return {str(c.folder): str(c.fault) for c in self._written if c.fault is not None}
 
     @property
     def held_by_both(self) -> Commit | None:
         """The newest commit that is synced in both copies: no later one counts for an acknowledgement."""
-        synced = min(c.synced for c in self._copies)
+        synced = min(c.synced for c in self._written)
         index = bisect_right(self.commits, synced, key=lambda c: c.last)
-        return self.commits[index - 1] if index else None
-
-    def at(self, time: int) -> Commit | None:
-        """The newest commit whose slice end is at or before ``time``."""
-        index = bisect_right(self.commits, time, key=lambda c: c.time)
         return self.commits[index - 1] if index else None
 
     def write(self, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int | None = None) -> Commit:
@@ -238,8 +164,8 @@ class CheckpointLog:
           needs: the first record that a reader of this commit needs; None: the first of this slice.
 
         Raises:
-          LogFull: neither copy has room; the slice is not in the log.
-          LogError: no copy can be written.
+          LogFull: no copy has room; the slice is not in the log, and the next one may be written.
+          LogError: no copy can be written, until they are restored.
         """
         if self._restoring:  # the copies would no longer be equal
             raise RuntimeError("written while a copy is restored")
@@ -248,97 +174,97 @@ class CheckpointLog:
         self._check_one_left()
         first = self.last_sequence + 1
         needs = first if needs is None else needs
-        bodies = [_HEAD.pack(kind, time, 0) + payload for kind, payload in records]
-        bodies.append(_HEAD.pack(LogKind.COMMIT, time, needs) + commit)
-        data = b"".join(encode_record(first + i, body) for i, body in enumerate(bodies))
+        data, last = encode_slice(first, time, records, commit, needs)
         segment = Segment(first, self._epoch) if self._begins else self._segments[-1]
-        refused: OSError | None = None
-        for copy in (c for c in self._copies if c.fault is None):
+        refused: dict[_Copy, OSError] = {}
+        live = [c for c in self._written if c.fault is None]
+        for copy in live:
             try:
-                if copy.file is None:
-                    copy.file = begin_segment(self._storage, copy.folder, segment)
-                write_whole(copy.file, data)
+                copy.append(self._storage, segment, data)
             except OSError as error:
-                copy.fails(refused := error)
-        if all(c.fault is not None for c in self._copies):
-            raise LogFull(f"checkpoint log {self._folder}: the disk refused slice {time}: {refused}") from refused
+                refused[copy] = error
+        self.full = str(next(iter(refused.values()))) if refused else ""
+        if len(refused) == len(live):  # they are still equal
+            raise LogFull(f"checkpoint log {self._folder}: the disk refused slice {time}: {self.full}")
+        for copy, reason in refused.items():
+            copy.fails(reason)
         if self._begins:
             self._segments.append(segment)
             self._begins = False
-        self.commits.append(Commit(time, first, first + len(bodies) - 1, needs))
-        self.last_sequence = self.commits[-1].last
+        self.commits.append(Commit(time, first, last, needs))
+        self.last_sequence = last
         return self.commits[-1]
 
     async def sync(self) -> Commit | None:
         """Syncs what was written before the call; returns the newest commit that both copies hold.
+
+        Where there is no room for a mark, what was written does not count yet: a later sync tries again.
 
         Raises:
           LogError: no copy is left.
         """
         self._enter()
         try:
-            target = self.last_sequence
-            for copy in self._copies:
-                if copy.fault is None and copy.file is not None and copy.synced < target:
-                    try:
-                        await copy.file.sync()
-                        await copy.marks.write(Mark(self._epoch, target))
-                        copy.synced = target
-                    except (OSError, LogError) as error:
-                        copy.fails(error)
-            self._check_one_left()
-            files = [c.file for c in self._copies if c.file is not None]
-            if self.last_sequence == target and any(f.size() >= self._segment_bytes for f in files):
+            await self._sync_copies()
+            files = [c.file for c in self._written if c.file is not None]
+            if self._is_synced() and any(f.size() >= self._segment_bytes for f in files):
                 self._leave_segment()
         finally:
             self._busy = False
         return self.held_by_both
 
+    async def _sync_copies(self) -> None:
+        target = self.last_sequence
+        for copy in self._written:
+            if copy.fault is None and copy.file is not None and copy.marks is not None and copy.synced < target:
+                try:
+                    await copy.file.sync()
+                    await copy.marks.write(Mark(self._epoch, target))
+                    copy.synced = target
+                except LogFull as refused:
+                    self.full = str(refused)
+                except (OSError, LogError) as error:
+                    copy.fails(error)
+        self._check_one_left()
+
+    def _is_synced(self) -> bool:
+        """Is nothing left to sync, so that a segment may be left?"""
+        return all(c.synced >= self.last_sequence for c in self._written if c.fault is None)
+
     async def restore(self) -> None:
-        """Makes a copy whole again that failed, from the other one; nothing is written meanwhile.
+        """Makes whole again what failed, from the other copy or its own file; nothing is written meanwhile.
 
         Raises:
-          LogError: none can be made whole.
+          LogFull: the other one has no room for its mark; nothing has changed.
+          LogError: no copy can be written.
           LogCorrupt: what was written is damaged in both.
         """
-        if any(copy.fault is None for copy in self._copies):
-            await self.sync()
         self._enter()
         self._restoring = True
         try:
-            deque(self.read(self._segments[0].first if self._segments else 1), 0)  # before anything is replaced
+            if any(copy.fault is None for copy in self._written):
+                await self._sync_copies()
+                if not self._is_synced():
+                    raise LogFull(f"checkpoint log {self._folder}: cannot be restored: {self.full}")
             self._leave_segment()
-            for copy in self._copies:
+            for index, copy in enumerate(self._written):
                 if copy.fault is not None:
-                    await self._make_whole(copy)
+                    await self._make_whole(index, copy, None)
             self._check_one_left()
         finally:
             self._busy = self._restoring = False
 
-    def read(self, first: int) -> Iterator[LogRecord]:
-        """Records from ``first`` on.
-
-        Raises:
-          LogCorrupt: one has been damaged in both copies, or is not in the log.
-        """
-        index = max(bisect_right(self._segments, first, key=lambda s: s.first) - 1, 0)
-        expected = first
-        for at in range(index, len(self._segments)):
-            for record, _ in self._merged(at, self._copies_of(self._segments[at])):
-                if record.sequence == expected <= self.last_sequence:
-                    yield record
-                    expected += 1
-        if expected <= self.last_sequence:
-            raise LogCorrupt(f"{self._folder}: record {expected} is damaged or missing in both copies")
-
     def cut(self) -> None:
-        """Forgets whole segments below what the commit that both copies hold needs.  Raises OSError; what is left over
-        goes next time.
+        """Forgets whole segments below what the commit that both copies hold needs, and no reading.  Raises OSError;
+        what is left over goes next time.
         """
         held = self.held_by_both
-        while held is not None and len(self._segments) > 1 and self._segments[1].first <= held.needs:
+        if held is None:
+            return
+        needed = min(held.needs, *self._readings) if self._readings else held.needs
+        while len(self._segments) > 1 and self._segments[1].first <= needed:
             segment = self._segments[0]
-            for copy in self._copies:
+            for copy in self._written:
                 if self._storage.exists(copy.folder / segment.name):
                     self._storage.remove(copy.folder / segment.name)
             self._segments.pop(0)
@@ -347,13 +273,14 @@ class CheckpointLog:
 
     def close(self) -> None:
         """Closes the files.  What was not synced is left to the operating system."""
-        for copy in self._copies:
+        for copy in self._written:
             copy.leave()
-            copy.marks.close()
+            if copy.marks is not None:
+                copy.marks.close()
 
     def _leave_segment(self) -> None:
         self._begins = True
-        for copy in self._copies:
+        for copy in self._written:
             copy.leave()
 
     def _enter(self) -> None:
@@ -362,5 +289,5 @@ class CheckpointLog:
         self._busy = True
 
     def _check_one_left(self) -> None:
-        if all(copy.fault is not None for copy in self._copies):
+        if all(copy.fault is not None for copy in self._written):
             raise LogError(f"checkpoint log {self._folder}: no copy can be written: {self.faults}")

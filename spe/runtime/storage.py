@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -129,9 +130,10 @@ class DiskStorage:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
             raise LogError(f"{target} is in use by {holder}") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._locks[path] = descriptor  # the kernel gives the lock back when the process ends, however it ends
+        with suppress(OSError):  # a full disk has no room for a name; the lock holds without
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _path(self, path: PurePosixPath) -> Path:
         if path.is_absolute() or ".." in path.parts:

@@ -27,6 +27,8 @@ from tests.unit.consistency.dpc.test_manager import (
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
+from tests.unit.replicas.checkpoint import test_extent as extent
+from tests.unit.replicas.checkpoint import test_log as checkpoint_log
 from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_load_meter as load_meter
@@ -194,4 +196,32 @@ UNITS: Final[dict[str, Test]] = {
     "a-move-is-checked-when-ordered-only": settings_simulated.test_a_change_that_check_would_refuse_changes_nothing,
     "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
+    "damaged-record-is-taken-as-it-is": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,
+    "void-records-are-read": checkpoint_log.test_what_follows_the_last_commit_is_void_at_any_cut,
+    "loss-in-both-is-taken-for-a-torn-tail": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,
+    "needed-segment-is-not-missed": checkpoint_log.test_segments_lost_in_both_are_refused,
+    "copies-are-not-compared": checkpoint_log.test_any_bit_flipped_in_one_copy_is_read_from_the_other,
+    "tail-is-not-made-anew": checkpoint_log.test_what_a_refused_sync_left_in_memory_is_synced_at_open,
+    "one-copy-is-enough": checkpoint_log.test_what_one_copy_holds_alone_counts_for_nothing_but_is_read,
+    "what-comes-during-a-sync-counts": checkpoint_log.test_what_is_written_during_a_sync_does_not_count,
+    "refused-sync-is-tried-again": checkpoint_log.test_nothing_counts_that_only_one_copy_holds,
+    "part-of-a-slice-stays": partial(
+        checkpoint_log.test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on, False
+    ),
+    "copy-without-room-is-written-on": partial(
+        checkpoint_log.test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on, False
+    ),
+    "written-while-a-copy-is-made-whole": checkpoint_log.test_what_is_written_while_a_restore_syncs_is_refused,
+    "segment-left-without-a-mark": checkpoint_log.test_a_mark_without_room_counts_for_nothing_and_is_written_later,
+    "cut-by-a-commit-that-is-not-synced": checkpoint_log.test_whole_segments_below_what_both_need_are_cut,
+    "what-is-read-is-cut-off": checkpoint_log.test_what_is_being_read_is_not_cut_off_and_does_not_grow,
+    "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),
+    "log-cut-at-t": extent.test_final_cells_hold_the_log_but_no_replay,
+    "kept-rows-hold-nothing": extent.test_row_keepers_hold_replay_whatever_is_rewritten,
+    "slice-before-the-kept-row": extent.test_row_keepers_hold_replay_whatever_is_rewritten,
+    "rewriting-adds-no-record": extent.test_rewriting_as_in_trace_15,
+    "rewriting-frees-nothing": extent.test_rewriting_as_in_trace_15,
+    "what-cannot-be-reached-is-not-tried": extent.test_what_cannot_be_reached_takes_the_least,
+    "share-is-kept-for-ever": extent.test_rewriting_takes_its_share_of_the_time,
+    "debts-are-forgotten": extent.test_rewriting_takes_its_share_of_the_time,
 }

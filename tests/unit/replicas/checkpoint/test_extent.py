@@ -7,7 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from replicas.checkpoint.extent import Choices, Extent, Pacing, threshold
+from replicas.checkpoint import extent as module
+from replicas.checkpoint.extent import Choices, Extent, Pacing
 
 
 def times(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -36,19 +37,19 @@ def test_rewriting_as_in_trace_15() -> None:
     assert choices.rows.tolist() == [900, 600, 200, 0, 0]
     seconds = choices.seconds(10e-6, 2e-6)
     assert seconds[:3].tolist() == pytest.approx([6.8e-3, 5.1e-3, 2.4e-3])
-    chosen = threshold(seconds <= 4e-3, seconds)
+    chosen = module.threshold(seconds <= 4e-3, seconds)
     assert (choices.below[chosen], choices.cells[chosen]) == (30, 50)
 
 
 def test_limits_of_the_experiments() -> None:
     choices = trace_15().choices()
-    assert threshold((choices.records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1
+    assert module.threshold((choices.records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1
 
 
 def test_what_cannot_be_reached_takes_the_least() -> None:
     choices = trace_15().choices()
     seconds = choices.seconds(10e-6, 2e-6)
-    assert threshold(seconds <= 1e-9, seconds) == int(np.argmin(seconds))
+    assert module.threshold(seconds <= 1e-9, seconds) == int(np.argmin(seconds))
 
 
 def test_replay_begins_at_the_oldest_that_is_not_final() -> None:

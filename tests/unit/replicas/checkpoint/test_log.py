@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 import trio.testing
 
-from replicas.checkpoint.log import CheckpointLog, Commit, LogKind
+from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader
+from replicas.checkpoint.log_records import Copies
 from replicas.simulation.disk import SimDisk, torn
 from spe.errors import LogCorrupt, LogError, LogFull
+from spe.log.format import Segment, encode_header, encode_record
 
+T = TypeVar("T")
 LOG = PurePosixPath("log")
 Slice = tuple[int, list[tuple[LogKind, bytes]], bytes]
 SLICES: list[Slice] = [
@@ -24,7 +29,7 @@ SLICES: list[Slice] = [
 ]
 
 
-def contents(log: CheckpointLog, first: int = 1) -> list[Slice]:
+def contents(log: LogReader, first: int = 1) -> list[Slice]:
     """Slices as they were written."""
     slices: list[Slice] = []
     found: list[tuple[LogKind, bytes]] = []
@@ -86,8 +91,10 @@ async def test_what_follows_the_last_commit_is_void_at_any_cut() -> None:
         ends.append(len(storage.files[segments(storage, "0")[0]].written))
     for size in range(ends[-1] + 1):
         left = storage.power_loss(lambda p, _s, w, size=size: w[:size] if p.suffix == ".seg" else w)  # type: ignore[misc]
+        whole = SLICES[: sum(end <= size for end in ends[1:])]
+        assert contents(await LogReader.open_to_read(left, LOG)) == whole
         opened = await CheckpointLog.open(left, LOG)
-        assert contents(opened) == SLICES[: sum(end <= size for end in ends[1:])]
+        assert contents(opened) == whole
         opened.write(50, [], b"C50")
         await opened.sync()
         assert contents(await CheckpointLog.open(left.restarted(), LOG))[-1] == (50, [], b"C50")
@@ -156,7 +163,9 @@ async def test_both_lost_with_their_marks_is_an_empty_log() -> None:
     assert contents(await CheckpointLog.open(SimDisk(), LOG)) == []
 
 
-async def test_a_full_disk_takes_no_part_of_a_slice_and_is_restored() -> None:
+@pytest.mark.parametrize("restored", [False, True])
+async def test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on(restored: bool) -> None:
+    """Where one copy has no room, it has to be restored; where both have none, the next slice is simply written."""
     space = 0
     while True:
         storage = await written(SLICES[:2])
@@ -165,16 +174,21 @@ async def test_a_full_disk_takes_no_part_of_a_slice_and_is_restored() -> None:
         try:
             log.write(*SLICES[2], needs=1)
         except LogFull:
+            assert log.full
+            assert log.faults == {}
             whole = SLICES[:2]
         else:
+            assert bool(log.full) == bool(log.faults)
             whole = SLICES[:3]
         assert contents(log) == whole
         assert log.held_by_both == Commit(20, 3, 4, 1)
         assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == whole
-        done = not log.faults
+        done = not log.full
         storage.space_left = None
-        await log.restore()
+        if restored or log.faults:
+            await log.restore()
         log.write(*SLICES[3], needs=1)
+        assert not log.full
         assert (await log.sync()) == log.commits[-1]
         assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == [*whole, SLICES[3]]
         assert copies_are_equal(storage)
@@ -183,21 +197,230 @@ async def test_a_full_disk_takes_no_part_of_a_slice_and_is_restored() -> None:
         space += 7
 
 
-async def test_nothing_is_written_while_a_copy_is_restored() -> None:
-    storage = SimDisk()
-    log = await CheckpointLog.open(storage, LOG)
-    log.write(*SLICES[0])
+async def test_a_mark_without_room_counts_for_nothing_and_is_written_later() -> None:
+    storage = await written(SLICES[:1])
+    log = await CheckpointLog.open(storage := storage.restarted(), LOG)
+    log.write(*SLICES[1], needs=1)
     storage.space_left = 0
+    assert await log.sync() == Commit(10, 1, 2, 1)
+    assert "refused a mark" in log.full
+    assert log.faults == {}
     with pytest.raises(LogFull):
-        log.write(*SLICES[1])
+        log.write(*SLICES[2], needs=1)
+    with pytest.raises(LogFull, match="cannot be restored"):
+        await log.restore()
     storage.space_left = None
+    assert await log.sync() == Commit(20, 3, 4, 1)
+    left = storage.power_loss(lambda _p, synced, _w: synced)
+    assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:2]
+
+
+@pytest.mark.parametrize("lost", ["", "0", "1"])
+async def test_a_log_on_a_full_disk_is_read_and_written_when_there_is_room(lost: str) -> None:
+    storage = (await written(SLICES[:2])).restarted()
+    for path in [p for p in storage.files if lost and LOG / lost in p.parents]:
+        storage.remove(path)
+    storage.space_left = 0
+    log = await CheckpointLog.open(storage, LOG)
+    assert contents(log) == SLICES[:2]
+    assert log.held_by_both == (None if lost else Commit(20, 3, 4, 1))
+    assert len(log.faults) == 2
+    with pytest.raises(LogError, match="no copy can be written"):
+        log.write(*SLICES[2])
+    with pytest.raises(LogError, match="no copy can be written"):
+        await log.restore()
+    storage.space_left = None
+    await log.restore()
+    log.write(*SLICES[2], needs=1)
+    assert await log.sync() == Commit(30, 5, 7, 1)
+    assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == SLICES[:3]
+    assert copies_are_equal(storage)
+
+
+@pytest.mark.parametrize("lost", ["", "0", "1"])
+async def test_a_reader_changes_nothing_and_needs_no_lock(lost: str) -> None:
+    storage = await written(segment_bytes=100)  # locked by its writer
+    for path in [p for p in storage.files if lost and LOG / lost in p.parents]:
+        storage.remove(path)
+    storage.space_left = 0
+    before = {path: bytes(file.written) for path, file in storage.files.items()}
+    log = await LogReader.open_to_read(storage, LOG)
+    assert contents(log) == SLICES
+    assert log.at(25) == Commit(20, 3, 4, 1)
+    assert {path: bytes(file.written) for path, file in storage.files.items()} == before
+    with pytest.raises(LogError, match="held by another process"):
+        await CheckpointLog.open(storage, LOG)
+
+
+async def test_a_reader_refuses_what_the_writer_refuses() -> None:
+    storage = await written()
+    for copy in "01":
+        file = storage.files[segments(storage, copy)[0]]
+        file.written[:] = file.written.replace(b"c(1,4)", b"c(1,5)")
+    with pytest.raises(LogCorrupt, match="record 3 is damaged or missing in both copies; up to 8 were"):
+        await LogReader.open_to_read(storage, LOG)
+
+
+class OneUnreadable(SimDisk):
+    """Whatever is asked of the folder of copy 0 fails."""
+
+    def list(self, folder: PurePosixPath) -> list[str]:
+        return super().list(self._good(folder))
+
+    def read(self, path: PurePosixPath) -> bytes:
+        return super().read(self._good(path))
+
+    def open(self, path: PurePosixPath) -> Any:
+        return super().open(self._good(path))
+
+    @staticmethod
+    def _good(path: PurePosixPath) -> PurePosixPath:
+        if LOG / "0" in (path, *path.parents):
+            raise OSError("a bad block")
+        return path
+
+
+async def test_a_copy_that_cannot_be_read_at_all_is_one_that_is_lost() -> None:
+    storage = OneUnreadable()
+    storage.files = (await written()).restarted().files
+    log = await CheckpointLog.open(storage, LOG)
+    assert contents(log) == SLICES
+    assert log.faults == {"log/0": "a bad block"}
+    log.write(50, [], b"C50", needs=1)
+    await log.sync()
+    assert contents(await LogReader.open_to_read(storage, LOG))[-1] == (50, [], b"C50")
+
+
+class Portions:
+    """Runs what it is given, and counts; storage may be read in it only.
+
+    Implements spe.runtime.env.Compute.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.inside = False
+
+    async def run(self, function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        self.runs, self.inside = self.runs + 1, True
+        try:
+            return function()
+        finally:
+            self.inside = False
+
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class Watched(SimDisk):
+    """Knows how often each segment was read, and that this was in a portion."""
+
+    def __init__(self, portions: Portions) -> None:
+        super().__init__()
+        self.portions = portions
+        self.reads: dict[PurePosixPath, int] = {}
+
+    def read(self, path: PurePosixPath) -> bytes:
+        if path.suffix == ".seg":
+            assert self.portions.inside
+            self.reads[path] = self.reads.get(path, 0) + 1
+        return super().read(path)
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+async def test_each_file_is_read_once_in_portions_off_the_event_loop(segment_bytes: int) -> None:
+    storage = await written(segment_bytes=segment_bytes)
+    watched = Watched(portions := Portions())
+    watched.files = storage.restarted().files
+    log = await CheckpointLog.open(watched, LOG, portions)
+    count = len(segments(watched, "0"))
+    assert portions.runs == 1 + count
+    assert set(watched.reads.values()) == {1}
+    with log.reading(1) as reading:
+        found = []
+        for _ in range(count):
+            found += await portions.run(lambda: next(reading))
+        assert await portions.run(lambda: next(reading, None)) is None
+    assert [r.time for r in found if r.kind == LogKind.COMMIT] == [10, 20, 30, 40]
+    assert sorted(watched.reads.values()) == [1] * count + [2] * count, "the second copy is not needed"
+    watched.sync_fails = True
+    log.write(50, [], b"C50", needs=1)
+    with pytest.raises(LogError):
+        await log.sync()
+    watched.sync_fails = False
+    await log.restore()
+    assert log.held_by_both == Commit(50, 9, 9, 1)
+
+
+async def test_only_what_is_damaged_is_read_again_and_mended() -> None:
+    storage = await written(segment_bytes=1)
+    path = segments(storage, "1")[2]
+    watched = Watched(portions := Portions())
+    watched.files = storage.with_file(path, b"x" + bytes(storage.files[path].written[1:])).files
+    await CheckpointLog.open(watched, LOG, portions)
+    assert {p for p, count in watched.reads.items() if count > 1} == {path, LOG / "0" / path.name}
+    assert copies_are_equal(watched)
+
+
+async def test_what_is_being_read_is_not_cut_off_and_does_not_grow() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
+    for one in SLICES[:3]:
+        log.write(*one, needs=1)
+        await log.sync()
+    with log.reading(3) as portions:
+        first = next(portions)
+        log.write(*SLICES[3])
+        await log.sync()
+        log.cut()
+        assert [r.sequence for portion in [first, *portions] for r in portion] == [3, 4, 5, 6, 7]
+    assert [c.time for c in log.commits] == [20, 30, 40]
+    log.cut()
+    assert [c.time for c in log.commits] == [40]
+
+
+async def test_what_is_written_while_a_restore_syncs_is_refused() -> None:
+    """The segment is left then: what came into it after the sync would count as synced, and not be."""
+    storage = one_refuses(await written(SLICES[:1]))
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[1], needs=1)
     storage.stall(True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.restore)
         await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(RuntimeError, match="while a copy is restored"):
+        with suppress(RuntimeError):
+            log.write(*SLICES[2], needs=1)
+        storage.stall(False)
+    assert log.last_sequence == 4
+    log.write(*SLICES[2], needs=1)
+    await log.sync()
+    left = storage.power_loss(lambda _p, synced, _w: synced)
+    assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:3]
+
+
+async def test_a_record_of_a_kind_that_is_none_is_named() -> None:
+    data = encode_header(Segment(1, 1)) + encode_record(1, b"\x09" + bytes(16))
+    with pytest.raises(LogError, match="record 1 of a checkpoint log is of kind 9"):
+        list(Copies(Segment(1, 1), None, lambda _: data).records())
+
+
+async def test_nothing_is_written_while_a_copy_is_restored() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0])
+    storage.sync_fails = True
+    with pytest.raises(LogError):
+        await log.sync()
+    storage.sync_fails = False
+    storage.stall(True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.restore)
+        await trio.testing.wait_all_tasks_blocked()
+        with suppress(RuntimeError):
             log.write(*SLICES[1])
         storage.stall(False)
+    assert log.last_sequence == 2
     log.write(*SLICES[1])
     assert contents(log) == SLICES[:2]
 
@@ -218,6 +441,24 @@ async def test_nothing_counts_that_only_one_copy_holds() -> None:
     storage.sync_fails = False
     await log.restore()
     assert log.held_by_both == log.commits[-1] == Commit(20, 3, 4, 1)
+
+
+async def test_what_is_written_during_a_sync_does_not_count() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0], needs=1)
+    storage.stall(True)
+    found = []
+
+    async def sync() -> None:
+        found.append(await log.sync())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sync)
+        await trio.testing.wait_all_tasks_blocked()
+        log.write(*SLICES[1], needs=1)
+        storage.stall(False)
+    assert found == [Commit(10, 1, 2, 1)] == [log.held_by_both]
 
 
 class OneRefuses(SimDisk):
@@ -360,3 +601,38 @@ async def test_random_crashes_damage_and_cuts(seed: int) -> None:
                     storage.remove(path)
             else:
                 storage.flip(random, lost)
+
+
+@pytest.mark.parametrize("seed", range(150))
+async def test_random_refusals_for_want_of_room(seed: int) -> None:
+    """A slice is in the log or refused, whatever the room; what both held outlives each crash."""
+    random = Random(seed)
+    storage, inside, held, time = SimDisk(), [], 0, 0
+    for _ in range(5):
+        storage.space_left = random.choice([None, 0, 20, 300])
+        log = await CheckpointLog.open(storage, LOG, segment_bytes=random.choice([1, 200, 1 << 20]))
+        found = contents(log)
+        assert found == inside[: len(found)]
+        assert held <= (found[-1][0] if found else 0)
+        inside = found
+        for _ in range(random.randint(0, 6)):
+            storage.space_left = random.choice([None, None, 0, random.randint(0, 400)])
+            time += 10
+            one: Slice = (time, [(LogKind.FOOTPRINTS, random.randbytes(random.randint(0, 40)))], b"C")
+            try:
+                log.write(*one, needs=1)
+                inside.append(one)
+            except LogError:
+                pass
+            assert contents(log) == inside
+            try:
+                if random.random() < 0.6:
+                    commit = await log.sync()
+                    held = max(held, 0 if commit is None else commit.time)
+                if random.random() < 0.3:
+                    await log.restore()
+            except LogError:
+                pass
+            assert contents(log) == inside
+        held = max(held, log.held_by_both.time if log.held_by_both is not None else 0)
+        storage = storage.power_loss(lambda _p, synced, all_: torn(random, synced, all_))

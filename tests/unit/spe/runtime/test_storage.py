@@ -149,6 +149,16 @@ async def test_a_lock_is_held_by_one_and_names_the_holder(storage: DiskStorage, 
     storage.lock(PurePosixPath("source/other"))
 
 
+def test_a_lock_is_taken_on_a_full_disk(storage: DiskStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    storage.lock(PurePosixPath("source/lock"))
+    with pytest.raises(LogError, match="is in use by another process"):
+        DiskStorage(tmp_path / "root").lock(PurePosixPath("source/lock"))
+
+
 def test_files_are_for_their_owner_and_group_only(storage: DiskStorage, tmp_path: Path) -> None:
     storage.open(FILE).close()
     storage.lock(PurePosixPath("unit/lock"))

@@ -1,0 +1,209 @@
+"""Reads a checkpoint log without writing anything: of a full disk, of a disk that is failing, of somebody else's."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Final, TypeVar
+
+import trio
+
+from replicas.checkpoint.log_records import Commit, Copies, LogRecord
+from spe.errors import LogCorrupt
+from spe.log.format import Segment
+from spe.log.marks import Mark, read_mark
+from spe.log.recovery import live_segments
+from spe.runtime.env import Compute, Storage
+
+T = TypeVar("T")
+#: Folders of the two copies.
+COPIES: Final = ("0", "1")
+
+
+class LogReader:
+    """What a log held when it was opened.  It takes no lock: beside a writer, a segment may be cut off meanwhile.
+
+    Attributes:
+      commits: of the slices that the log holds, oldest first.
+      last_sequence: number of the newest record.
+    """
+
+    def __init__(self, storage: Storage, folder: PurePosixPath, compute: Compute | None) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._compute = compute
+        self._segments: list[Segment] = []
+        #: Of each copy; None: it has none, or none that can be read.
+        self._marks: list[Mark | None] = [None, None]
+        #: Segments of each copy that are not as they should be.
+        self._damaged: list[set[Segment]] = [set(), set()]
+        self._readings: list[int] = []
+        self.commits: list[Commit] = []
+        self.last_sequence = 0
+
+    @classmethod
+    async def open_to_read(cls, storage: Storage, folder: PurePosixPath, compute: Compute | None = None) -> LogReader:
+        """Reads each file once, a segment at a time.
+
+        Args:
+          compute: what reads; None: this task.
+
+        Raises:
+          LogCorrupt: what both held is damaged or missing in both.
+        """
+        log = LogReader(storage, folder, compute)
+        await log._scan()
+        return log
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        """Off the event loop, a portion at a time: others go on between two."""
+        if self._compute is not None:
+            return await self._compute.run(function)
+        await trio.lowlevel.checkpoint()
+        return function()
+
+    async def _scan(self) -> None:
+        await self._run(self._find)
+        marks = [m for m in self._marks if m is not None]
+        known = min((m.sequence for m in marks), default=0)
+        if self._segments and not marks:
+            raise LogCorrupt(f"{self._folder}: there are segments, but no readable synced mark")
+        if known and not self._segments:
+            raise LogCorrupt(f"{self._folder}: all segments are gone; records up to {known} were acknowledged")
+        end = self._segments[0].first if self._segments else 1
+        for index, segment in enumerate(self._segments):
+            if segment.first != end:
+                break
+            commits, damaged = await self._run(partial(self._scan_segment, index))
+            self.commits += commits
+            end = commits[-1].last + 1 if commits else end
+            for copy in damaged:
+                self._damaged[copy].add(segment)
+        self.last_sequence = end - 1
+        if self.last_sequence < known:
+            raise LogCorrupt(
+                f"{self._folder}: record {self._damaged_from(end)} is damaged or missing in both copies; "
+                f"up to {known} were acknowledged"
+            )
+        if self.commits and (needs := self.commits[-1].needs) < self._segments[0].first:
+            raise LogCorrupt(f"{self._folder}: begins with record {self._segments[0].first}; record {needs} is needed")
+        self._segments = [s for s in self._segments if s.first <= self.last_sequence]
+
+    def _find(self) -> None:
+        names: set[str] = set()
+        for copy in range(len(COPIES)):
+            folder = self._copy_folder(copy)
+            try:
+                names |= set(self._storage.list(folder))
+                self._marks[copy] = read_mark(self._storage, folder)
+            except OSError:  # the other copy has what it can tell
+                continue
+        self._segments = live_segments(sorted(names))
+
+    def _scan_segment(self, index: int) -> tuple[list[Commit], list[int]]:
+        """Its commits, and the copies that do not hold exactly what there is up to the last of them."""
+        copies = self._copies(index)
+        data, _, commits = copies.content()
+        return commits, [copy for copy in range(len(COPIES)) if not copies.holds(copy, data)]
+
+    def _damaged_from(self, end: int) -> int:
+        """The first record from ``end`` on that is whole in neither copy: those before it have no commit."""
+        for index, segment in enumerate(self._segments):
+            for sequence, *_ in self._copies(index).places() if segment.first <= end else ():
+                end = max(end, sequence + 1)
+        return end
+
+    def _copies(self, index: int, last: int | None = None) -> Copies:
+        """A segment.
+
+        Args:
+          last: its last record, where that is known.
+        """
+        later = self._segments[index + 1 : index + 2]
+        before = last + 1 if last is not None else later[0].first if later else None
+        segment = self._segments[index]
+        return Copies(segment, before, partial(self._read_copy, segment))
+
+    def _read_copy(self, segment: Segment, copy: int) -> bytes:
+        path = self._copy_folder(copy) / segment.name
+        try:
+            return self._storage.read(path) if self._storage.exists(path) else b""
+        except OSError:  # a block that cannot be read: the other copy has it
+            return b""
+
+    def _copy_folder(self, copy: int) -> PurePosixPath:
+        return self._folder / COPIES[copy]
+
+    def at(self, time: int) -> Commit | None:
+        """The newest commit whose slice end is at or before ``time``."""
+        index = bisect_right(self.commits, time, key=lambda c: c.time)
+        return self.commits[index - 1] if index else None
+
+    def read(self, first: int) -> Iterator[LogRecord]:
+        """Records from ``first`` on.  What takes long is better read by :meth:`reading`.
+
+        Raises:
+          LogCorrupt: one has been damaged in both copies, or is not in the log.
+        """
+        with self.reading(first) as portions:
+            for portion in portions:
+                yield from portion
+
+    def reading(self, first: int) -> AbstractContextManager[Iterator[list[LogRecord]]]:
+        """Records from ``first`` to the newest of now, a segment at a time.  The iterator may be asked in a thread,
+        while the log is written; until it is left, nothing of them is cut off.
+
+        Raises:
+          LogCorrupt: (from the iterator) one has been damaged in both copies, or is not in the log.
+        """
+        return self._reading(first)
+
+    @contextmanager
+    def _reading(self, first: int) -> Iterator[Iterator[list[LogRecord]]]:
+        self._readings.append(first)
+        try:
+            index = max(bisect_right(self._segments, first, key=lambda s: s.first) - 1, 0)
+            copies = [self._copies(at, self._last_of(at)) for at in range(index, len(self._segments))]
+            yield self._portions(copies, first, self.last_sequence)
+        finally:
+            self._readings.remove(first)
+
+    def _portions(self, copies: list[Copies], first: int, last: int) -> Iterator[list[LogRecord]]:
+        expected = first
+        while copies:
+            one = copies.pop(0)  # it holds a segment's bytes
+            found = [r for r in one.records() if first <= r.sequence <= last]
+            if found and found[0].sequence != expected:
+                break
+            expected += len(found)
+            yield found
+        if expected <= last:
+            raise LogCorrupt(f"{self._folder}: record {expected} is damaged or missing in both copies")
+
+    async def _mended(self, index: int, copy: int, *, sure: bool) -> bytes | None:
+        """What a copy of a segment should hold; None: it does.
+
+        Args:
+          sure: it does not, whatever it looks like.
+
+        Raises:
+          LogCorrupt: a record is damaged in both.
+        """
+        wanted = self._last_of(index)
+        copies = self._copies(index, wanted)
+
+        def compared() -> tuple[bytes, int, bool]:
+            data, last, _ = copies.content(wanted)
+            return data, last, not sure and copies.holds(copy, data)
+
+        data, last, good = await self._run(compared)
+        if last < wanted:
+            raise LogCorrupt(f"{self._folder}: record {last + 1} is damaged or missing in both copies")
+        return None if good else data
+
+    def _last_of(self, index: int) -> int:
+        """The last record of a segment."""
+        return self._segments[index + 1].first - 1 if index + 1 < len(self._segments) else self.last_sequence

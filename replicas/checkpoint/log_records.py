@@ -1,0 +1,156 @@
+"""Bytes of a checkpoint log: its records, and the one content of two copies of a segment.  No files here.
+
+Records and segments are those of ``spe.log.format``.  Both copies hold the same bytes at the same offsets, so each
+record is taken from a copy in which it is whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from spe.errors import LogError
+from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES, Segment, encode_header, encode_record, record_end
+
+#: Kind, slice end, and of a commit the first record that it needs.
+_HEAD: Final = struct.Struct("<BqQ")
+
+
+class LogKind(IntEnum):
+    """What a record holds of its slice."""
+
+    OUTPUT = 1
+    FOOTPRINTS = 2
+    CLOSINGS = 3
+    COMMIT = 4
+
+
+_KINDS: Final = {int(kind): kind for kind in LogKind}
+_COMMIT: Final = int(LogKind.COMMIT)
+
+
+class LogRecord(NamedTuple):
+    """Attributes: ``time``: end of its slice; ``needs``: of a commit, the first record that a reader needs; else 0."""
+
+    sequence: int
+    kind: LogKind
+    time: int
+    needs: int
+    payload: bytes
+
+
+class Commit(NamedTuple):
+    """Attributes: ``time``: slice end; ``first``, ``last``: records of its slice, the commit itself being the last;
+    ``needs``: the first record that a reader of it needs.
+    """
+
+    time: int
+    first: int
+    last: int
+    needs: int
+
+
+def encode_slice(
+    first: int, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int
+) -> tuple[bytes, int]:
+    """The bytes of a slice whose first record has the number ``first``, and the number of its commit."""
+    bodies = [_HEAD.pack(kind, time, 0) + payload for kind, payload in records]
+    bodies.append(_HEAD.pack(LogKind.COMMIT, time, needs) + commit)
+    return b"".join(encode_record(first + i, body) for i, body in enumerate(bodies)), first + len(bodies) - 1
+
+
+class Content(NamedTuple):
+    """What two copies of a segment hold together.
+
+    Attributes:
+      data: its bytes, header and records.
+      last: number of the last of these records; the one before the first where there is none.
+      commits: those among them.
+    """
+
+    data: bytes
+    last: int
+    commits: list[Commit]
+
+
+#: Reads a copy of a segment, 0 or 1; "" where there is none, or none that can be read.
+ReadCopy = Callable[[int], bytes]
+
+
+class Copies:
+    """One segment in two copies, each read at most once, and the second only when it is asked for.
+
+    Args:
+      before: the first record of the next segment; None: there is none.
+    """
+
+    def __init__(self, segment: Segment, before: int | None, read: ReadCopy) -> None:
+        self._segment = segment
+        self._before = before
+        self._read = read
+        self._bytes: dict[int, bytes] = {}
+        self._views: dict[int, memoryview] = {}
+
+    def copy(self, index: int) -> memoryview:
+        if index not in self._views:
+            self._bytes[index] = self._read(index)
+            self._views[index] = memoryview(self._bytes[index])
+        return self._views[index]
+
+    def places(self) -> Iterator[tuple[int, memoryview, int, int]]:
+        """(number, bytes, start, end) of each record: consecutive, up to the first that is whole in neither copy."""
+        at, sequence, data = HEADER_BYTES, self._segment.first, self.copy(0)
+        while sequence != self._before:
+            end = record_end(data, at, sequence)
+            if not end:
+                data = self.copy(1)
+                end = record_end(data, at, sequence)
+                if not end:
+                    return
+                yield sequence, data, at, end
+                data = self.copy(0)
+            else:
+                yield sequence, data, at, end
+            at, sequence = end, sequence + 1
+
+    def records(self) -> Iterator[LogRecord]:
+        """Raises LogError: one is of a kind that is none."""
+        for sequence, data, start, end in self.places():
+            kind, time, needs = _HEAD.unpack_from(data, start + RECORD_HEADER_BYTES)
+            if kind not in _KINDS:
+                raise LogError(
+                    f"record {sequence} of a checkpoint log is of kind {kind}, which is none of this version"
+                )
+            yield LogRecord(
+                sequence, _KINDS[kind], time, needs, bytes(data[start + RECORD_HEADER_BYTES + _HEAD.size : end])
+            )
+
+    def content(self, last: int | None = None) -> Content:
+        """What the segment holds, up to the record ``last``; None: up to its last commit."""
+        commits: list[Commit] = []
+        first, last_kept, runs, kept = self._segment.first, self._segment.first - 1, 0, 0
+        pieces: list[tuple[memoryview, int, int]] = []  # of records that follow each other in one copy
+        for sequence, data, start, end in self.places():
+            if last is not None and sequence > last:
+                break
+            if pieces and pieces[-1][0] is data:
+                pieces[-1] = data, pieces[-1][1], end
+            else:
+                pieces.append((data, start, end))
+            kind, time, needs = _HEAD.unpack_from(data, start + RECORD_HEADER_BYTES)
+            if kind == _COMMIT:
+                commits.append(Commit(time, first, sequence, needs))
+                first = sequence + 1
+            if kind == _COMMIT or last is not None:
+                runs, kept, last_kept = len(pieces), end, sequence
+        whole = [data[start:end] for data, start, end in pieces[:runs]]
+        if whole:
+            whole[-1] = pieces[runs - 1][0][pieces[runs - 1][1] : kept]
+        return Content(b"".join([encode_header(self._segment), *whole]), last_kept, commits)
+
+    def holds(self, index: int, data: bytes) -> bool:
+        """Is this what a copy holds, byte for byte?"""
+        self.copy(index)
+        return self._bytes[index] == data

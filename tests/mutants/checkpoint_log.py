@@ -1,0 +1,143 @@
+"""Mistakes in the checkpoint log and in what is rewritten (rules G1, G5, G7)."""
+
+from __future__ import annotations
+
+from replicas.checkpoint import extent, log_records
+from replicas.checkpoint.extent import Extent, Pacing
+from replicas.checkpoint.log import CheckpointLog, _Copy
+from replicas.checkpoint.log_reader import LogReader
+from replicas.checkpoint.log_records import Copies
+from tests.mutants.patching import Edit, edited
+
+# --- the log ---
+
+edited(
+    "damaged-record-is-taken-as-it-is",
+    "a record of which a bit has flipped is read (G5)",
+    Edit(
+        log_records,
+        "record_end",
+        "return end if crc == zlib.crc32(data[body_at - _SEQUENCE.size : end]) else 0",
+        "return end",
+    ),
+)
+edited(
+    "void-records-are-read",
+    "records of a slice without a commit are read (G1)",
+    Edit(LogReader, "_portions", "if first <= r.sequence <= last", "if first <= r.sequence"),
+    Edit(LogReader, "_last_of", "else self.last_sequence", "else 2**63"),
+)
+edited(
+    "loss-in-both-is-taken-for-a-torn-tail",
+    "a record that was acknowledged and is damaged in both is dropped without a word (G5)",
+    Edit(LogReader, "_scan", "if self.last_sequence < known:", "if False:"),
+)
+edited(
+    "needed-segment-is-not-missed",
+    "a log is read whose newest commit needs what has gone (G5)",
+    Edit(LogReader, "_scan", "if self.commits and (needs", "if False and (needs"),
+)
+edited(
+    "copies-are-not-compared",
+    "a copy that is damaged stays so (G5)",
+    Edit(Copies, "holds", "return self._bytes[index] == data", "return True"),
+)
+edited(
+    "tail-is-not-made-anew",
+    "what a refused sync left in memory counts as synced after a restart (G5)",
+    Edit(CheckpointLog, "_make_whole", " and not unsynced", ""),
+)
+edited(
+    "one-copy-is-enough",
+    "an acknowledgement counts what only one copy has synced (G5)",
+    Edit(CheckpointLog, "held_by_both", "synced = min(", "synced = max("),
+)
+edited(
+    "what-comes-during-a-sync-counts",
+    "what was written after a sync began counts as synced (G5)",
+    Edit(CheckpointLog, "_sync_copies", "copy.synced = target", "copy.synced = self.last_sequence"),
+)
+edited(
+    "refused-sync-is-tried-again",
+    "a copy whose sync was refused is written on: the next sync of the same file succeeds, and says nothing (G5)",
+    Edit(CheckpointLog, "_sync_copies", "copy.fails(error)", "pass"),
+)
+edited(
+    "part-of-a-slice-stays",
+    "what the disk took of a slice that it refused is not taken back (G1)",
+    Edit(_Copy, "append", "write_whole(self.file, data)", "self.file.append(data)"),
+    Edit(_Copy, "append", "if self.file.size() != size:", "if False:"),
+)
+edited(
+    "copy-without-room-is-written-on",
+    "a copy that refused a slice which the other one took is written on with the next (G5)",
+    Edit(CheckpointLog, "write", "copy.fails(reason)", "pass"),
+)
+edited(
+    "written-while-a-copy-is-made-whole",
+    "a copy that is being restored lacks what comes meanwhile (G5)",
+    Edit(CheckpointLog, "restore", "self._restoring = True", "pass"),
+)
+edited(
+    "segment-left-without-a-mark",
+    "a restore leaves a segment whose mark had no room (G5)",
+    Edit(CheckpointLog, "restore", "if not self._is_synced():", "if False:"),
+)
+edited(
+    "cut-by-a-commit-that-is-not-synced",
+    "segments go that only a commit which one crash may take does not need (G5)",
+    Edit(CheckpointLog, "cut", "held = self.held_by_both", "held = self.commits[-1] if self.commits else None"),
+)
+edited(
+    "what-is-read-is-cut-off",
+    "a segment goes while somebody reads it (G5)",
+    Edit(CheckpointLog, "cut", "min(held.needs, *self._readings) if self._readings else held.needs", "held.needs"),
+)
+
+# --- what to rewrite ---
+
+edited(
+    "final-footprints-hold-replay-back",
+    "input is replayed for pieces that nothing can change any more (G3)",
+    Edit(Extent, "replace", "at[not_final]", "at[:0]"),
+)
+edited(
+    "log-cut-at-t",
+    "a live footprint from before T is cut off (G5)",
+    Edit(Extent, "needs", "min(self._replay_index(), self._first(self._live, 0))", "self._replay_index()"),
+)
+edited(
+    "kept-rows-hold-nothing",
+    "replay begins behind rows that a join still needs (G3)",
+    Edit(Extent, "_held_index", "if self.held is None:", "if True:"),
+)
+edited(
+    "slice-before-the-kept-row",
+    "replay begins a slice too early where a slice ends with the oldest row that is needed (G7)",
+    Edit(Extent, "_held_index", 'side="right"', 'side="left"'),
+)
+edited(
+    "rewriting-adds-no-record",
+    "what is rewritten is not among the records to read (G7)",
+    Edit(Extent, "choices", "before[oldest_live] + cells", "before[oldest_live]"),
+)
+edited(
+    "rewriting-frees-nothing",
+    "rows are replayed from the oldest footprint though it would be rewritten (G7)",
+    Edit(Extent, "choices", "self._next(self._open)", "self._next(self._open)[:1]"),
+)
+edited(
+    "what-cannot-be-reached-is-not-tried",
+    "where no rewriting suffices, none is done (G7)",
+    Edit(extent, "threshold", "int(np.argmin(cost))", "0"),
+)
+edited(
+    "share-is-kept-for-ever",
+    "what was not used of the share is used at once after a quiet hour (G7)",
+    Edit(Pacing, "allowed_us", "min(self._left_us + gained, self._KEPT_US * self._share)", "self._left_us + gained"),
+)
+edited(
+    "debts-are-forgotten",
+    "whoever has rewritten for too long begins again with the next share (G7)",
+    Edit(Pacing, "spent", "self._left_us -= us", "self._left_us = max(self._left_us - us, 0.0)"),
+)
