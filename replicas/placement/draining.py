@@ -21,7 +21,7 @@ def targets(
 
     Args:
       alive: processes that answer.
-      refusal: why a node cannot have a role for a partition too, in a directory; "" where it can.
+      refusal: why a node, which it names, cannot have a role for a partition too, in a directory; "" where it can.
 
     Raises:
       MoveRefused: some partition has nowhere to go; says why each node is none for it.
@@ -42,12 +42,17 @@ def targets(
                 directory = directory.with_role(partition, node, None)
                 break
         else:
-            why = ", ".join(f"{other} {reason}" for other, reason in reasons.items()) or "there is no other node"
+            why = "; ".join(reasons.values()) or "there is no other node"
             raise MoveRefused(f"{node} cannot be drained: nobody can take {partition}: {why}")
     return found
 
 
+def is_drained(node: NodeId) -> str:
+    """The reason of the moves that empty a node."""
+    return f"{node} is drained"
+
+
 def _reason(directory: Directory, partition: PartitionId, node: NodeId, alive: Collection[str]) -> str:
     if node in directory.roles[partition]:
-        return "hosts it already"
-    return "" if node in alive else "does not answer"
+        return f"{node} hosts it already"
+    return "" if node in alive else f"{node} does not answer"

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from replicas.placement.balance import Balance
-from replicas.placement.draining import targets
+from replicas.placement.draining import is_drained, targets
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.moves import Move, MoveRefused, Moves, some
 from replicas.placement.store import CoordinatorStore
@@ -32,6 +32,8 @@ from spe.wire.messages import HeartbeatAnswer, MoveAnswer, MoveOrder, ProposedMo
 
 #: How often the balancer is told what is so, seconds.
 _LEARN_S: Final = 1.0
+#: What to do about an order that is opposite to one that is carried out.
+_LATER: Final = "take that back first, or wait until it is over"
 #: What people are told of what the balancer does beside moves.
 TOLD: Final[Mapping[type, str]] = {
     JoinSpare: "{node} takes part from now on: {reason}",
@@ -172,12 +174,19 @@ class Mover:
 
     def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str:
         """Why a node cannot have a partition too: its share of X would be too small, or the node full (M5)."""
+        if (drain := self._drain_of(node)) is not None:
+            return f"{node} is being drained by {drain}; {_LATER}"
         shares = SharesOfX(self._plan, directory)
         if (why := shares.refused(directory.placement, partition, node)) is not None:
-            return why
+            return f"on {node} {why}"
         return (
             self.balance.full(directory, partition, node, self._env.clock.monotonic_us()) if role is Role.ACTIVE else ""
         )
+
+    def _drain_of(self, node: NodeId) -> Move | None:
+        """A move that empties a node."""
+        moves = self.moves.open()
+        return next((move for move in moves if move.source == node and move.reason == is_drained(node)), None)
 
     # --- moves that somebody orders ---
 
@@ -210,7 +219,11 @@ class Mover:
         if message.verb == "move":
             orders, reason = [(self._partition(message.partition), NodeId(message.target))], "ordered"
         else:
-            orders, reason = targets(directory, source, self.moves.alive(), self._refusal), f"{source} is drained"
+            if (drain := self._drain_of(source)) is not None:
+                raise MoveRefused(f"{source} is being drained already: {drain} has not ended")
+            if coming := [move for move in self.moves.open() if move.target == source]:
+                raise MoveRefused(f"{source} cannot be drained: {coming[0]} has not ended; {_LATER}")
+            orders, reason = targets(directory, source, self.moves.alive(), self._refusal), is_drained(source)
         return self.moves.ask_all([(p, source, to, self._predicted(p, source, to, now)) for p, to in orders], reason)
 
     def _predicted(self, partition: PartitionId, source: NodeId, target: NodeId, now: int) -> PredictedMove | None:

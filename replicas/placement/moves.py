@@ -156,7 +156,8 @@ class Moves:
       plan: the cluster.
       pause_us: a heartbeat; so long a target is seen as far as the old one before that retires.
       patience_us: how long a target may be silent before that counts as a failure.
-      refusal: why a node cannot have this role for a partition, as its room or its X is not enough; "" where it can.
+      refusal: why a node, which it names, cannot have this role for a partition, as its room or its X is not enough; ""
+        where it can.
       known: moves of the coordinator before this one.
     """
 

@@ -7,6 +7,7 @@ from replicas.node.orders import OrderFollower
 from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
 from replicas.placement.heard_loads import HeardLoads
+from replicas.placement.mover import Mover
 from replicas.placement.moves import Moves
 from replicas.planning import placement, placement_problem, prediction, relief
 from replicas.planning.balancing.balancer import Balancer
@@ -319,4 +320,9 @@ edited(
     "a-joined-node-has-any-room",
     "a node that has joined is taken for one of a single core (D4)",
     Edit(Balance, "_nodes", "self._balancer.knows(node, _room(one))", "self._balancer.knows(node, NodeRoom())"),
+)
+edited(
+    "something-moves-to-a-node-that-is-drained",
+    "an order brings something to a node that another order empties (M1)",
+    Edit(Mover, "_drain_of", "move.source == node", "False"),
 )

@@ -59,6 +59,9 @@ from tests.unit.spe.plan import test_revision as revisions
 Test = Callable[[], Awaitable[None] | None]
 
 UNITS: Final[dict[str, Test]] = {
+    "something-moves-to-a-node-that-is-drained": (
+        simulated.test_opposite_orders_are_refused_until_the_first_is_carried_out
+    ),
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION

@@ -96,6 +96,30 @@ def test_whoever_dies_while_a_partition_moves_all_is_right_in_the_end(phase: str
     play(plan, directory, script)
 
 
+def test_opposite_orders_are_refused_until_the_first_is_carried_out() -> None:
+    plan, directory = two_units()
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(3)
+        assert (await order(cluster, "drain", "", "n1a", "")).error == ""
+        (move,) = (one.target for one in cluster.coordinator.mover.moves.all()) if cluster.coordinator else ("",)
+        first = f"move 1 (u1/0 from n1a to {move})"
+        later = "take that back first, or wait until it is over"
+        back = await order(cluster, "move", "u1/0", move, "n1a")
+        assert back.error == f"u1/0 cannot move from {move} to n1a: {first} has not ended"
+        again = await order(cluster, "drain", "", "n1a", "")
+        assert again.error == f"n1a is being drained already: {first} has not ended"
+        there = await order(cluster, "move", "u2/0", "n2a", "n1a")
+        assert there.error == f"u2/0 cannot move from n2a to n1a: n1a is being drained by {first}; {later}"
+        target = await order(cluster, "drain", "", move, "")
+        assert target.error == f"{move} cannot be drained: {first} has not ended; {later}"
+        await until(lambda: phases(cluster) == ["done"], within_s=6)
+        assert (await order(cluster, "move", "u2/0", "n2a", "n1a")).error == ""
+        await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
+
+    assert tentative(play(plan, directory, script)) == 0
+
+
 def one_node() -> Deployed:
     """u1 and u2 on one node, of which one is enough for it; loads are looked at each 2 s."""
     plan, directory = two_units()
