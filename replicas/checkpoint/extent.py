@@ -5,7 +5,7 @@ Footprints are counted by the slice that they were written in; nothing here know
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,24 +129,23 @@ def threshold(fits: NDArray[np.bool_], cost: NDArray[np.float64]) -> int:
 
 
 class Pacing:
-    """Rewriting takes at most ``share`` of the time; what was not used is kept for one second at most.
+    """Rewriting takes at most ``share`` of the time; what was not used is kept for ``period_us`` at most.
 
     Args:
       share: 0 … 1.
       now_us: time at which it begins, microseconds.
     """
 
-    _KEPT_US: Final = 1_000_000
-
-    def __init__(self, share: float, now_us: int) -> None:
+    def __init__(self, share: float, now_us: int, period_us: int = 1_000_000) -> None:
         self._share = share
+        self._most_us = share * period_us
         self._now_us = now_us
         self._left_us = 0.0
 
     def allowed_us(self, now_us: int) -> float:
         """How long rewriting may take now; 0 while more was spent than there was."""
         gained = (now_us - self._now_us) * self._share
-        self._left_us = min(self._left_us + gained, self._KEPT_US * self._share)
+        self._left_us = min(self._left_us + gained, self._most_us)
         self._now_us = now_us
         return max(self._left_us, 0.0)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from operators.build import build_operator
 from replicas.connectors import Replay, open_reader
 from replicas.faults.model import configured_faults
+from spe.cli.checkpoint_log import recovery_text, refuse_logs
 from spe.config import load_document, missing_files, read_document
 from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
 from spe.plan.describe import show_duration
@@ -18,12 +19,15 @@ from spe.wire.state import encode_state
 def check(config: Path, data: Path | None) -> int:
     document = read_document(config)
     plan, directory = load_document(document, data)
+    refuse_logs(document, plan, directory, to_run=False)
     faults = configured_faults(document, directory)
     if wrong := unfit_operators(plan):
         raise ConfigError([f"{config}: {text}" for text in wrong])
     missing, unfit = missing_files(plan), unfit_files(plan)
     text = check_text(plan, directory)
     print(text.removesuffix(f"\n{NO_WARNINGS}\n") if missing or unfit else text, end="")
+    if recovery := recovery_text(plan, directory):
+        print(f"\n{recovery}", end="")
     if faults:
         print("\nFAULTS")
     for fault in faults:

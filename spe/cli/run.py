@@ -22,6 +22,7 @@ from replicas.link.directory import DirectoryKeeper
 from replicas.local.cluster import Cluster, open_cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Server
+from spe.cli.checkpoint_log import refuse_logs
 from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, process_specs
 from spe.cli.polling import Poller
@@ -79,7 +80,8 @@ def run_document(
 
     That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
-    plan, directory = load_document(document, data, to_run=True)
+    plan, directory = load_document(document, data)
+    refuse_logs(document, plan, directory, to_run=True)
     directory = with_default_client(plan, directory)
     if budget is not None:
         directory = with_budget(directory, budget)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicas.simulation.swarm import GRACE_US
+from spe.cli.checkpoint_log import refuse_logs
 from spe.config import load_document, read_document
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
@@ -31,7 +32,8 @@ def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -
       ConfigError: as :func:`spe.config.load_plan`.
     """
     document = read_document(config)
-    plan, directory = load_document(document, data, to_run=True)
+    plan, directory = load_document(document, data)
+    refuse_logs(document, plan, directory, to_run=True)
     changed: dict[str, Any] = {k: v for k, v in deepcopy(document.data).items() if k != "faults"}
     said = []
     for name, source in plan.sources.items():

@@ -32,7 +32,6 @@ from spe.plan.nodes import Node
 from spe.plan.plan import Plan, Source
 from spe.plan.review import Severity, review
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec
-from spe.plan.unsupported import unsupported
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query.query import Query
 from spe.stream.names import NodeId, StreamId
@@ -90,21 +89,15 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     return read_script(file) if file.suffix == ".py" else _parsed(text, str(path), file.parent)
 
 
-def load_document(document: Document, data: str | os.PathLike[str] | None = None, *, to_run: bool = False) -> Deployed:
-    """As :func:`load`, for what :func:`read_document` has read.
-
-    Args:
-      to_run: refuse what can only be checked so far.
-    """
+def load_document(document: Document, data: str | os.PathLike[str] | None = None) -> Deployed:
+    """As :func:`load`, for what :func:`read_document` has read."""
     folder = document.home if data is None else FilePath(data)
     problems = Problems(list(document.problems.found))
     deployed = _deployed(document.data, folder, document.home, problems)
     if deployed is not None and not problems:
         for finding in review(*deployed):
             if finding.severity is Severity.ERROR:
-                problems.add(_where_written(finding.path, document.data), finding.message)
-        for path, message in unsupported(*deployed) if to_run else ():
-            problems.add(_where_written(path, document.data), message)
+                problems.add(where_written(finding.path, document.data), finding.message)
     if deployed is None or problems:
         raise ConfigError(document.in_order(problems))
     return deployed
@@ -171,7 +164,7 @@ def _parsed(text: str, name: str, home: FilePath) -> Document:
     return document
 
 
-def _where_written(path: Path, data: Any) -> Path:
+def where_written(path: Path, data: Any) -> Path:
     """Where a setting of a node or a fragment is written: there, or in ``defaults``."""
     match path:
         case ("nodes" | "fragments" as section, str(name), str(key), *rest):

@@ -24,6 +24,14 @@ def speed_of(source: Source) -> float | None:
     return float(replay.get("speed") or 1.0)
 
 
+def rows_per_s(source: Source) -> float | None:
+    """Rows per second of wall time; None where nobody knows."""
+    if (rate := source.replay.get("rate")) is not None and not source.live:
+        return float(rate)
+    made, speed = source.reader.get("rate"), speed_of(source)
+    return None if made is None or speed is None or math.isinf(speed) else float(made) * speed
+
+
 def origins(plan: Plan, stream: StreamId) -> tuple[Source, ...]:
     """The sources that a stream comes from, in configuration order."""
     if stream in plan.sources:

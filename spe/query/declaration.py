@@ -188,6 +188,11 @@ class OperatorSpec(ABC):
         """Tuple time after which each record is out of use by itself; None: nobody can say."""
         return None
 
+    @property
+    def lifetime_rows(self) -> int | None:
+        """Rows of a group after which its record is out of use by itself; None: their number does not matter."""
+        return None
+
     # --- what is known of its results ---
 
     @property

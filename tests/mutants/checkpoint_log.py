@@ -134,7 +134,7 @@ edited(
 edited(
     "share-is-kept-for-ever",
     "what was not used of the share is used at once after a quiet hour (G7)",
-    Edit(Pacing, "allowed_us", "min(self._left_us + gained, self._KEPT_US * self._share)", "self._left_us + gained"),
+    Edit(Pacing, "allowed_us", "min(self._left_us + gained, self._most_us)", "self._left_us + gained"),
 )
 edited(
     "debts-are-forgotten",

@@ -216,6 +216,10 @@ class AggregateSpec(OneInput):
         return self.window.reach_us
 
     @property
+    def lifetime_rows(self) -> int | None:
+        return self.window.count or None
+
+    @property
     def own_code(self) -> bool:
         return any(":" in call.function for call in self.aggregates.values())
 

@@ -129,6 +129,13 @@ def test_rewriting_takes_its_share_of_the_time() -> None:
     assert pacing.allowed_us(60_000_000) == pytest.approx(50_000), "no more than one second's share is kept"
 
 
+def test_an_experiment_spends_an_interval_in_each_period() -> None:
+    pacing = Pacing(0.05, 0, period_us=100_000)
+    assert pacing.allowed_us(60_000_000) == pytest.approx(5_000)
+    pacing.spent(5_000)
+    assert pacing.allowed_us(60_050_000) == pytest.approx(2_500)
+
+
 def test_choices_name_their_seconds() -> None:
     one = Choices(times(10), times(0), times(4), times(6))
     assert one.seconds(0.5, 0.25).tolist() == [3.5]

@@ -1,0 +1,36 @@
+"""What ``spe check`` says of checkpoint logs besides the plan, and what is refused."""
+
+from __future__ import annotations
+
+from replicas.checkpoint.expected import recovery_rows, show_speeds, too_short
+from replicas.checkpoint.targets import ASSUMED
+from spe.config.document import Document
+from spe.config.load import where_written
+from spe.errors import ConfigError
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.plan.unsupported import unsupported
+from spe.problems import Problems
+from spe.text_table import text_table
+
+
+def refuse_logs(document: Document, plan: Plan, directory: Directory, *, to_run: bool) -> None:
+    """Raises ConfigError: a time to recover cannot be kept; or no replica can do yet what is asked for.
+
+    Args:
+      to_run: rather than only to look at.
+    """
+    problems = Problems()
+    for path, message in (*too_short(plan, directory), *(unsupported(plan, directory) if to_run else ())):
+        problems.add(where_written(path, document.data), message)
+    if problems:
+        raise ConfigError(document.in_order(problems))
+
+
+def recovery_text(plan: Plan, directory: Directory) -> str:
+    """The section of ``spe check``; empty where nobody writes a log."""
+    lines = text_table(recovery_rows(plan, directory), indent="  ")
+    if not lines:
+        return ""
+    title = f"RECOVERY FROM THE LOG   without the start of the process; {show_speeds(ASSUMED)}"
+    return "\n".join(line.rstrip() for line in [title, *lines]) + "\n"
