@@ -146,6 +146,45 @@ class LoadStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatus:
+    """The checkpoint log of a replica (rule G7): what a restart would take, and what that costs.
+
+    Times to recover are without the start of the process.
+
+    Attributes:
+      recovery_us: that is expected if the replica began again now, microseconds.
+      least_us: the shortest that its share of the time allows for what it has now.
+      recovered_us: how long the last one took; null where there was none since the process began.
+      expected_us: what had been expected of that one; null as before.
+      records: to load (q).
+      rows: to replay (u).
+      live: pieces of state with a record.
+      load_us: per record, microseconds; assumed until it is measured.
+      replay_us: per row, likewise.
+      write_us: per record that is rewritten, likewise.
+      written_bytes: since the process began, in one copy.
+      rewritten_bytes: how many of these were rewritten.
+      kept_bytes: on disk now, in one copy.
+      trouble: why a copy is not written; "" where both are.
+    """
+
+    recovery_us: Integer
+    least_us: Integer
+    recovered_us: Integer | None
+    expected_us: Integer | None
+    records: Integer
+    rows: Integer
+    live: Integer
+    load_us: Number
+    replay_us: Number
+    write_us: Number
+    written_bytes: Integer
+    rewritten_bytes: Integer
+    kept_bytes: Integer
+    trouble: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """A replica that a node runs.
 
@@ -174,6 +213,7 @@ class ReplicaStatus:
       error: why the replica has stopped; null while it runs.
       load: the latest; null before the first.
       load_age_us: how long ago that was measured, microseconds.
+      log: its checkpoint log; null while it writes none.
     """
 
     unit: Text
@@ -200,6 +240,7 @@ class ReplicaStatus:
     error: Text | None
     load: LoadStatus | None = None
     load_age_us: Integer | None = None
+    log: LogStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

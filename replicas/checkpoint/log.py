@@ -12,7 +12,7 @@ from typing import Final
 from replicas.checkpoint.log_reader import COPIES, LogReader
 from replicas.checkpoint.log_records import Commit, LogKind, LogRecord, encode_slice
 from spe.errors import LogCorrupt, LogError, LogFull
-from spe.log.format import Segment, begin_segment, write_whole
+from spe.log.format import HEADER_BYTES, Segment, begin_segment, write_whole
 from spe.log.marks import Mark, Marks
 from spe.runtime.env import AppendFile, Compute, Storage
 
@@ -66,6 +66,7 @@ class CheckpointLog(LogReader):
     Attributes:
       faults: why a copy is no longer written, by its folder.
       full: why the disk refused the last slice, or a mark since; empty where it did not.
+      written_bytes: of slices, since it was opened, in one copy.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class CheckpointLog(LogReader):
         self._busy = False
         self._restoring = False
         self.full = ""
+        self.written_bytes = 0
 
     @classmethod
     async def open(
@@ -190,7 +192,10 @@ class CheckpointLog(LogReader):
             copy.fails(reason)
         if self._begins:
             self._segments.append(segment)
+            self._bytes[segment] = HEADER_BYTES
             self._begins = False
+        self._bytes[segment] += len(data)
+        self.written_bytes += len(data)
         self.commits.append(Commit(time, first, last, needs))
         self.last_sequence = last
         return self.commits[-1]
@@ -267,7 +272,7 @@ class CheckpointLog(LogReader):
             for copy in self._written:
                 if self._storage.exists(copy.folder / segment.name):
                     self._storage.remove(copy.folder / segment.name)
-            self._segments.pop(0)
+            del self._bytes[self._segments.pop(0)]
         start = self._segments[0].first if self._segments else 1
         self.commits = self.commits[bisect_right(self.commits, start - 1, key=lambda c: c.last) :]
 

@@ -41,6 +41,8 @@ class LogReader:
         #: Segments of each copy that are not as they should be.
         self._damaged: list[set[Segment]] = [set(), set()]
         self._readings: list[int] = []
+        #: Bytes of each segment, in one copy.
+        self._bytes: dict[Segment, int] = {}
         self.commits: list[Commit] = []
         self.last_sequence = 0
 
@@ -77,7 +79,7 @@ class LogReader:
         for index, segment in enumerate(self._segments):
             if segment.first != end:
                 break
-            commits, damaged = await self._run(partial(self._scan_segment, index))
+            commits, damaged, self._bytes[segment] = await self._run(partial(self._scan_segment, index))
             self.commits += commits
             end = commits[-1].last + 1 if commits else end
             for copy in damaged:
@@ -103,11 +105,16 @@ class LogReader:
                 continue
         self._segments = live_segments(sorted(names))
 
-    def _scan_segment(self, index: int) -> tuple[list[Commit], list[int]]:
-        """Its commits, and the copies that do not hold exactly what there is up to the last of them."""
+    @property
+    def kept_bytes(self) -> int:
+        """What one copy takes on disk."""
+        return sum(self._bytes[segment] for segment in self._segments)
+
+    def _scan_segment(self, index: int) -> tuple[list[Commit], list[int], int]:
+        """Its commits, the copies that do not hold exactly what there is up to the last of them, and its bytes."""
         copies = self._copies(index)
         data, _, commits = copies.content()
-        return commits, [copy for copy in range(len(COPIES)) if not copies.holds(copy, data)]
+        return commits, [copy for copy in range(len(COPIES)) if not copies.holds(copy, data)], len(data)
 
     def _damaged_from(self, end: int) -> int:
         """The first record from ``end`` on that is whole in neither copy: those before it have no commit."""

@@ -21,6 +21,11 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from replicas.checkpoint.extent import Choices, threshold
+from spe.plan.continuous import Continuous
+
 #: Longer than anything lasts, seconds; what is never too old has this age.
 _NEVER_S: Final = 1e9
 _STEPS: Final = 100
@@ -108,6 +113,18 @@ def targets(recovery_s: float, speeds: LogSpeeds, workload: Workload) -> Targets
         return None
     age_s = _first(lambda c: _seconds(speeds, workload, c) > recovery_s, longest_s)
     return Targets(_records(workload, age_s), _rows(workload, age_s), _share(speeds, workload, age_s))
+
+
+def to_rewrite(choices: Choices, log: Continuous, speeds: LogSpeeds) -> int:
+    """Which of the choices keeps to what the log is told, and costs least; where none does, the best of them."""
+    if log.recovery_us is not None:
+        seconds = choices.seconds(1e-6 * speeds.load_us, 1e-6 * speeds.replay_us)
+        return threshold(seconds <= log.recovery_us * 1e-6, seconds)
+    over = np.zeros(len(choices.records))
+    for counts, limit in ((choices.records, log.records), (choices.rows, log.rows)):
+        if limit is not None:
+            over = np.maximum(over, counts / limit)
+    return threshold(over <= 1, over)
 
 
 def _longest(workload: Workload) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicas.checkpoint import extent, log_records
+from replicas.checkpoint import extent, log_records, targets
 from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
@@ -140,4 +140,27 @@ edited(
     "debts-are-forgotten",
     "whoever has rewritten for too long begins again with the next share (G7)",
     Edit(Pacing, "spent", "self._left_us -= us", "self._left_us = max(self._left_us - us, 0.0)"),
+)
+
+# --- what can be reached ---
+
+edited(
+    "kept-rows-are-not-replayed",
+    "the least time to recover leaves out the rows that joins keep (G7)",
+    Edit(targets, "_rows", "max(workload.rows_per_s * age_s, workload.held_rows)", "workload.rows_per_s * age_s"),
+)
+edited(
+    "rewriting-costs-nothing",
+    "the least time to recover is promised whatever the share (G7)",
+    Edit(targets, "_share", "speeds.write_us * rewritten", "0.0 * rewritten"),
+)
+edited(
+    "windows-without-an-end",
+    "what a window's end closes is counted among what has to be rewritten (G7)",
+    Edit(targets, "_rewritten", "if math.isfinite(workload.lifetime_s):", "if False:"),
+)
+edited(
+    "slow-windows-are-forgotten",
+    "records of pieces that stay open are not among those to load (G7)",
+    Edit(targets, "_records", " + _rewritten(workload, age_s)", ""),
 )

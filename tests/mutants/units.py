@@ -29,6 +29,7 @@ from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.checkpoint import test_extent as extent
 from tests.unit.replicas.checkpoint import test_log as checkpoint_log
+from tests.unit.replicas.checkpoint import test_targets as log_targets
 from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_load_meter as load_meter
@@ -227,4 +228,8 @@ UNITS: Final[dict[str, Test]] = {
     "what-cannot-be-reached-is-not-tried": extent.test_what_cannot_be_reached_takes_the_least,
     "share-is-kept-for-ever": extent.test_rewriting_takes_its_share_of_the_time,
     "debts-are-forgotten": extent.test_rewriting_takes_its_share_of_the_time,
+    "kept-rows-are-not-replayed": log_targets.test_kept_rows_are_replayed_whatever_is_written,
+    "rewriting-costs-nothing": log_targets.test_groups_that_never_close_are_rewritten_in_turn,
+    "windows-without-an-end": log_targets.test_windows_of_a_minute_need_no_rewriting_where_a_minute_can_be_replayed,
+    "slow-windows-are-forgotten": log_targets.test_of_the_papers_windows_only_the_slow_ones_are_rewritten,
 }

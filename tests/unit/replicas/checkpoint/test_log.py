@@ -16,7 +16,7 @@ from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader
 from replicas.checkpoint.log_records import Copies
 from replicas.simulation.disk import SimDisk, torn
 from spe.errors import LogCorrupt, LogError, LogFull
-from spe.log.format import Segment, encode_header, encode_record
+from spe.log.format import HEADER_BYTES, Segment, encode_header, encode_record
 
 T = TypeVar("T")
 LOG = PurePosixPath("log")
@@ -544,6 +544,25 @@ async def test_whole_segments_below_what_both_need_are_cut() -> None:
     with pytest.raises(LogCorrupt, match="record 1 "):
         contents(log)
     assert contents(await CheckpointLog.open(storage.restarted(), LOG), 3) == SLICES[1:3]
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+async def test_bytes_are_those_of_one_copy(segment_bytes: int) -> None:
+    def on_disk() -> int:
+        return sum(len(storage.files[path].written) for path in segments(storage, "0"))
+
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=segment_bytes)
+    assert (log.kept_bytes, log.written_bytes) == (0, 0)
+    for one in SLICES:
+        log.write(*one)
+        await log.sync()
+    assert log.kept_bytes == on_disk()
+    assert log.written_bytes == on_disk() - HEADER_BYTES * len(segments(storage, "0"))
+    log.cut()
+    assert log.kept_bytes == on_disk()
+    again = await CheckpointLog.open(storage := storage.restarted(), LOG)
+    assert (again.kept_bytes, again.written_bytes) == (on_disk(), 0)
 
 
 async def test_a_disk_that_lied_is_refused() -> None:

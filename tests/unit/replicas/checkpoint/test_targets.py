@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least, targets
+from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least, targets, to_rewrite
+from spe.plan.continuous import Continuous
+from tests.unit.replicas.checkpoint.test_extent import trace_15
 
 #: Trace 15: 10 µs per record, 2 µs per row.
 TRACE_15 = LogSpeeds(10.0, 2.0, 10.0)
@@ -78,6 +80,25 @@ def test_of_the_papers_windows_only_the_slow_ones_are_rewritten() -> None:
     assert shares_of[1.0] > 1
     assert shares_of[2.0] < shares_of[1.1] / 10
     assert shares_of[4.0] < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("log", "below", "cells"),
+    [
+        (Continuous(8_000), 10, 0),  # 6.8 ms as it is
+        (Continuous(4_000), 30, 50),
+        (Continuous(1), 40, 80),  # out of reach: the best there is
+        (Continuous(None, records=450), 20, 40),
+        (Continuous(None, rows=600), 20, 40),
+        (Continuous(None, records=450, rows=599), 30, 50),
+        (Continuous(None, records=1, rows=1), 40, 80),
+        (Continuous(None, rows=900), 10, 0),
+    ],
+)
+def test_what_is_rewritten_in_trace_15(log: Continuous, below: int, cells: int) -> None:
+    choices = trace_15().choices()
+    chosen = to_rewrite(choices, log, TRACE_15)
+    assert (choices.below[chosen], choices.cells[chosen]) == (below, cells)
 
 
 @given(speeds, workloads, st.floats(0.001, 1e4))

@@ -1,0 +1,133 @@
+"""What a checkpoint log costs and how quick the machine is, measured for targets and status (rule G7).  Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from replicas.checkpoint.extent import Choices
+from replicas.checkpoint.log import CheckpointLog
+from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least
+from spe.plan.continuous import Continuous
+from spe.status import LogStatus
+
+#: Rates are of so much wall time.
+WINDOW_US: Final = 10_000_000
+#: What is assumed counts as so much that was measured; what is older than some more of it counts half, and so on.
+_ASSUMED_COUNT: Final = 1_000
+_FADES_AT: Final = 1_000_000
+
+
+class _Speed:
+    """Microseconds per piece of work."""
+
+    def __init__(self, assumed_us: float) -> None:
+        self._count: float = _ASSUMED_COUNT
+        self._us = _ASSUMED_COUNT * assumed_us
+
+    def took(self, count: int, us: float) -> None:
+        self._count, self._us = self._count + count, self._us + us
+        if self._count > _FADES_AT:
+            self._count, self._us = self._count / 2, self._us / 2
+
+    @property
+    def us(self) -> float:
+        return self._us / self._count
+
+
+class _Committed(NamedTuple):
+    """A slice: when it was written, microseconds, and what began and came in it."""
+
+    now_us: int
+    begun: int
+    rows: int
+
+
+class LogMeter:
+    """Measures one replica.
+
+    Attributes:
+      recovered_us: how long the last recovery took; None: there was none.
+      expected_us: what had been expected of it.
+      rewritten_bytes: since the process began, in one copy.
+    """
+
+    def __init__(self) -> None:
+        self._load = _Speed(ASSUMED.load_us)
+        self._replay = _Speed(ASSUMED.replay_us)
+        self._write = _Speed(ASSUMED.write_us)
+        self._slices: deque[_Committed] = deque()
+        self.recovered_us: int | None = None
+        self.expected_us: int | None = None
+        self.rewritten_bytes = 0
+
+    @property
+    def speeds(self) -> LogSpeeds:
+        return LogSpeeds(self._load.us, self._replay.us, self._write.us)
+
+    def recovered(self, records: int, load_us: int, rows: int, replay_us: int) -> None:
+        """A recovery has ended: so many records were loaded and rows replayed.  The next one is expected to be like
+        it.
+        """
+        expected = self.speeds
+        self.expected_us = round(expected.load_us * records + expected.replay_us * rows)
+        self.recovered_us = load_us + replay_us
+        self._load.took(records, load_us)
+        self._replay.took(rows, replay_us)
+
+    def processed(self, rows: int, us: float) -> None:
+        """Rows were processed; to replay them would take as long."""
+        self._replay.took(rows, us)
+
+    def rewrote(self, records: int, size: int, us: float) -> None:
+        """Records of so many bytes were rewritten."""
+        self._write.took(records, us)
+        self.rewritten_bytes += size
+
+    def committed(self, now_us: int, begun: int, rows: int) -> None:
+        """A slice was written, in which so many pieces began and so many rows came in."""
+        self._slices.append(_Committed(now_us, begun, rows))
+        while self._slices[0].now_us <= now_us - WINDOW_US:
+            self._slices.popleft()
+
+    def workload(self, live: int, held_rows: int, now_us: int) -> Workload:
+        """State and input as they are now.
+
+        Args:
+          live: pieces of state with a record.
+          held_rows: rows that operators keep as they are.
+        """
+        slices = [s for s in self._slices if s.now_us > now_us - WINDOW_US]
+        if len(slices) < 2:
+            return Workload(float(live), held_rows=float(held_rows))
+        seconds = 1e-6 * (slices[-1].now_us - slices[0].now_us)
+        begun, rows = (sum(values) / seconds for values in zip(*((s.begun, s.rows) for s in slices[1:])))
+        return Workload(float(live), begun, rows, float(held_rows))
+
+    def status(
+        self, settings: Continuous, choices: Choices, held_rows: int, log: CheckpointLog, now_us: int
+    ) -> LogStatus:
+        """
+        Args:
+          choices: of the extent as it is.
+          held_rows: rows that operators keep as they are.
+        """
+        speeds, live = self.speeds, int(choices.cells[-1])
+        records, rows = int(choices.records[0]), int(choices.rows[0])
+        found = least(speeds, self.workload(live, held_rows, now_us), settings.share)
+        return LogStatus(
+            recovery_us=round(speeds.load_us * records + speeds.replay_us * rows),
+            least_us=round(1e6 * found.seconds),
+            recovered_us=self.recovered_us,
+            expected_us=self.expected_us,
+            records=records,
+            rows=rows,
+            live=live,
+            load_us=speeds.load_us,
+            replay_us=speeds.replay_us,
+            write_us=speeds.write_us,
+            written_bytes=log.written_bytes,
+            rewritten_bytes=self.rewritten_bytes,
+            kept_bytes=log.kept_bytes,
+            trouble="; ".join(f"{folder}: {why}" for folder, why in log.faults.items()) or log.full,
+        )

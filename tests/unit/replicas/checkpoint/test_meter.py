@@ -1,0 +1,95 @@
+"""Measured speeds and rates of a checkpoint log, and what its status says (G7)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import PurePosixPath
+
+import pytest
+
+from replicas.checkpoint.log import CheckpointLog, LogKind
+from replicas.checkpoint.meter import WINDOW_US, LogMeter
+from replicas.checkpoint.targets import ASSUMED, Workload, least, targets
+from replicas.simulation.disk import SimDisk
+from spe.plan.continuous import Continuous
+from spe.stream.times import SECOND
+from tests.unit.replicas.checkpoint.test_extent import trace_15
+
+
+def test_speeds_are_assumed_until_they_are_measured() -> None:
+    meter = LogMeter()
+    assert meter.speeds == pytest.approx(ASSUMED)
+    meter.recovered(99_000, 198_000, 0, 0)
+    meter.rewrote(9_000, 1 << 20, 27_000)
+    meter.processed(999_000, 250_000)
+    assert meter.speeds == pytest.approx((2.03, 0.251, 3.2), rel=0.01)
+
+
+def test_a_machine_that_becomes_slower_is_noticed() -> None:
+    meter = LogMeter()
+    for _ in range(10):
+        meter.processed(1_000_000, 500_000)
+    for _ in range(5):
+        meter.processed(1_000_000, 2_000_000)
+    assert meter.speeds.replay_us == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_recovery_is_compared_with_what_was_expected_before_it() -> None:
+    meter = LogMeter()
+    assert (meter.recovered_us, meter.expected_us) == (None, None)
+    meter.recovered(1_000_000, 2_000_000, 500_000, 100_000)
+    assert (meter.recovered_us, meter.expected_us) == (2_100_000, 5_500_000)
+    meter.recovered(1_000_000, 2_000_000, 500_000, 100_000)
+    assert meter.expected_us == pytest.approx(2_100_000, rel=0.01)
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    meter = LogMeter()
+    assert meter.workload(7, 3, 0) == Workload(7, held_rows=3)
+    for tenth in range(200):
+        busy = tenth < 50
+        meter.committed(tenth * SECOND // 10, 100 if busy else 10, 5_000 if busy else 500)
+    now = 199 * SECOND // 10
+    assert meter.workload(7, 3, now) == pytest.approx((7, 100, 5_000, 3, math.inf))
+    assert meter.workload(7, 3, now + WINDOW_US) == Workload(7, held_rows=3), "silence is no rate"
+
+
+async def test_status() -> None:
+    disk = SimDisk()
+    log = await CheckpointLog.open(disk, PurePosixPath("log"))
+    log.write(10, [(LogKind.FOOTPRINTS, b"a(1,5)")], b"C10")
+    meter = LogMeter()
+    meter.rewrote(0, 77, 0)
+    for second in range(3):
+        meter.committed(second * SECOND, 10, 100)
+    status = meter.status(Continuous(2_000_000), trace_15().choices(), 0, log, 2 * SECOND)
+    assert (status.records, status.rows, status.live) == (500, 900, 80)
+    assert status.recovery_us == 5 * 500 + 900
+    assert status.least_us == round(1e6 * least(ASSUMED, Workload(80, 10, 100), 0.05).seconds)
+    assert (status.recovered_us, status.expected_us) == (None, None)
+    assert (status.written_bytes, status.kept_bytes, status.rewritten_bytes) == (
+        log.written_bytes,
+        log.kept_bytes,
+        77,
+    )
+    assert log.kept_bytes > log.written_bytes > 0
+    assert (status.load_us, status.replay_us, status.write_us) == pytest.approx(ASSUMED)
+    assert status.trouble == ""
+
+
+async def test_status_names_a_copy_that_is_not_written() -> None:
+    disk = SimDisk()
+    disk.space_left = 0
+    log = await CheckpointLog.open(disk, PurePosixPath("log"))
+    status = LogMeter().status(Continuous(2_000_000), trace_15().choices(), 0, log, 0)
+    assert status.trouble.startswith("log/0: ")
+    assert "; log/1: " in status.trouble
+
+
+def test_measured_speeds_give_other_targets() -> None:
+    quick = LogMeter()
+    quick.recovered(10_000_000, 20_000_000, 0, 0)
+    slow, fast = (targets(8.0, one, Workload(1e6, 0, 50_000)) for one in (ASSUMED, quick.speeds))
+    assert slow is not None
+    assert fast is not None
+    assert fast.rows > 1.9 * slow.rows
