@@ -7,44 +7,40 @@ numbers of their own: the rest of a scenario is the same with and without those 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from random import Random
 from typing import Final
 
 
 class Feature(enum.StrEnum):
-    """What a random run may have beside the faults that any run draws from."""
+    """What a random run may have beside the faults that any run draws from.
 
-    LASTING_LINKS = "lasting links"  # two to six links are cut for 10 X or longer, and nothing else happens
-    MIXED_NODES = "mixed nodes"  # nodes differ in policy, X, reconcile and checkpoint; the cluster in bucket, heartbeat
-    LONG_CHECKPOINTS = "long checkpoints"  # checkpoints in memory at an interval above X
-    LEFT_DEAD = "left dead"  # a node is killed and not started again when everything heals
-    COSTLY_STATE = "costly state"  # a step takes virtual time for each row or group that the node holds
-    DISKS = "disks"  # checkpoints lie on disks that are slow, lie about syncs, or are lost
-    EXTREMES = "extremes"  # generated rows have nulls, NaN, infinities and values at the ends of their types
-    CLIENTS = "clients"  # clients record and have sinks; they are killed, and their disks fail
-    OTHER_PLANS = "other plans"  # processes are restarted with another query, bucket, limits or timing
-    LIVE = "live"  # rows of sources happen once; producers are behind the clock, or pause
-    MOVES = "moves"  # partitions move, nodes are drained, and some of that is cancelled
-    SETTINGS = "settings"  # X, α and policies of nodes change while they run
-    SHORTAGE = "shortage"  # nodes have too little room for all that they stand by for
+    Attributes:
+      share: of all runs, those that have it.
+      about: what such a run has.
+    """
 
+    share: float
+    about: str
 
-SHARES: Final[Mapping[Feature, float]] = {
-    Feature.LASTING_LINKS: 0.10,
-    Feature.MIXED_NODES: 0.20,
-    Feature.LONG_CHECKPOINTS: 0.10,
-    Feature.LEFT_DEAD: 0.15,
-    Feature.COSTLY_STATE: 0.10,
-    Feature.DISKS: 0.20,
-    Feature.EXTREMES: 0.20,
-    Feature.CLIENTS: 0.20,
-    Feature.OTHER_PLANS: 0.15,
-    Feature.LIVE: 0.15,
-    Feature.MOVES: 0.20,
-    Feature.SETTINGS: 0.20,
-    Feature.SHORTAGE: 0.25,
-}
+    LASTING_LINKS = "lasting links", 0.10, "two to six links are cut for 10 X or longer, and nothing else happens"
+    MIXED_NODES = "mixed nodes", 0.20, "nodes with different X, policies, ways to reconcile; buckets of 20 to 160 ms"
+    LONG_CHECKPOINTS = "long checkpoints", 0.10, "checkpoints in memory at an interval of 1.5 or 3 X"
+    LEFT_DEAD = "left dead", 0.15, "a node is killed and not started again when everything heals"
+    COSTLY_STATE = "costly state", 0.10, "a step takes virtual time for each row or group that the node holds"
+    DISKS = "disks", 0.20, "checkpoints on disks that are slow, lie about syncs, or are lost"
+    EXTREMES = "extremes", 0.20, "rows with nulls, NaN, infinities and values at the ends of their types"
+    CLIENTS = "clients", 0.20, "recordings and sinks of clients that are killed, and whose disks fail"
+    OTHER_PLANS = "other plans", 0.15, "processes are restarted with another query, bucket, limits or timing"
+    LIVE = "live", 0.15, "rows of sources happen once; producers are behind the clock, or pause"
+    MOVES = "moves", 0.20, "partitions move, nodes (two of them spare) are drained, some orders are cancelled"
+    SETTINGS = "settings", 0.20, "X, α and policies of nodes change while they run; some of it is refused"
+    SHORTAGE = "shortage", 0.25, "too little room for what nodes stand by for; several die at once, return one by one"
+
+    def __new__(cls, name: str, share: float, about: str) -> Feature:
+        feature = str.__new__(cls, name)
+        feature._value_, feature.share, feature.about = name, share, about
+        return feature
+
 
 Features = frozenset[Feature]
 NONE: Final[Features] = frozenset()
@@ -52,4 +48,4 @@ NONE: Final[Features] = frozenset()
 
 def draw_features(random: Random) -> Features:
     """The features of one run."""
-    return frozenset(feature for feature, share in SHARES.items() if random.random() < share)
+    return frozenset(feature for feature in Feature if random.random() < feature.share)

@@ -201,7 +201,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """First message of whoever connects.  Later versions may add fields at its end, and change no other.
+    """First message on every connection.  Later versions may only add fields at its end.
 
     Attributes:
       lowest, highest: versions of the protocol that it speaks.
@@ -227,7 +227,7 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """The hello is accepted; who we are, and which version is spoken from here on.
+    """The hello is accepted: name of the accepting process, and the protocol version of this connection.
 
     Attributes:
       epoch, number: version of the directory that we go by.
@@ -243,7 +243,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """The hello is not accepted; the connection closes after this."""
+    """The hello is refused: another version, token, cluster or plan.  The connection closes."""
 
     TAG: ClassVar[int] = 3
     reason: Reason
@@ -251,7 +251,7 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Message):
-    """Opens the one subscription of this connection (rule F1, and the table under V).
+    """Opens the one subscription of this connection, MAIN or CORRECTIONS (rules F1, F6).
 
     Attributes:
       consumer: name that acknowledgements will carry.
@@ -284,7 +284,7 @@ class Subscribe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Message):
-    """First answer to a subscribe: the producer's state at this moment (rule F2).
+    """First answer to a subscribe: the producer's state, frontiers and origin (rules F2, S6).
 
     Attributes:
       sequence: as in :class:`OutputStatus`.
@@ -312,7 +312,7 @@ class NotReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Message):
-    """What was asked for is gone; ``first`` is the smallest stable id that is left."""
+    """No subscription: the requested ids are truncated; ``first`` is the smallest stable id that is left (rule A2)."""
 
     TAG: ClassVar[int] = 7
     first: Id
@@ -320,7 +320,7 @@ class Truncated(Message):
 
 @dataclass(frozen=True, slots=True)
 class StateChange(Message):
-    """The producer's state, in-band: what was sent before it was made in the state before.
+    """The producer's new state, numbered, in-band: elements sent before it belong to the state before (rule F2).
 
     Attributes:
       sequence: as in :class:`OutputStatus`.
@@ -334,7 +334,7 @@ class StateChange(Message):
 
 @dataclass(frozen=True, slots=True)
 class SetMode(Message):
-    """The consumer turns its corrections feed into its main feed, or back (rule F5)."""
+    """The consumer makes its CORRECTIONS feed its MAIN feed, or the reverse (rule F5)."""
 
     TAG: ClassVar[int] = 9
     mode: Mode
@@ -342,7 +342,7 @@ class SetMode(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """A consumer asks for states and acknowledges (rules F3, A1).
+    """Asks for states and acknowledges, every ``timing.heartbeat`` (rules F3, A1).
 
     Attributes:
       period_us: after so long each acknowledgement comes again, microseconds: who is silent for longer may be dead.
@@ -357,7 +357,7 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer(Message):
-    """The states of the outputs, with the number of the heartbeat that asked.
+    """State and frontiers of each output; to a coordinator also checkpoints held and samples of load (rule L1).
 
     Attributes:
       held: what it stands by for, to a coordinator.
@@ -374,7 +374,7 @@ class HeartbeatAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartnerRequest(Message):
-    """May I reconcile now? (rule K1)"""
+    """Asks a partner for leave to reconcile, every ``timing.request``, with a new number (rule K1)."""
 
     TAG: ClassVar[int] = 12
     unit: Name
@@ -385,7 +385,7 @@ class PartnerRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartnerAnswer(Message):
-    """The answer to request ``number``."""
+    """Grants or refuses request ``number`` (rules K2, K6)."""
 
     TAG: ClassVar[int] = 13
     unit: Name
@@ -396,7 +396,7 @@ class PartnerAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(Message):
-    """A restarting replica asks a partner for state and stable log (rule A3).
+    """A restarting replica, or a standby, asks a partner for state and stable log (rules A3, H1).
 
     Attributes:
       period_us: how often it wants to hear that the partner is at work on it, microseconds.
@@ -423,7 +423,7 @@ class SnapshotPart(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRefused(Message):
-    """No snapshot from here."""
+    """No snapshot from this replica, with the reason."""
 
     TAG: ClassVar[int] = 16
     reason: Reason
@@ -431,14 +431,14 @@ class SnapshotRefused(Message):
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest(Message):
-    """What is going on there?  For people and the live view."""
+    """Asks for the status of a process: ``spe status`` and the live view."""
 
     TAG: ClassVar[int] = 17
 
 
 @dataclass(frozen=True, slots=True)
 class Status(Message):
-    """What a process says of itself: the only message with a map of names, so that it can grow."""
+    """The status of a process (``spe/status.py``), as a map of names, so that later versions can add fields."""
 
     TAG: ClassVar[int] = 18
     process: Annotated[ProcessStatus, status_of]
@@ -446,7 +446,7 @@ class Status(Message):
 
 @dataclass(frozen=True, slots=True)
 class Inject(Message):
-    """A fault to make happen, for experiments."""
+    """Asks a process to inject a fault: ``spe inject``."""
 
     TAG: ClassVar[int] = 19
     fault: Annotated[Mapping[str, Any], text_map]
@@ -454,7 +454,7 @@ class Inject(Message):
 
 @dataclass(frozen=True, slots=True)
 class InjectAnswer(Message):
-    """Whether the fault was made to happen; ``error`` is "" or says why not."""
+    """The fault is injected, or ``error`` says why not."""
 
     TAG: ClassVar[int] = 20
     ok: Flag
@@ -463,7 +463,7 @@ class InjectAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """The coordinator wants a standby to run, or to stand by again (rules H1-H8, M7).
+    """A standby is to install or to retire, or a replica to replay; repeated until it is done (rules H3, H4, H8).
 
     Attributes:
       epoch: of the coordinator; a node that has heard a later one refuses.
@@ -480,7 +480,7 @@ class Order(Message):
 
 @dataclass(frozen=True, slots=True)
 class OrderAnswer(Message):
-    """Whether order ``number`` is followed; ``error`` is "" or says why not, ``epoch`` is the latest one heard of."""
+    """Order ``number`` is followed, or ``error`` says why not; ``epoch`` is the latest one heard of (rule H6)."""
 
     TAG: ClassVar[int] = 22
     number: Id
@@ -498,7 +498,7 @@ class OtherLog(Message):
 
 @dataclass(frozen=True, slots=True)
 class Announced(Message):
-    """Settings and waits of nodes, the sender's own and what it has heard of others, as far as they are new."""
+    """Settings and waits of nodes, behind a heartbeat answer if they are new: its own and those it heard (rule T8)."""
 
     TAG: ClassVar[int] = 24
     items: Annotated[Sequence[Announcement], announcements]
@@ -506,7 +506,7 @@ class Announced(Message):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRequest(Message):
-    """We go by this version of the directory (epoch, number); who has a newer one answers with it."""
+    """Version of the directory that the sender goes by; sent both ways, where versions differ (rule D2)."""
 
     TAG: ClassVar[int] = 25
     epoch: Id
@@ -515,7 +515,7 @@ class DirectoryRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryAnswer(Message):
-    """A newer version of the directory, as spe.plan.revision encodes it."""
+    """The newer version of the directory, as ``spe/plan/revision.py`` encodes it (rule D2)."""
 
     TAG: ClassVar[int] = 26
     revision: Annotated[bytes, revision_data]
@@ -523,7 +523,7 @@ class DirectoryAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class MoveOrder(Message):
-    """Somebody wants a partition to move, a node to be drained, a move to be cancelled, or full nodes to be relieved.
+    """Asks to move a partition, drain a node, cancel a move, or relieve full nodes.
 
     See rules M1-M6 and L4-L8.  Verb ``propose`` asks what ``balance`` would order.
 
@@ -544,7 +544,7 @@ class MoveOrder(Message):
 
 @dataclass(frozen=True, slots=True)
 class MoveAnswer(Message):
-    """The numbers of the moves that were ordered, from first to last; or why none was.
+    """Numbers of the moves, from first to last, once they are on disk; or why there are none.
 
     Attributes:
       last: below ``first`` where there is nothing to move.
@@ -569,7 +569,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetOrder(Message):
-    """Somebody wants a node to work with another X, α or policy (rules X1-X5)."""
+    """Asks that a node work with another X, α or policy: ``spe set`` (rules X1-X5)."""
 
     TAG: ClassVar[int] = 29
     node: Name
@@ -578,7 +578,7 @@ class SetOrder(Message):
 
 @dataclass(frozen=True, slots=True)
 class SetAnswer(Message):
-    """The version of the directory that has it, by epoch and number; or why it is refused."""
+    """The version of the directory that has the setting, or why it is refused (rule X4)."""
 
     TAG: ClassVar[int] = 30
     epoch: Id
@@ -588,7 +588,7 @@ class SetAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinCluster(Message):
-    """A node that no configuration names wants to be one of the cluster (rule D4).
+    """A node that no configuration names asks to join the cluster (rule D4).
 
     Attributes:
       node: as spe.plan.revision.encode_node has it.
@@ -600,7 +600,7 @@ class JoinCluster(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinClusterAnswer(Message):
-    """The directory with the node in it, as spe.plan.revision encodes it; or why it is none."""
+    """The directory with the new node in it, once it is on disk; or why the node is refused."""
 
     TAG: ClassVar[int] = 32
     revision: Annotated[bytes, revision_data]

@@ -1,14 +1,16 @@
-"""Tables of the documentation that declarations make: ``python -m tests.support.doc_tables docs/reference/*.md``.
+"""Tables of the documentation that declarations make: ``python -m tests.support.doc_tables docs/*/*.md``.
 
 In a page, what stands between the lines ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from types import UnionType
@@ -17,6 +19,8 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from replicas.link.rights import SENDERS
+from replicas.simulation.features import Feature
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import OPTIONS
 from spe.connectors.generator import GeneratorKeys
@@ -25,6 +29,11 @@ from spe.query.operators import OPERATORS
 from spe.status import ClusterStatus
 from spe.stream.names import NodeState
 from spe.text_table import markdown_table
+from spe.wire.fields import Role
+from spe.wire.messages import MESSAGES
+
+ROOT: Final = Path(__file__).parents[2]
+ROLES: Final = get_args(get_args(Role)[0])
 
 #: A field in the docstring of a class, whose description may go on in further lines.
 _ATTRIBUTE: Final = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
@@ -143,6 +152,32 @@ def _type(hint: Any) -> str:
     return _TYPES[hint] if hint in _TYPES else f"[{hint.__name__}](#{hint.__name__.lower()})"
 
 
+def _messages() -> str:
+    rows = []
+    for one in MESSAGES:
+        senders = ", ".join(sorted(SENDERS[one])) if len(SENDERS[one]) < len(ROLES) else "all"
+        rows.append((one.__name__, senders or "(answer)", _first_paragraph(one.__doc__)))
+    return _table(("message", "roles that send it to whom they connected", "meaning"), rows)
+
+
+def _modules(folder: str) -> str:
+    rows = []
+    for file in sorted((ROOT / folder).glob("*.py")):
+        about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+        if file.name != "__init__.py":
+            rows.append((f"`{file.name}`", _first_paragraph(about)))
+    return _table(("module", ""), rows)
+
+
+def _first_paragraph(docstring: str | None) -> str:
+    first = " ".join(cleandoc(docstring or "").split("\n\n")[0].split())
+    return re.sub(r"``(.*?)``|:\w+:`~?(.*?)`", r"`\1\2`", first).replace("|", "\\|")
+
+
+def _features() -> str:
+    return _table(("feature", "share", "such a run"), [(str(f), f"{f.share:.0%}", f.about) for f in Feature])
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
@@ -152,6 +187,11 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "generators": _generators,
     "sinks": _sinks,
     "classes of a status": _statuses,
+    "messages": _messages,
+    "features of random runs": _features,
+    "modules of consistency/checking": partial(_modules, "consistency/checking"),
+    "modules of consistency/proof": partial(_modules, "consistency/proof"),
+    "modules of replicas/simulation": partial(_modules, "replicas/simulation"),
 }
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from replicas.faults.model import Fault, FaultKind
-from replicas.simulation.features import SHARES, Feature
+from replicas.simulation.features import Feature
 from replicas.simulation.patterns import LASTING_LINKS, LASTING_X
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import features_of, random_scenario
@@ -39,7 +38,7 @@ def drawn() -> Callable[[Feature], Drawn]:
 @pytest.mark.parametrize("feature", Feature)
 def test_a_feature_is_drawn_with_its_share(feature: Feature) -> None:
     met = sum(feature in features_of(seed) for seed in range(DRAWN))
-    share = SHARES[feature]
+    share = feature.share
     assert abs(met - DRAWN * share) < 4 * (DRAWN * share * (1 - share)) ** 0.5
 
 
@@ -47,12 +46,6 @@ def test_most_runs_have_few_features() -> None:
     counts = Counter(len(features_of(seed)) for seed in range(DRAWN))
     assert sum(n for count, n in counts.items() if count <= len(Feature) // 2) > DRAWN / 2
     assert counts[0] > 0
-
-
-def test_the_documentation_states_every_share() -> None:
-    text = Path("docs/internals/simulation.md").read_text()
-    for feature, share in SHARES.items():
-        assert f"| {feature} | {share:.0%} |" in text
 
 
 def lasting(scenario: Scenario) -> list[Fault]:

@@ -47,7 +47,7 @@ query:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_generated_tables_are_up_to_date(page: Path) -> None:
-    """``python -m tests.support.doc_tables docs/reference/*.md`` makes them."""
+    """``python -m tests.support.doc_tables docs/*/*.md`` makes them."""
     written = page.read_text(encoding="utf-8")
     assert filled(written) == written
 
