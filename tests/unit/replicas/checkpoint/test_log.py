@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Any, TypeVar
 
@@ -12,11 +12,13 @@ import pytest
 import trio
 import trio.testing
 
-from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader
+from replicas.checkpoint.log import COPIES, CheckpointLog, Commit, LogKind, LogReader
 from replicas.checkpoint.log_records import Copies
 from replicas.simulation.disk import SimDisk, torn
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.format import HEADER_BYTES, Segment, encode_header, encode_record
+from spe.runtime.production import ThreadCompute
+from spe.runtime.storage import DiskStorage
 
 T = TypeVar("T")
 LOG = PurePosixPath("log")
@@ -397,6 +399,37 @@ async def test_what_is_written_while_a_restore_syncs_is_refused() -> None:
     await log.sync()
     left = storage.power_loss(lambda _p, synced, _w: synced)
     assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:3]
+
+
+async def test_a_log_in_files_is_read_in_threads_while_it_is_written(tmp_path: Path) -> None:
+    compute = ThreadCompute()
+    log = await CheckpointLog.open(DiskStorage(tmp_path), LOG, compute, segment_bytes=1)
+    for one in SLICES[:2]:
+        log.write(*one, needs=1)
+        await log.sync()
+    beside = await LogReader.open_to_read(DiskStorage(tmp_path), LOG, compute)
+    with beside.reading(1) as portions:
+        found = await compute.run(lambda: next(portions))
+        log.write(*SLICES[2], needs=1)
+        await log.sync()
+        found += await compute.run(lambda: next(portions))
+        assert await compute.run(lambda: next(portions, None)) is None
+    assert [r.sequence for r in found] == [1, 2, 3, 4]
+    log.close()
+
+    moved = tmp_path / "moved"  # the lock is held as long as the process lives
+    moved.mkdir()
+    (tmp_path / LOG).rename(moved / LOG)
+    (moved / LOG / "lock").unlink()
+    for path in (moved / LOG / "1").iterdir():
+        path.unlink()
+    again = await CheckpointLog.open(DiskStorage(moved), LOG, compute)
+    assert contents(again) == SLICES[:3]
+    assert again.held_by_both == again.commits[-1]
+    both = [{path.name: path.read_bytes() for path in (moved / LOG / name).glob("*.seg")} for name in COPIES]
+    assert both[0] == both[1]
+    assert len(both[0]) == 3
+    again.close()
 
 
 async def test_a_record_of_a_kind_that_is_none_is_named() -> None:
