@@ -99,7 +99,7 @@ class Environment:
       cluster: name that every connection must bring.
       bucket: width of the SUnions' buckets, tuple time.
       x, alpha, policy, reconcile, checkpoint: defaults of the nodes.
-      timing, limits, security, coordinator, recovery: as in the configuration.
+      timing, limits, security, metrics, coordinator, recovery: as in the configuration.
     """
 
     def __init__(
@@ -115,11 +115,12 @@ class Environment:
         timing: Mapping[str, str] | None = None,
         limits: Mapping[str, str | int] | None = None,
         security: Mapping[str, str | bool] | None = None,
+        metrics: Mapping[str, str | int] | None = None,
         coordinator: Mapping[str, str | int | float] | None = None,
         recovery: Mapping[str, str | Mapping[str, Any]] | None = None,
     ) -> None:
         self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
-        self._head |= _given(coordinator=coordinator, recovery=recovery)
+        self._head |= _given(metrics=metrics, coordinator=coordinator, recovery=recovery)
         defaults = _given(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
         self._head |= _given(defaults=defaults or None)
         self._sources: Options = {}

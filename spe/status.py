@@ -69,6 +69,21 @@ class ServerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramStatus:
+    """Counts of values between bounds.
+
+    Attributes:
+      bounds: upper ones, ascending.
+      counts: values in each interval, the last one above all bounds.
+      sum: of all values.
+    """
+
+    bounds: Many[Number]
+    counts: Many[Integer]
+    sum: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryStatus:
     """Version of the directory that a process goes by (docs/internals/directory.md).
 
@@ -91,6 +106,7 @@ class _Process:
       incarnation: grows with each start of the process.
       server: who is connected; null where the process was not asked over a connection.
       directory: who runs what, as the process knows it; null as with `server`.
+      disk_full: what cannot be written for lack of room, and what the disk says.
     """
 
     kind: str
@@ -98,6 +114,7 @@ class _Process:
     incarnation: Integer
     server: ServerStatus | None = None
     directory: DirectoryStatus | None = None
+    disk_full: Mapping[Text, Text] = field(default_factory=dict)
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -214,6 +231,11 @@ class ReplicaStatus:
       load: the latest; null before the first.
       load_age_us: how long ago that was measured, microseconds.
       log: its checkpoint log; null while it writes none.
+      x_us: its share of the X of the node, microseconds; null where the node does not tell.
+      waiting_us: how long the next bucket has waited for its inputs, microseconds; 0 where none waits.
+      x_used: of each release, how long its first bucket had waited, 1 is all of `x_us`; since the process began.
+      partners: state of the other replicas of the partition; null where one does not answer, or does not run it.
+      asks: the input is complete again, and it asks a partner for leave to correct.
     """
 
     unit: Text
@@ -241,6 +263,11 @@ class ReplicaStatus:
     load: LoadStatus | None = None
     load_age_us: Integer | None = None
     log: LogStatus | None = None
+    x_us: Integer | None = None
+    waiting_us: Integer = 0
+    x_used: HistogramStatus | None = None
+    partners: Mapping[Text, State | None] = field(default_factory=dict)
+    asks: Flag = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +412,8 @@ class ChannelStatus:
       stable_gap_max_us: the same of stable arrivals.
       last_arrival_us: wall time of the latest arrival, microseconds since 1970; null before the first.
       ended: the stream is over.
+      bound_us: sum of X along the slowest path to the output, microseconds; null where the client does not tell.
+      x_used: delays of the tuples that were new, 1 is all of `bound_us`; null where delays are not known.
     """
 
     channel: Text
@@ -402,6 +431,8 @@ class ChannelStatus:
     stable_gap_max_us: Integer
     last_arrival_us: Integer | None
     ended: Flag
+    bound_us: Integer | None = None
+    x_used: HistogramStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -617,10 +648,12 @@ class ClusterStatus:
     Attributes:
       processes: status of each process that answered, by name.
       errors: why the others did not, by name.
+      metrics: where each process serves its metrics and health, as far as that is known, by name.
     """
 
     processes: Mapping[str, Annotated[ProcessStatus, Field(discriminator="kind")]]
     errors: Mapping[str, str]
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 _PROCESS: Final = TypeAdapter[ProcessStatus](Annotated[ProcessStatus, Field(discriminator="kind")])

@@ -20,6 +20,7 @@ from operators.soutput import SOutput
 from operators.steps import Steps
 from operators.sunion.sunion import Slice, SUnion
 from spe.errors import OperatorFailed
+from spe.metrics.histogram import Histogram
 from spe.plan.nodes import Node, Policy, Reconcile
 from spe.plan.plan import Limits, Unit
 from spe.stream.batch import Element
@@ -138,6 +139,8 @@ class UnitReplica:
         #: Rows of the largest slice that one step took in.
         self.largest_slice = 0
         self._longest_wait_us = 0
+        #: Of each release of something new: how long its first bucket had waited, relative to X.
+        self.x_used = Histogram()
         #: End of the last bucket that was released, stable or tentative.
         self._released_until = BEFORE_TIME
         #: When we last recovered, or a partner served in our place: what waited until then did not wait for us.  Nor do
@@ -187,9 +190,11 @@ class UnitReplica:
         What still waits counts; not what waited while we recovered, for we served nobody, nor while a partner served
         in our place.
         """
-        if self.state is NodeState.RECOVERING or self._partner is not None:
-            return self._longest_wait_us
-        return max(self._longest_wait_us, self._waited(now))
+        return max(self._longest_wait_us, self.waiting_us(now))
+
+    def waiting_us(self, now: int) -> int:
+        """How long the next bucket has waited, as :meth:`longest_wait_us` counts it; 0 while nobody waits for us."""
+        return 0 if self.state is NodeState.RECOVERING or self._partner is not None else self._waited(now)
 
     def _waited(self, now: int) -> int:
         """How long the next bucket that was never released has waited, less what a full output held back (T1)."""
@@ -203,10 +208,12 @@ class UnitReplica:
 
     def _measured(self, release: Callable[[], Slice | None], now: int) -> Slice | None:
         """Releases a slice, some of it perhaps once more; notes how long the first bucket that is new has waited."""
-        before, waited_us = max(self._released_until, self.sunion.next), self.longest_wait_us(now)
+        before, waited_us = max(self._released_until, self.sunion.next), self.waiting_us(now)
         piece = release()
         if piece is not None and piece.end > before:
-            self._longest_wait_us, self._released_until = waited_us, piece.end
+            self._longest_wait_us, self._released_until = max(self._longest_wait_us, waited_us), piece.end
+            if self.state is not NodeState.RECOVERING and self._partner is None:
+                self.x_used.add(waited_us / self._node.x_us)
         return piece
 
     def partner_asks(self, asker: str, now: int) -> bool:

@@ -25,7 +25,7 @@ from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import LogFull, SpeError
 from spe.log.recording import client_folder
-from spe.plan.delays import ReplayEpoch
+from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.results import results_fingerprint
@@ -105,6 +105,8 @@ class ClientProcess(Bystander):
         self._env = env
         self._plan = plan
         self._address = address
+        #: Once it runs, if it answers anybody.
+        self.server: Server | None = None
         self._injector = injector
         kept = revision_file(client_folder(name), plan)
         self.client = Client(env, plan, directory, name, token=token, kept=kept, announced=self._announced)
@@ -114,6 +116,8 @@ class ClientProcess(Bystander):
         channels = self.client.channels
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         self._stats = {c: ChannelStats(c, epoch=(epochs or {}).get(c.stream)) for c in channels}
+        self._bounds_from(self.client.keeper.current)
+        self.client.keeper.on_change(self._bounds_from)
         self._watch = SwitchWatch()
         self._folders: dict[str, ResultFolder] = {}
         self._recorder = self._open_recorder(schemas) if record else None
@@ -202,7 +206,7 @@ class ClientProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
-                    server = Server(self._env, self._plan, self.client.keeper, self, self._injector)
+                    self.server = server = Server(self._env, self._plan, self.client.keeper, self, self._injector)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)
@@ -315,6 +319,11 @@ class ClientProcess(Bystander):
         self.client.safe = None
         self._sinks, self._recorder = [], None
 
+    def _bounds_from(self, directory: Directory) -> None:
+        """A directory with other nodes, or another X, counts from here on: delays are relative to its bounds."""
+        for channel, stats in self._stats.items():
+            stats.bound_us = delay_bound_us(self._plan, directory, channel.stream)
+
     # --- answering for ourselves (replicas.producer.server.Service) ---
 
     def status(self) -> ClientStatus:
@@ -324,6 +333,7 @@ class ClientProcess(Bystander):
             incarnation=self.client.me.incarnation,
             channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
             switches=tuple(self._watch.switches),
+            disk_full={name: trouble.why for name, trouble in self._troubles.items() if trouble.why},
         )
 
 

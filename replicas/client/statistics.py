@@ -7,9 +7,12 @@ count, nor do the tuples of a failed stream that come late into a time that was 
 
 from __future__ import annotations
 
+import numpy as np
+
+from spe.metrics.histogram import Histogram
 from spe.plan.delays import ReplayEpoch
 from spe.status import ChannelStatus
-from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.batch import Batch, Boundary, Int64Array, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
@@ -35,6 +38,8 @@ class ChannelStats:
       stable_gap_max_us: the same of stable arrivals only.
       last_arrival_us: wall time of the latest arrival of either kind; None before the first.
       switches: changes of the producer, if whoever knows tells.
+      bound_us: sum of X along the slowest path to the stream, if whoever knows tells.
+      x_used: delays of the tuples that were new, relative to that; nothing is counted where either is not known.
     """
 
     def __init__(self, channel: Channel, *, epoch: ReplayEpoch | None = None, skip_us: int = 0) -> None:
@@ -51,6 +56,8 @@ class ChannelStats:
         self.stable_gap_max_us = 0
         self.last_arrival_us: int | None = None
         self.switches = 0
+        self.bound_us: int | None = None
+        self.x_used = Histogram()
         self._epoch = epoch
         self._skip_us = skip_us
         self._counts_from_us: int | None = None
@@ -102,8 +109,24 @@ class ChannelStats:
         at = int(batch.rows.time.searchsorted(self._seen))
         if self._epoch is None or at == len(batch) or self._counts_from_us is None or now < self._counts_from_us:
             return
-        self.delay_us = now - self._epoch.created_us(int(batch.rows.time[at]))
+        times = batch.rows.time[at:]
+        self.delay_us = now - self._epoch.created_us(int(times[0]))
         self.delay_max_us = max(self.delay_us, self.delay_max_us if self.delay_max_us is not None else self.delay_us)
+
+        if self.bound_us:
+            self._count_delays(times, now, self._epoch, self.bound_us)
+
+    def _count_delays(self, times: Int64Array, now: int, epoch: ReplayEpoch, bound_us: int) -> None:
+        """A delay is at most a bound where its tuple time is at least some time: times ascend, so one search per bound
+        counts all of a batch.
+        """
+        earliest = [epoch.reached_at(now - round(bound * bound_us)) for bound in self.x_used.bounds]
+        count = len(times)
+        upto = [count - at for at in times.searchsorted(np.asarray(earliest, np.int64)).tolist()]
+        # From the first one on: sums of microseconds since 1970 would overflow.
+        first = int(times[0])
+        later_us = float((times - first).sum()) / epoch.speed
+        self.x_used.add_many(upto, count, (count * (now - epoch.created_us(first)) - later_us) / bound_us)
 
     def _advance(self, element: Batch | Boundary) -> None:
         if isinstance(element, Boundary):
@@ -138,4 +161,6 @@ class ChannelStats:
             stable_gap_max_us=max(self.stable_gap_max_us, self._gap(self._stable_arrival_us, now_us)),
             last_arrival_us=self.last_arrival_us,
             ended=self.ended,
+            bound_us=self.bound_us,
+            x_used=None if self._epoch is None or self.bound_us is None else self.x_used.status(),
         )

@@ -53,6 +53,8 @@ class Hosting:
         self.standbys: dict[PartitionId, Standby] = {}
         self.ticks = Ticks(env, self.running, plan.timing.tick_us)
         self.spill: SpillFolder | None = None
+        #: Why nothing more can be spilled; "" while it can.
+        self.spill_blocked = ""
         self._channels: dict[Channel, PartitionId] = {}
         #: Of what runs or stands by, by partition.
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
@@ -208,6 +210,7 @@ class Hosting:
             host.spill_more()
 
     def _spill_told(self, why: str) -> None:
+        self.spill_blocked = why
         self.env.trace.event("spill_blocked" if why else "spill_works", why=why)
         rest = f"spills nothing more: {why}; full buffers block" if why else "spills again"
         say(f"{self.node} {rest}")

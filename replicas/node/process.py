@@ -83,6 +83,8 @@ class NodeProcess:
         injector: Injector | None = None,
     ) -> None:
         check_supported(plan, directory)
+        #: Once it runs.
+        self.server: Server | None = None
         self._injector = injector
         self._env = env
         self._plan = plan
@@ -115,7 +117,7 @@ class NodeProcess:
         env, hosting = self._env, self.hosting
         self._me.incarnation = await claim(env, PurePosixPath("nodes", self._node, "incarnation"))
         self._orders = OrderFollower(hosting, self._run_replica, self._stand_by)
-        server = Server(env, self._plan, self._keeper, self, self._injector)
+        self.server = server = Server(env, self._plan, self._keeper, self, self._injector)
         async with trio.open_nursery() as nursery:
             hosting.nursery = nursery
             began_with = hosting.directory
@@ -319,13 +321,17 @@ class NodeProcess:
             spill=None if spill is None else spill.status(),
             replicas=tuple(self._replica_status(host) for host in self.hosting.running.values()),
             standbys=tuple(s.status() for s in self.hosting.standbys.values()),
+            disk_full={"spill files": why} if (why := self.hosting.spill_blocked) else {},
         )
 
     def _replica_status(self, host: ReplicaHost) -> ReplicaStatus:
+        now = self.hosting.now()
         status = host.replica.status(self._counters(host), host.error)
+        if host.error is None:
+            status = replace(status, waiting_us=host.replica.core.waiting_us(now))
         if (load := host.meter.latest) is None:
             return status
-        return replace(status, load=load.status(), load_age_us=self.hosting.now() - host.meter.taken_at)
+        return replace(status, load=load.status(), load_age_us=now - host.meter.taken_at)
 
     def _counters(self, host: ReplicaHost) -> Mapping[str, int]:
         try:

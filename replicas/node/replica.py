@@ -347,6 +347,10 @@ class Replica:
             held_bytes=self.sunion.stable_bytes,
             counters=counters,
             error=error,
+            x_us=self.node.x_us,
+            x_used=self.core.x_used.status(),
+            partners={n: s for n, s in self.partners.told.items() if not self.partners.stands_by(n)},
+            asks=self.partners.pending,
         )
 
 

@@ -5,7 +5,7 @@ No tuples go through it.  While it is away no standby takes over; everything els
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -81,6 +81,8 @@ class Coordinator(Bystander):
         injector: Injector | None = None,
     ) -> None:
         self._injector = injector
+        #: Once it runs.
+        self.server: Server | None = None
         self._env = env
         self._plan = plan
         self._me = Identity("coordinator", COORDINATOR, env.clock.wall_us(), token)
@@ -139,7 +141,7 @@ class Coordinator(Bystander):
         """
         self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
         await self.directories.begin()
-        server = Server(self._env, self._plan, self.directories, self, self._injector)
+        self.server = server = Server(self._env, self._plan, self.directories, self, self._injector)
         self._env.trace.event("coordinator_began", epoch=self._epoch)
         async with trio.open_nursery() as nursery:
             at = self.directories.current.coordinator.address
@@ -394,8 +396,15 @@ async def run_coordinator(
     *,
     token: str = "",
     injector: Injector | None = None,
+    made: Callable[[Coordinator], None] = lambda coordinator: None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Runs a coordinator until cancelled.  Raises Superseded, LogCorrupt."""
+    """Runs a coordinator until cancelled.  Raises Superseded, LogCorrupt.
+
+    Args:
+      made: is given the coordinator before it begins.
+    """
     with CoordinatorStore(env) as store:
-        await Coordinator(env, plan, directory, store, token=token, injector=injector).run(task_status=task_status)
+        coordinator = Coordinator(env, plan, directory, store, token=token, injector=injector)
+        made(coordinator)
+        await coordinator.run(task_status=task_status)

@@ -286,7 +286,7 @@ class Server:
             elif isinstance(message, JoinCluster):
                 await _answer(connection, await service.join(peer, message))
             elif isinstance(message, StatusRequest):
-                await _answer(connection, Status(self._status()))
+                await _answer(connection, Status(self.status()))
             elif isinstance(message, Inject):
                 inject = self._injector
                 error = "this process injects no faults" if inject is None else await inject(message.fault)
@@ -294,7 +294,8 @@ class Server:
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
 
-    def _status(self) -> ProcessStatus:
+    def status(self) -> ProcessStatus:
+        """What the process says of itself, and who is connected to it."""
         others = (ReaderOfOtherLog(reader=r, count=n, why=why) for r, (n, why) in self._other_logs.items())
         server = ServerStatus(
             connections=self._reception.connections(),

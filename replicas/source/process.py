@@ -135,6 +135,8 @@ class SourceProcess(Bystander):
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
         self._division = Division()
+        #: Once it runs.
+        self.server: Server | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled, also after the input has ended: consumers may still need the log.
@@ -144,7 +146,7 @@ class SourceProcess(Bystander):
         """
         proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
         self._proxy = proxy
-        server = Server(self._env, self._plan, self._keeper, self, self._injector)
+        self.server = server = Server(self._env, self._plan, self._keeper, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
                 self._keeper.nursery = nursery
@@ -218,5 +220,8 @@ class SourceProcess(Bystander):
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
 
     def status(self) -> SourceStatus:
-        log = None if self._proxy is None else self._proxy.status()
-        return SourceStatus(name=self._me.name, incarnation=self._me.incarnation, log=log)
+        proxy, name, incarnation = self._proxy, self._me.name, self._me.incarnation
+        if proxy is None:
+            return SourceStatus(name=name, incarnation=incarnation, log=None)
+        full = {"log": why} if (why := proxy.disk_full) else {}
+        return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(), disk_full=full)

@@ -129,6 +129,11 @@ class SourceProxy:
     def ended(self) -> bool:
         return self.frontier >= END_OF_TIME
 
+    @property
+    def disk_full(self) -> str:
+        """Why nothing can be logged now, while the disk is full; "" where it is not."""
+        return self._writer.disk_full
+
     def status(self) -> SourceLogStatus:
         return SourceLogStatus(
             identity=self.identity,

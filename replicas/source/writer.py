@@ -196,6 +196,11 @@ class SourceWriter:
             self._pending_bytes += len(body)
             del self._refused[0]
 
+    @property
+    def disk_full(self) -> str:
+        """Why nothing can be logged now, while the disk is full; "" where it is not."""
+        return self._trouble.why
+
     async def commit(self) -> None:
         """Group commit until closed.  While there is no room it tries again and again.
 

@@ -26,6 +26,9 @@ Data = Annotated[Path | None, Parameter(help="Folder of the data files, where th
 Storage = Annotated[Path | None, Parameter(help="Folder for everything durable; a run has its own.")]
 Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
 Wait = Annotated[bool, Parameter(help="Print each phase until all is done.", negative="--no-wait")]
+Metrics = Annotated[
+    str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, or a port of this machine; off: nowhere.")
+]
 #: File descriptor by which a process of a local cluster talks to its supervisor.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
@@ -160,18 +163,20 @@ def node(
     x: Annotated[str | None, Parameter(help="With --join: its X; that of the defaults if not given.")] = None,
     storage: Storage = None,
     seed: Seed = None,
+    metrics: Metrics = None,
     link: Link = None,
 ) -> int:
     """Run one node.  For all processes, SPE_TOKEN in the environment is the cluster's shared secret."""
-    from spe.cli.processes import join_node_process, run_node_process
+    from spe.cli.processes import ProcessOptions, join_node_process, run_node_process
 
     own = {"address": address, "capacity": capacity, "memory": memory, "x": x}
+    options = ProcessOptions(storage, seed, link, metrics)
     given = {name: value for name, value in own.items() if value is not None}
     if join:
-        return join_node_process(config, node, given, storage, seed, link)
+        return join_node_process(config, node, given, options)
     if given:
         raise SpeError(f"--{next(iter(given))} is for --join; the configuration says it of the nodes that it names")
-    return run_node_process(config, node, storage, seed, link)
+    return run_node_process(config, node, options)
 
 
 @app.command(sort_key=4)
@@ -183,20 +188,23 @@ def source(
     data: Data = None,
     storage: Storage = None,
     seed: Seed = None,
+    metrics: Metrics = None,
     link: Link = None,
 ) -> int:
     """Run one source; its log is in STORAGE/sources."""
-    from spe.cli.processes import run_source_process
+    from spe.cli.processes import ProcessOptions, run_source_process
 
-    return run_source_process(config, source, data, storage, seed, link)
+    return run_source_process(config, source, data, ProcessOptions(storage, seed, link, metrics))
 
 
 @app.command(sort_key=5)
-def coordinator(config: Target, /, *, storage: Storage = None, seed: Seed = None, link: Link = None) -> int:
+def coordinator(
+    config: Target, /, *, storage: Storage = None, seed: Seed = None, metrics: Metrics = None, link: Link = None
+) -> int:
     """Run the coordinator, which tells standbys to take over."""
-    from spe.cli.processes import run_coordinator_process
+    from spe.cli.processes import ProcessOptions, run_coordinator_process
 
-    return run_coordinator_process(config, storage, seed, link)
+    return run_coordinator_process(config, ProcessOptions(storage, seed, link, metrics))
 
 
 @app.command(sort_key=5)
@@ -211,12 +219,13 @@ def client(
         Literal["stable", "corrections", "no"],
         Parameter(name="--print", help="Print changes as JSON lines: final tuples only, or all with their undos."),
     ] = "no",
+    metrics: Metrics = None,
     link: Link = None,
 ) -> int:
     """Run one client: write its sinks, and record what it receives."""
-    from spe.cli.processes import run_client_process
+    from spe.cli.processes import ProcessOptions, run_client_process
 
-    return run_client_process(config, client, storage, seed, print_, link)
+    return run_client_process(config, client, print_, ProcessOptions(storage, seed, link, metrics))
 
 
 @app.command(sort_key=6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from replicas.faults.model import LINKS, REAL, one_fault
 from replicas.link.connection import secured
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
-from spe.cli.view import Sight, make_console, render
+from spe.cli.view import Sight, make_console, metrics_table, render
 from spe.errors import SpeError
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
@@ -33,7 +33,7 @@ def status(path: Path, as_json: bool) -> int:
     poller = trio.run(_ask_all, target)
     silent = sorted(poller.errors)
     if as_json:
-        print(json_text(poller))
+        print(json_text(poller, target.metrics))
     else:
         env = production_env(Path())
         sight = Sight(
@@ -41,6 +41,8 @@ def status(path: Path, as_json: bool) -> int:
         )
         console = make_console()
         console.print(render(target.plan, target.directory, sight))
+        if target.metrics and poller.seen:
+            console.print(metrics_table(target.metrics))
         if over and len(silent) == len(poller.errors) and not poller.seen:
             console.print(f"the run in {path} is over; its figures are in {path / 'summary.json'}", style="bold")
             return 1
@@ -49,10 +51,10 @@ def status(path: Path, as_json: bool) -> int:
     return 1 if silent else 0
 
 
-def json_text(poller: Poller) -> str:
+def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
     """The status of each process that answered, and the error of each that did not."""
     processes = {name: seen.status for name, seen in poller.seen.items()}
-    found = ClusterStatus(processes=processes, errors=poller.errors)
+    found = ClusterStatus(processes=processes, errors=poller.errors, metrics=metrics or {})
     return json.dumps(TypeAdapter(ClusterStatus).dump_python(found, mode="json", warnings="error"), indent=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def local_addresses(directory: Directory) -> dict[str, str]:
     others = [n for n in [*processes_of(directory), SUPERVISOR] if n not in wanted]
     free = iter(a for a in free_addresses(len(others) + len(wanted)) if a not in wanted.values())
     return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(directory), SUPERVISOR]}
+
+
+def metrics_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Free loopback addresses for the metrics of all processes, other than those that these will listen on."""
+    names = [name for name in addresses if name != SUPERVISOR]
+    taken = set(addresses.values())
+    free = iter(a for a in free_addresses(len(names) + len(taken)) if a not in taken)
+    return {name: next(free) for name in names}
 
 
 def _is_local(address: str) -> bool:

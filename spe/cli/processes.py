@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -14,20 +15,38 @@ from replicas.faults.injection import FaultInjector
 from replicas.link.connection import TOKEN_VARIABLE, secured
 from replicas.local.ports import free_addresses
 from replicas.local.supervised import Supervision, die_with_parent
+from replicas.producer.server import Server
 from spe.cli.run_dir import CONFIG, RunDirectory, Target, load_target, require_addresses
 from spe.config import load_plan, missing_files
 from spe.config.load import load_newcomer
 from spe.errors import ConfigError, SpeError
+from spe.metrics.pages import pages
 from spe.plan.directory import COORDINATOR
 from spe.plan.exposure import unlocked
-from spe.plan.plan import Plan
+from spe.plan.plan import MetricsSettings, Plan
 from spe.problems import check_known
 from spe.runtime.env import Env
+from spe.runtime.http_port import HttpPort
 from spe.runtime.log_line import begin_lines_with, log_time, say
 from spe.runtime.logged_trace import ListenerLog, LoggedTrace
+from spe.runtime.network import parse_address
+from spe.runtime.process_figures import process_figures
 from spe.runtime.production import FileTrace, NullTrace, SystemClock, production_env, tune_gc, tune_malloc
 from spe.runtime.storage import in_folder
+from spe.status import ProcessStatus
 from spe.stream.names import NodeId, StreamId
+
+
+class Serving(Protocol):
+    """A process proper.
+
+    Attributes:
+      server: who answers others for it; None: nobody yet.
+    """
+
+    server: Server | None
+
+    def status(self) -> ProcessStatus: ...
 
 
 @dataclass
@@ -37,6 +56,7 @@ class Surroundings:
     Attributes:
       faults: makes faults happen here; None outside a run.
       supervision: None when nobody supervises.
+      process: what serves, once it is made; metrics and health are of it.
     """
 
     name: str
@@ -45,10 +65,18 @@ class Surroundings:
     faults: FaultInjector | None
     supervision: Supervision | None = None
     told: bool = False
+    process: Serving | None = None
 
     @property
     def run(self) -> RunDirectory | None:
         return None if self.target.folder is None else RunDirectory(self.target.folder)
+
+    def status(self) -> ProcessStatus | None:
+        """Of the process; None until it is made."""
+        process = self.process
+        if process is None:
+            return None
+        return process.status() if process.server is None else process.server.status()
 
     async def ready(self) -> None:
         """Tells the supervisor that this process is ready, once."""
@@ -68,7 +96,24 @@ class Surroundings:
 Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
 
 
-def run_node_process(path: Path, node: str, storage: Path | None, seed: int | None, link: int | None) -> int:
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """What the command line says of any process.
+
+    Attributes:
+      storage: folder for everything durable; None: that of the run, or ``state/CLUSTER``.
+      link: descriptor of the connection to a supervisor.
+      metrics: where metrics and health are served, in place of what the configuration says: ``host:port``, a port of
+        this machine, or ``off``.
+    """
+
+    storage: Path | None = None
+    seed: int | None = None
+    link: int | None = None
+    metrics: str | None = None
+
+
+def run_node_process(path: Path, node: str, options: ProcessOptions) -> int:
     target = load_target(path, node)
     check_known("node", node, target.directory.nodes)
     require_addresses(path, target)
@@ -78,14 +123,13 @@ def run_node_process(path: Path, node: str, storage: Path | None, seed: int | No
 
         plan, directory = target.plan, target.directory
         process = NodeProcess(here.env, plan, directory, NodeId(node), token=target.token, injector=here.faults)
+        here.process = process
         await process.run(task_status=task_status)
 
-    return _run(node, target, storage, seed, link, serve)
+    return _run(node, target, options, serve)
 
 
-def join_node_process(
-    path: Path, node: str, own: Mapping[str, Any], storage: Path | None, seed: int | None, link: int | None
-) -> int:
+def join_node_process(path: Path, node: str, own: Mapping[str, Any], options: ProcessOptions) -> int:
     """A node that no configuration names.
 
     Args:
@@ -112,12 +156,13 @@ def join_node_process(
         plan, directory = target.plan, target.directory
         await join(here.env, plan, directory, one, target.token)
         process = NodeProcess(here.env, plan, directory, one.id, token=target.token, injector=here.faults)
+        here.process = process
         await process.run(task_status=task_status)
 
-    return _run(node, target, storage, seed, link, serve)
+    return _run(node, target, options, serve)
 
 
-def run_coordinator_process(path: Path, storage: Path | None, seed: int | None, link: int | None) -> int:
+def run_coordinator_process(path: Path, options: ProcessOptions) -> int:
     target = load_target(path, COORDINATOR)
     if not target.directory.coordinated:
         raise ConfigError(
@@ -129,15 +174,19 @@ def run_coordinator_process(path: Path, storage: Path | None, seed: int | None, 
         from replicas.placement.coordinator import run_coordinator
 
         await run_coordinator(
-            here.env, target.plan, target.directory, token=target.token, injector=here.faults, task_status=task_status
+            here.env,
+            target.plan,
+            target.directory,
+            token=target.token,
+            injector=here.faults,
+            made=partial(setattr, here, "process"),
+            task_status=task_status,
         )
 
-    return _run(COORDINATOR, target, storage, seed, link, serve)
+    return _run(COORDINATOR, target, options, serve)
 
 
-def run_source_process(
-    path: Path, source: str, data: Path | None, storage: Path | None, seed: int | None, link: int | None
-) -> int:
+def run_source_process(path: Path, source: str, data: Path | None, options: ProcessOptions) -> int:
     target = load_target(path, f"source:{source}")
     if data is not None and target.folder is None:
         target = replace(target, plan=load_plan(path, data))
@@ -157,14 +206,13 @@ def run_source_process(
             begun_us=begun_us,
             injector=here.faults,
         )
+        here.process = process
         await process.run(task_status=task_status)
 
-    return _run(f"source:{source}", target, storage, seed, link, serve)
+    return _run(f"source:{source}", target, options, serve)
 
 
-def run_client_process(
-    path: Path, client: str, storage: Path | None, seed: int | None, print_: str, link: int | None
-) -> int:
+def run_client_process(path: Path, client: str, print_: str, options: ProcessOptions) -> int:
     target = load_target(path, f"client:{client}")
     check_known("client", client, target.directory.clients)
     require_addresses(path, target, target.directory.nodes)
@@ -189,9 +237,10 @@ def run_client_process(
             tap=None if print_ == "no" else printer(target.plan, corrections=print_ == "corrections"),
             injector=here.faults,
         )
+        here.process = process
         await process.run(task_status=task_status)
 
-    return _run(name, target, storage, seed, link, serve)
+    return _run(name, target, options, serve)
 
 
 def _check_files(plan: Plan, source: str) -> None:
@@ -200,38 +249,61 @@ def _check_files(plan: Plan, source: str) -> None:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
 
 
+def metrics_address(target: Target, name: str, said: str | None) -> str | None:
+    """Where a process serves its metrics and health; None: nowhere.
+
+    Args:
+      said: on the command line.
+
+    Raises:
+      SpeError: that is no address.
+    """
+    if said == "off":
+        return None
+    if said is None:
+        return target.metrics.get(name)
+    address = f"{MetricsSettings().bind}:{said}" if said.isdecimal() else said
+    try:
+        parse_address(address)
+    except ValueError:
+        raise SpeError(f"--metrics: expected HOST:PORT, a port or off, got {said!r}") from None
+    return address
+
+
 def _run(
     name: str,
     target: Target,
-    storage: Path | None,
-    seed: int | None,
-    link: int | None,
+    options: ProcessOptions,
     serve: Serve,
 ) -> int:
-    if link is not None:
+    if options.link is not None:
         die_with_parent()
     tune_malloc()
-    return trio.run(_main, name, target, storage, seed, link, serve)
+    return trio.run(_main, name, target, options, serve)
 
 
 async def _main(
     name: str,
     target: Target,
-    storage: Path | None,
-    seed: int | None,
-    link: int | None,
+    options: ProcessOptions,
     serve: Serve,
 ) -> int:
     """Serves until a signal comes or the supervisor goes; then closes everything within a few seconds."""
     run = None if target.folder is None else RunDirectory(target.folder)
-    root = storage if storage is not None else run.path if run is not None else Path("state") / target.plan.cluster
+    root = (
+        options.storage
+        if options.storage is not None
+        else run.path
+        if run is not None
+        else Path("state") / target.plan.cluster
+    )
     clock = SystemClock()
     trace = LoggedTrace(NullTrace() if run is None else FileTrace(run.trace(name), clock), clock.wall_us)
     begin_lines_with(lambda: f"{log_time(clock.wall_us())} ")
     if risk := unlocked(target.plan.security, target.addresses.get(name, ""), target.token):
         say(f"{name}: warning: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}")
     ListenerLog(trace).install()
-    env = production_env(root, seed, trace)
+    env = production_env(root, options.seed, trace)
     faults = None
     if run is not None:
         faults = FaultInjector(env, target.addresses)
@@ -241,8 +313,8 @@ async def _main(
     here = Surroundings(name, target, env, faults)
     ended = ""
     async with trio.open_nursery() as nursery:
-        if link is not None:
-            here.supervision = Supervision.adopt(link)
+        if options.link is not None:
+            here.supervision = Supervision.adopt(options.link)
             nursery.start_soon(here.supervision.run, nursery.cancel_scope)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
@@ -256,6 +328,10 @@ async def _main(
                 await serve(here, task_status)
 
             nursery.start_soon(end_on_signal)
+            if (port := metrics_address(target, name, options.metrics)) is not None:
+                served = pages(name, here.status, partial(process_figures, root))
+                port = await nursery.start(HttpPort(served).serve, port)
+                say(f"{name}: metrics and health on http://{port}/metrics, /healthz, /readyz")
             address = await nursery.start(serve_it)
             tune_gc()
             await here.ready()

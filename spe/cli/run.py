@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random, SystemRandom
@@ -24,11 +24,11 @@ from replicas.local.process import Phase
 from replicas.producer.server import Server
 from spe.cli.checkpoint_log import refuse_logs
 from spe.cli.history import EventList
-from spe.cli.job import Job, common_origins, local_addresses, process_specs
+from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses, process_specs
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
 from spe.cli.reporter import Reporter, reporter
-from spe.cli.run_dir import SUPERVISOR, RunDirectory, new_token
+from spe.cli.run_dir import SCRAPED, SUPERVISOR, RunDirectory, new_token
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, SupervisorService
@@ -94,6 +94,7 @@ def run_document(
     origins = common_origins(plan)
     seed = SystemRandom().getrandbits(32) if seed is None else seed
     addresses = local_addresses(directory)
+    metrics = metrics_addresses(addresses)
     ways = open_links(mode, plan, directory, addresses, Random(seed))
     run_directory = RunDirectory.create(run_dir, document)
     job = Job(
@@ -113,6 +114,7 @@ def run_document(
     )
     job.specs = process_specs(job)
     run_directory.write("faults.json", [f.to_data() for f in job.faults])
+    run_directory.write(SCRAPED, scraped(plan, metrics))
     run_directory.write_cluster(
         plan,
         data=str(job.data),
@@ -121,11 +123,17 @@ def run_document(
         token=job.token,
         seed=job.seed,
         via=ways.via,
+        metrics=metrics,
         **certificates(plan),
         **({} if budget is None else {"budget": budget}),
     )
     with reporter(run_directory.path) as proof:
         return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
+
+
+def scraped(plan: Plan, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What Prometheus is to scrape: a file for its ``file_sd_configs``."""
+    return [{"targets": list(metrics.values()), "labels": {"cluster": plan.cluster}}]
 
 
 def certificates(plan: Plan) -> dict[str, str]:

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from replicas.faults.model import processes_of
 from replicas.faults.state import Conditions
 from replicas.link.connection import TOKEN_VARIABLE
 from spe import __version__
@@ -32,6 +33,8 @@ from spe.plan.plan import Plan
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
+#: Where the processes of a run serve metrics, as Prometheus reads it (``file_sd_configs``).
+SCRAPED: Final = "prometheus.json"
 #: Name of the supervisor, which answers for a run as a whole.
 SUPERVISOR: Final = "supervisor"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
@@ -46,6 +49,7 @@ class Target:
       addresses: of everybody who can be talked to, by name; in a run also its clients and its supervisor.
       folder: of the run; None for a configuration.
       supervisor_pid: of the run, as it was written; 0 for a configuration.
+      metrics: where processes serve metrics and health, by name.
     """
 
     plan: Plan
@@ -54,6 +58,7 @@ class Target:
     token: str
     folder: Path | None = None
     supervisor_pid: int = 0
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_target(path: Path, process: str = "") -> Target:
@@ -67,7 +72,8 @@ def load_target(path: Path, process: str = "") -> Target:
     """
     if not path.is_dir():
         plan, directory = load(path)
-        return Target(plan, directory, directory.addresses(), os.environ.get(TOKEN_VARIABLE, ""))
+        served = {} if plan.metrics is None else dict.fromkeys(processes_of(directory), plan.metrics.address)
+        return Target(plan, directory, directory.addresses(), os.environ.get(TOKEN_VARIABLE, ""), metrics=served)
     file = path / CLUSTER
     try:
         data = json.loads(file.read_text())
@@ -82,7 +88,8 @@ def load_target(path: Path, process: str = "") -> Target:
             directory = with_budget(directory, int(data["budget"]))
         if "certificates" in data:  # the copy of the configuration is not beside them
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
-        return Target(plan, directory, addresses, data["token"], path, int(data["pid"]))
+        metrics = data.get("metrics", {})
+        return Target(plan, directory, addresses, data["token"], path, int(data["pid"]), metrics)
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
     except (ValueError, KeyError, TypeError) as error:

@@ -137,6 +137,14 @@ def columns(*names: str, right: Sequence[str] = (), title: str = "") -> Table:
     return table
 
 
+def metrics_table(metrics: Mapping[str, str]) -> Table:
+    """Where processes serve metrics and health."""
+    table = columns("metrics", "")
+    for name, address in metrics.items():
+        table.add_row(Text(name), f"http://{address}/metrics")
+    return table
+
+
 def process_state(sight: Sight, name: str) -> Text | None:
     """What hides whatever a process said last; None while it answers."""
     phase = sight.phases.get(name)

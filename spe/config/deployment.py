@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from os.path import normpath
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -15,7 +16,7 @@ from spe.plan.continuous import SHARE, Continuous
 from spe.plan.describe import show_duration
 from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
 from spe.plan.nodes import CAPACITY, Checkpoints, Node, Policy, Reconcile
-from spe.plan.plan import Limits, Security, Timing
+from spe.plan.plan import Limits, MetricsSettings, Security, Timing
 from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import NodeId, StreamId
@@ -208,6 +209,25 @@ class SecurityModel(Model):
     def security(self, folder: FilePath) -> Security:
         """``certificates`` starts from the folder of the configuration."""
         return Security(None if self.certificates is None else str(folder / self.certificates), self.insecure)
+
+
+def _bind(value: Any) -> str:
+    try:
+        return str(ip_address(value)) if isinstance(value, str) and value != "localhost" else str(value)
+    except ValueError:
+        raise ValueError(
+            f"expected an IP address of this machine, such as 127.0.0.1 or 0.0.0.0, got {value!r}"
+        ) from None
+
+
+class MetricsModel(Model):
+    """Where every process serves its metrics and health."""
+
+    port: Annotated[int, Field(ge=0, le=65_535)] = MetricsSettings().port
+    bind: Annotated[str, BeforeValidator(_bind)] = MetricsSettings().bind
+
+    def metrics(self) -> MetricsSettings:
+        return MetricsSettings(self.port, self.bind)
 
 
 def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:

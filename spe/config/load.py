@@ -12,6 +12,7 @@ from spe.config.accuracy import read_accuracy
 from spe.config.deployment import (
     CoordinatorModel,
     LimitsModel,
+    MetricsModel,
     SecurityModel,
     TimingModel,
     read_clients,
@@ -46,6 +47,7 @@ SECTIONS: Final = (
     "timing",
     "limits",
     "security",
+    "metrics",
     "defaults",
     "sources",
     "query",
@@ -195,12 +197,13 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
     security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
+    metrics = validated(MetricsModel, data.get("metrics") or {}, ("metrics",), problems)
     coordinator = validated(CoordinatorModel, data.get("coordinator") or {}, ("coordinator",), problems)
     recovery = read_recovery(data.get("recovery"), outputs, problems)
     made = {name: operator.schema for name, operator in typed.items()}
     accuracy = read_accuracy(data.get("accuracy"), outputs, made, problems)
     cluster, bucket = _cluster(data, problems), _bucket(data, problems)
-    if problems or timing is None or limits is None or security is None or coordinator is None:
+    if problems or timing is None or limits is None or security is None or metrics is None or coordinator is None:
         if _all_read(data.get("fragments"), fragments) and specs:
             check_cover(list(specs), fragments, problems)
             place(fragments, usable(nodes), problems)
@@ -223,6 +226,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         recovery,
         addresses,
         None if defaults.checkpoint is None else defaults.checkpoint.log(),
+        metrics.metrics() if "metrics" in data else None,
     )
     return try_deploy(query, deployment, problems)
 

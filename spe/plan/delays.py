@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from spe.plan.directory import Directory
@@ -29,6 +30,10 @@ class ReplayEpoch:
     def created_us(self, time_us: int) -> int:
         """Wall time at which tuple time reached ``time_us``."""
         return self.wall_start_us + round((time_us - self.event_start_us) / self.speed)
+
+    def reached_at(self, wall_us: int) -> int:
+        """Tuple time that was reached at a wall time, rounded up."""
+        return self.event_start_us + ceil((wall_us - self.wall_start_us) * self.speed)
 
 
 _CLOCK: Final = ReplayEpoch()

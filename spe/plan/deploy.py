@@ -22,7 +22,7 @@ from spe.plan.directory import (
     roles_of,
 )
 from spe.plan.nodes import Node
-from spe.plan.plan import AccuracyChoice, Limits, Plan, Security, Source, Timing, Unit
+from spe.plan.plan import AccuracyChoice, Limits, MetricsSettings, Plan, Security, Source, Timing, Unit
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units
 from spe.problems import Path, Problems, did_you_mean, one_of, show_path
 from spe.query.query import Query
@@ -58,6 +58,7 @@ class Deployment:
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     addresses: Mapping[StreamId, str] = field(default_factory=dict)
     log: Continuous | None = None
+    metrics: MetricsSettings | None = None
 
 
 class Deployed(NamedTuple):
@@ -102,6 +103,7 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
         limits=deployment.limits,
         security=deployment.security,
         accuracy=deployment.accuracy,
+        metrics=deployment.metrics,
     )
     directory = Directory(
         nodes=deployment.nodes,

@@ -221,6 +221,24 @@ class Security:
     insecure: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where a process serves its metrics and health.
+
+    Attributes:
+      port: of every process; 0: any that is free.
+      bind: address of the machine.
+    """
+
+    port: int = 9464
+    bind: str = "127.0.0.1"
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"[{self.bind}]:{self.port}" if ":" in self.bind else f"{self.bind}:{self.port}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What all processes of a cluster have in common, wherever they run.
@@ -232,6 +250,7 @@ class Plan:
       bucket_us: width d of SUnion's buckets, tuple time.
       units: in topological order.
       accuracy: by output, where the configuration says it; only reports look at it.
+      metrics: None: processes serve none unless they are told to.
     """
 
     cluster: str
@@ -243,6 +262,7 @@ class Plan:
     limits: Limits = Limits()
     security: Security = Security()
     accuracy: Mapping[StreamId, AccuracyChoice] = field(default_factory=dict)
+    metrics: MetricsSettings | None = None
 
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:

@@ -40,7 +40,8 @@ class DiskTrouble:
     def __init__(self, env: Env, who: str) -> None:
         self._env = env
         self._who = who
-        self._full = False
+        #: What the disk said last; "" while there is room.
+        self.why = ""
         #: When it was reported last, also an earlier trouble: a disk that fills up again and again is reported seldom.
         self._said_us: int | None = None
         #: It was said of this time.
@@ -49,18 +50,18 @@ class DiskTrouble:
     def met(self, error: BaseException) -> None:
         """A write found no room."""
         now = self._env.clock.monotonic_us()
-        if not self._full:
-            self._full = True
+        if not self.why:
             self._env.trace.event("disk_full", who=self._who, why=str(error))
+        self.why = str(error) or type(error).__name__
         if self._said_us is None or now - self._said_us >= _SAID_US:
             self._said_us, self._said = now, True
             say(f"{self._who}: {error}; waiting for room")
 
     def over(self) -> None:
         """A write succeeded."""
-        if not self._full:
+        if not self.why:
             return
-        self._full = False
+        self.why = ""
         self._env.trace.event("disk_has_room", who=self._who)
         if self._said:
             self._said = False

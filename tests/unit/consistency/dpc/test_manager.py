@@ -1017,6 +1017,21 @@ class TestLongestWait:
         world.run(125)
         assert world.replica.longest_wait_us(126) == 25
 
+    def test_waits_are_counted_relative_to_x_once_per_release(self) -> None:
+        world = healed(World())
+        world.run(150)
+        before = world.replica.x_used.status()
+        assert before.counts[before.bounds.index(0.75)] == 2, "each waited for 30 of 40"
+        world.grant(151)
+        world.run(151)
+        assert world.replica.x_used.status() == before, "a redo releases nothing that is new"
+
+    def test_what_was_released_waits_no_more_and_the_next_bucket_does(self) -> None:
+        world = failing(World())
+        assert world.replica.waiting_us(129) == 29
+        world.run(130)
+        assert world.replica.waiting_us(131) == 11
+
     def test_under_suspend_the_wait_is_as_long_as_the_failure(self) -> None:
         world = failing(World(failure=Policy.SUSPEND))
         world.run(130)

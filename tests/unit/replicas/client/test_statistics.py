@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from replicas.client.statistics import ChannelStats
 from spe.plan.delays import ReplayEpoch
 from spe.status import ChannelStatus
@@ -138,3 +142,42 @@ def test_the_status_of_a_channel_has_all_figures() -> None:
         last_arrival_us=100,
         ended=False,
     )
+
+
+@given(
+    st.lists(st.integers(0, 5_000), min_size=1, max_size=20).map(sorted),
+    st.integers(0, 20_000),
+    st.integers(1, 4_000),
+    st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_delays_relative_to_x_are_counted_as_one_by_one(times: list[int], now: int, bound: int, speed: float) -> None:
+    epoch = ReplayEpoch(event_start_us=100, wall_start_us=0, speed=speed)
+    stats = ChannelStats(CHANNEL, epoch=epoch)
+    stats.bound_us = bound
+    feed(stats, (now, " ".join(f"S{i + 1}/{t}a" for i, t in enumerate(times))))
+    delays = [(now - (t - 100) / speed) / bound for t in times]
+    found = stats.x_used.status()
+
+    assert sum(found.counts) == len(times)
+    for at, one in enumerate(found.bounds):
+        below = sum(found.counts[: at + 1])
+        slack = 2 / bound  # microseconds are rounded
+        assert sum(d <= one - slack for d in delays) <= below <= sum(d <= one + slack for d in delays)
+    assert found.sum == pytest.approx(sum(delays), abs=2 * len(times) / bound)
+
+
+def test_delays_relative_to_x_are_of_new_tuples_only() -> None:
+    stats = ChannelStats(CHANNEL, epoch=LIVE)
+    stats.bound_us = 100
+    feed(stats, (50, "T/40a b45"), (900, "U(0) S1/40a S2/890b"))
+
+    assert sum(stats.x_used.status().counts) == 2
+    assert stats.x_used.sum == pytest.approx(0.2)
+
+
+def test_without_a_bound_or_an_epoch_no_delay_is_counted() -> None:
+    for epoch, bound in ((None, 100), (LIVE, None)):
+        stats = ChannelStats(CHANNEL, epoch=epoch)
+        stats.bound_us = bound
+        feed(stats, (50, "S1/40a"))
+        assert sum(stats.x_used.status().counts) == 0

@@ -22,8 +22,9 @@ from replicas.local.process import Phase
 from spe.cli.app import execute
 from spe.cli.control import fault_data
 from spe.cli.history import EventList
-from spe.cli.job import common_origins, local_addresses
+from spe.cli.job import common_origins, local_addresses, metrics_addresses
 from spe.cli.polling import Seen
+from spe.cli.processes import metrics_address
 from spe.cli.progress import ProgressWatch
 from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
@@ -444,6 +445,34 @@ def test_a_damaged_run_directory_is_reported(config: Path) -> None:
     (run.path / "cluster.json").write_text('{"data": ')
     with pytest.raises(SpeError, match=r"cluster\.json is damaged"):
         load_target(run.path)
+
+
+def test_a_process_serves_metrics_where_the_run_or_its_command_line_says(config: Path) -> None:
+    target = load_target(a_run(config, metrics={"n1": "127.0.0.1:20003"}).path)
+
+    assert metrics_address(target, "n1", None) == "127.0.0.1:20003"
+    assert metrics_address(target, "joined", None) is None
+    assert metrics_address(target, "n1", "off") is None
+    assert metrics_address(target, "n1", "9000") == "127.0.0.1:9000"
+    assert metrics_address(target, "n1", "0.0.0.0:9000") == "0.0.0.0:9000"
+    for wrong in ("here", "70000", "1.2.3.4", ""):
+        with pytest.raises(SpeError, match="--metrics: expected HOST:PORT, a port or off"):
+            metrics_address(target, "n1", wrong)
+
+
+def test_a_process_serves_metrics_where_the_configuration_says(config: Path) -> None:
+    assert load_target(config).metrics == {}
+    config.write_text(CONFIG + "metrics: {port: 9000}\n")
+    found = load_target(config).metrics
+    assert set(found) == {"n1", "n2", "source:shop", "client:client"}
+    assert set(found.values()) == {"127.0.0.1:9000"}
+
+
+def test_ports_for_metrics_are_nobody_elses() -> None:
+    addresses = local_addresses(plan_of().directory)
+    found = metrics_addresses(addresses)
+    assert found.keys() == addresses.keys() - {"supervisor"}
+    assert len({*found.values(), *addresses.values()}) == len(found) + len(addresses)
 
 
 def test_a_starting_process_reads_its_conditions(config: Path) -> None:

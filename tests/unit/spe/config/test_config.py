@@ -894,6 +894,42 @@ def test_processes_reachable_from_other_hosts_are_named(deployment: str, paths: 
     assert all("expected security: {certificates: FOLDER}" in f.message for f in found)
 
 
+METRICS_QUERY = """
+sources: {s: {schema: {t: timestamp!, n: int64}, from: {tcp: '127.0.0.1:7000'}}}
+query: {q: {filter: {from: s, where: n > 1}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "address"),
+    [
+        ("", None),
+        ("metrics:\n", "127.0.0.1:9464"),
+        ("metrics: {port: 9000}\n", "127.0.0.1:9000"),
+        ("metrics: {bind: 0.0.0.0}\n", "0.0.0.0:9464"),
+        ("metrics: {bind: '::1', port: 0}\n", "[::1]:0"),
+    ],
+)
+def test_metrics_are_on_loopback_unless_asked(section: str, address: str | None) -> None:
+    found = load_text(METRICS_QUERY + section).plan.metrics
+    assert (None if found is None else found.address) == address
+    assert load_text(METRICS_QUERY + section).plan.fingerprint == load_text(METRICS_QUERY).plan.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("metrics: {port: 70000}\n", "c.yaml:4: metrics.port: "),
+        ("metrics: {bind: everywhere}\n", "c.yaml:4: metrics.bind: expected an IP address of this machine"),
+        ("metrics: {prot: 1}\n", "c.yaml:4: metrics.prot: "),
+    ],
+)
+def test_mistakes_in_metrics_are_named_with_their_place(section: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(METRICS_QUERY + section, "c.yaml")
+    assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configuration_survives_the_loss_of_any_one_node(path: Path) -> None:
     directory = load(path).directory

@@ -1,0 +1,88 @@
+"""The text format of Prometheus, version 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isinf
+from typing import Final, Literal
+
+from spe.status import HistogramStatus
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Kind = Literal["counter", "gauge", "histogram"]
+_ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+_ESCAPED_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is measured.
+
+    Attributes:
+      name: with its unit at the end; that of a counter ends with ``_total``.
+      help: what a value means, in a line.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+
+
+@dataclass(slots=True)
+class Exposition:
+    """Samples of one process at one moment.
+
+    Args:
+      metrics: that may have samples; the text has them in this order.
+      labels: of every sample.
+      counted: labels of counters and histograms besides these.
+    """
+
+    metrics: Iterable[Metric]
+    labels: Mapping[str, str]
+    counted: Mapping[str, str] = field(default_factory=dict)
+    _lines: dict[str, list[str]] = field(default_factory=dict, init=False)
+    _known: dict[str, Metric] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._known = {metric.name: metric for metric in self.metrics}
+
+    def add(self, name: str, value: float | bool | None, **labels: object) -> None:
+        """A sample; nothing where there is no value."""
+        if value is None:
+            return
+        metric = self._known[name]
+        said = {**self.labels, **(self.counted if metric.kind == "counter" else {}), **labels}
+        self._line(name, name, said, float(value))
+
+    def add_histogram(self, name: str, histogram: HistogramStatus | None, **labels: object) -> None:
+        """The samples of a histogram; nothing where there is none."""
+        if histogram is None:
+            return
+        said, count = {**self.labels, **self.counted, **labels}, 0
+        for bound, more in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+            count += more
+            self._line(name, f"{name}_bucket", {**said, "le": _number(bound)}, count)
+        self._line(name, f"{name}_sum", said, histogram.sum)
+        self._line(name, f"{name}_count", said, count)
+
+    def _line(self, of: str, name: str, labels: Mapping[str, object], value: float) -> None:
+        said = ",".join(f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in labels.items())
+        self._lines.setdefault(of, []).append(f"{name}{{{said}}} {_number(value)}")
+
+    def text(self) -> str:
+        """Each metric that has samples, with its help and its type."""
+        parts = []
+        for name, metric in self._known.items():
+            if lines := self._lines.get(name):
+                parts += [f"# HELP {name} {metric.help.translate(_ESCAPED_HELP)}", f"# TYPE {name} {metric.kind}"]
+                parts += lines
+        return "\n".join(parts) + "\n"
+
+
+def _number(value: float) -> str:
+    if isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))
