@@ -5,7 +5,7 @@
   node one after the other, and nothing that another node restores.
 * A node begins the next one when it has restored all before, or these can only wait for input that is lost; not
   earlier, and not much later.
-* While nothing changes, nothing that a standby has room for stays lost.
+* While nothing changes, nothing that a standby has room for stays lost, nor what a node without a role has room for.
 
 Nothing is claimed of who cannot be heard or has just changed, nor of runs in which standbys run by plan or partitions
 move: what then runs beside others is no recovery.
@@ -22,10 +22,12 @@ from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.schedule import LOSING, FaultInterval, World
-from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.directory import COORDINATOR, Directory, Role
 from spe.plan.plan import Plan
+from spe.plan.review import refused_share
 from spe.plan.timing import depth
 from spe.stream.history import Event, FaultBegan, FaultEnded, Note, ProcessDown, ProcessUp, StateChanged
+from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState
 
 #: Loads are shares of a core: what lies so near is equal.
@@ -244,10 +246,25 @@ class _Checker:
             if not nodes or interval.to_us - since <= allowed_us:
                 continue
             self._counters.add("partitions that stay lost")
-            left = [self._left(n) for n in nodes]
-            if min(left) >= waiting - _LITTLE:
-                what = f"nobody runs {of}; standbys have room for {min(left):.2f}, all that wait need {waiting:.2f}"
+            left = min(self._left(n) for n in nodes)
+            spare = max((self._left(n) for n in self._spares(of) if n not in down), default=0.0)
+            if interval.to_us - since > allowed_us + self._each_us:  # its role must be known first
+                left = max(left, spare)
+            if left >= waiting - _LITTLE:
+                what = f"nobody runs {of}; there is room for {left:.2f}, all that wait need {waiting:.2f}"
                 yield Finding("O6", "enough room implies that all return", interval.to_us, str(of), what)
+
+    def _spares(self, of: PartitionId) -> list[NodeId]:
+        """Nodes that the configuration gives nothing to do, and whose X is enough for this partition."""
+        directory = self._directory
+        hosts = {n for id in directory.roles for n in directory.hosts(id)}
+        return [
+            n
+            for n in directory.nodes
+            if n not in hosts
+            and refused_share(self._plan, directory.with_role(of, n, Role.STANDBY), n) is None
+            and directory.nodes[n].memory is None
+        ]
 
     def _left(self, node: str) -> float:
         """Cores that a node has left; none while it restores something."""

@@ -53,6 +53,8 @@ class ReplicaRecovery:
         self._partners = partners
         self._id = id
         self._turns = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=0)
+        #: The same of standbys, which hold checkpoints.
+        self._holders = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=0)
         self.redirect(directory)
         self.set_node(directory.share(plan, id.unit, id.node))
         self.stored: Mapping[str, Any] | None = None
@@ -73,7 +75,7 @@ class ReplicaRecovery:
     def set_node(self, node: Node) -> None:
         """Another X counts (X1)."""
         self._node = node
-        self._turns.longest_us = node.x_us
+        self._turns.longest_us = self._holders.longest_us = node.x_us
 
     def stores(self, every_us: int | None) -> None:
         """How often it writes checkpoints: one that takes another's place as that did, whose tasks are its own now."""
@@ -91,8 +93,8 @@ class ReplicaRecovery:
     def step(self, now: int) -> str | Own | None:
         """The partner to ask for a snapshot, if one can give it: each in its turn (A3).
 
-        Where there is none, or none has given one for X: our own checkpoint from disk, or nothing, if upstream has what
-        follows.  None: wait.
+        Where there is none, or none has given one for X: our own checkpoint from disk, or that of another standby, or
+        nothing, if upstream has what follows.  None: wait.
         """
         inputs = self._inputs
         if inputs.installed:
@@ -116,6 +118,14 @@ class ReplicaRecovery:
         )
         if unknown and waited < self._plan.timing.request_us:
             return None
+        if self._backs and self.stored is None:
+            unheard, holders = self._other_standbys()
+            if unheard and waited < self._plan.timing.request_us:
+                return None
+            if (holder := self._holders.next(holders, now)) is not None:
+                return holder
+            if holders and self._holders.asking_for(now) < self._node.x_us:
+                return None
         helpers = () if self._backs else self.standbys
         helped = any(told.get(n) is NodeState.RECOVERING for n in helpers)
         if helped and self.stored is None and waited < 4 * self._node.x_us:
@@ -125,9 +135,15 @@ class ReplicaRecovery:
             return None
         return Own.NOTHING if self.stored is None else Own.STORED
 
+    def _other_standbys(self) -> tuple[list[str], list[str]]:
+        """Those that were not heard, and those that stand by as we did, and may hold a checkpoint (O5)."""
+        others = [str(n) for n in self.standbys if n != self._id.node]
+        idle = [n for n in others if self._partners.stands_by(n)]
+        return [n for n in others if n not in idle and self._partners.told.get(n) is None], idle
+
     def no_snapshot_from(self, partner: str, now: int) -> None:
         """A partner was asked for a snapshot and gave none that could be installed."""
-        self._turns.failed(partner, now)
+        (self._holders if self._partners.stands_by(partner) else self._turns).failed(partner, now)
 
     def is_further(self, snapshot: Mapping[str, Any]) -> bool:
         """Has our own checkpoint gone at least as far as a partner's snapshot in every input?

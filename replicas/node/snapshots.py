@@ -61,9 +61,12 @@ class Snapshots:
         return None
 
     async def give(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
-        """To a partner, as bytes."""
+        """To a partner, as bytes; where we stand by, what we hold."""
         hosting = self._hosting
-        host = hosting.running.get(PartitionId(UnitId(message.unit), message.partition))
+        of = PartitionId(UnitId(message.unit), message.partition)
+        if of in hosting.standbys:
+            return await self._held(ReplicaId(*of, hosting.node))
+        host = hosting.running.get(of)
         if host is None or host.error is not None:
             return SnapshotRefused(f"{hosting.node} does not run {message.unit}/{message.partition}")
         state = await self.of(host)
@@ -76,6 +79,14 @@ class Snapshots:
                 hosting.env.trace.event("snapshot_failed", replica=host.name, why=str(error))
                 say(f"{host.name}: no partner can be given its state: {error}")
             return SnapshotRefused(f"{host.name} cannot be stored: {error}")
+
+    async def _held(self, id: ReplicaId) -> memoryview | SnapshotRefused:
+        """The newest checkpoint of a partition that we stand by for."""
+        hosting = self._hosting
+        stored = await hosting.store(id).newest()
+        if stored is None:
+            return SnapshotRefused(f"{hosting.node} holds no checkpoint of {id.of}")
+        return await hosting.env.compute.run(lambda: encode_snapshot(hosting.plan, id.of, stored))
 
     async def encoded(self, host: ReplicaHost, snapshot: Mapping[str, Any]) -> memoryview:
         """Its bytes, made in a thread.  Raises LocalProtocolError where a user's operator has what cannot be stored."""

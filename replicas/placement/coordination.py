@@ -46,12 +46,14 @@ class LostPartition:
         there are no others.
       recovering: nodes that run it, and may serve it soon.
       lacking: nodes run it, and none of them has a state to go on from.
+      others: nodes that answer and have no role for it; none before it is clear that no node with one comes soon.
     """
 
     due_us: int
     able: tuple[NodeId, ...]
     recovering: tuple[NodeId, ...]
     lacking: bool
+    others: tuple[NodeId, ...] = ()
 
 
 @dataclass(slots=True)
@@ -200,8 +202,23 @@ class Coordination:
                 due_us = one.unserved_since + self._patience(id, one)
                 recovering = [n for n in one.running if now - one.lacking_since.get(n, now) < self._recovery_us]
                 lacking = bool(one.running) and not recovering
-                found[id] = LostPartition(due_us, tuple(self._willing(id, one, now)), tuple(recovering), lacking)
+                able, others = self._willing(id, one, now), self._others(id, one, one.unserved_since, now)
+                found[id] = LostPartition(due_us, tuple(able), tuple(recovering), lacking, others)
         return found
+
+    def _others(self, id: PartitionId, one: _Partition, since: int, now: int) -> tuple[NodeId, ...]:
+        """Nodes without a role for a partition that could get one.
+
+        Where no standby answers they would have no checkpoint to begin with, so those are waited for.
+        """
+        standbys = self._directory.standbys[id].nodes
+        patience_us = self._patience(id, one)
+        if not any(n in self._alive for n in standbys):
+            patience_us = max(patience_us, _FOR_A_STATE * self._recovery_us)
+        if one.running or now - since < patience_us:
+            return ()
+        without = (n for n in self._directory.nodes if n in self._alive and n not in self._directory.hosts(id))
+        return tuple(n for n in without if not self._refused_lately(one, n, now))
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}

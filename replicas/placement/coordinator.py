@@ -99,7 +99,7 @@ class Coordinator(Bystander):
             patience_us=timing.heartbeat_us,
             recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
         )
-        self.recovery = RecoveryOrder(plan, directory, store.loads(plan.fingerprint))
+        self.recovery = RecoveryOrder(plan, directory, store.loads(plan.fingerprint), store.lent(plan.fingerprint))
         settings = directory.coordinator
         self.activation = Activation(
             plan,
@@ -152,6 +152,7 @@ class Coordinator(Bystander):
             nursery.start_soon(self._keep_notes)
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self._plan_recovery)
+            nursery.start_soon(self._lend)
             nursery.start_soon(self._keep_loads)
             await self._decide()
             await self._remember_later()
@@ -196,7 +197,9 @@ class Coordinator(Bystander):
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             now = self._env.clock.monotonic_us()
             short, unserved = self.recovery.in_force, self.coordination.unserved(now)
-            self.coordination.hold(self.recovery.look(unserved, now, self._plan.timing.heartbeat_us))
+            self.coordination.hold(
+                self.recovery.look(unserved, now, self._plan.timing.heartbeat_us, self.mover.moves.know)
+            )
             if short and not self.recovery.in_force:
                 self._env.trace.event("recovery_over")
             for decision in self.coordination.decide(now, behind):
@@ -242,6 +245,22 @@ class Coordinator(Bystander):
                 planned = await self._env.compute.run(task.run)
                 self.recovery.adopt(planned)
                 self._env.trace.event("recovery_planned", **self.recovery.summary())
+
+    async def _lend(self) -> None:
+        """Gives nodes the roles that a recovery needs, and takes them back."""
+        recovery = self.recovery
+        while True:
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+            before = set(recovery.lending.lent)
+            change = recovery.role_change({move.partition for move in self.mover.moves.open()})
+            try:
+                if recovery.lending.lent != before:
+                    await self._store.keep_lent(self._plan.fingerprint, recovery.lending.lent)
+                if change is not None:
+                    await self.directories.publish(change, f"{change}: recovery")
+                    self._env.trace.event("role_lent", change=str(change).replace(" ", "_"))
+            except (OSError, ValueError) as error:  # it comes again
+                self._env.trace.event("role_not_lent", why=str(error))
 
     async def _keep_loads(self) -> None:
         """For the next coordinator, in a task of its own: who must be restored does not wait for our disk."""
@@ -313,6 +332,7 @@ class Coordinator(Bystander):
             for partition, sample in self._loads.heard(NodeId(peer), answer.outputs, answer.loads, now):
                 self.mover.balance.sampled(partition, sample, now)
                 self.recovery.measured({partition: sample.cpu})
+                self.recovery.measured_memory({partition: sample.memory})
 
     def _gone(self, peer: str) -> None:
         self.mover.lost(peer)

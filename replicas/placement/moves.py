@@ -417,7 +417,7 @@ class Moves:
             return self._drop(move, f"{move.target} does not answer")
         if self._role(move, move.target) is None:
             return RoleChange(move.partition, ((move.target, Role.STANDBY),))
-        if behind := self._behind({*self._producers(move), move.target}):
+        if behind := self._behind({*self._producers(move.partition), move.target}):
             move.why = f"{some(behind)} must know of {move.target} first"
         else:
             move.phase, move.why = MovePhase.INSTALL if move.role is Role.ACTIVE else MovePhase.FOLLOW, ""
@@ -468,6 +468,9 @@ class Moves:
     def _leave(self, move: Move) -> RoleChange | None:
         if move.role is Role.ACTIVE and self._role(move, move.target) is Role.STANDBY:
             return RoleChange(move.partition, ((move.target, Role.ACTIVE), (move.source, Role.STANDBY)))
+        if move.role is Role.STANDBY and move.source in self._states(move):
+            move.why = f"{move.source} runs it in place of others, and must stand by again first"
+            return None
         if move.role is Role.ACTIVE and move.source in self._states(move):
             move.why = f"{move.source} retires when all replicas are STABLE"  # the coordination sees to that
             return None
@@ -517,9 +520,13 @@ class Moves:
     def _output(self, move: Move) -> Channel:
         return Channel(self._plan.unit[move.partition.unit].outputs[0], move.partition.partition)
 
-    def _producers(self, move: Move) -> set[str]:
+    def know(self, partition: PartitionId, node: NodeId) -> bool:
+        """Does the node go by the newest directory, and whoever makes what the partition reads (D3)?"""
+        return not self._behind({*self._producers(partition), node})
+
+    def _producers(self, partition: PartitionId) -> set[str]:
         """Every process that makes what the partition reads."""
-        channels = self._plan.unit[move.partition.unit].channels_in(move.partition.partition)
+        channels = self._plan.unit[partition.unit].channels_in(partition.partition)
         return {p for c in channels for p in self._directory.producer_addresses(self._plan, c)}
 
     def _behind(self, processes: Collection[str]) -> list[str]:

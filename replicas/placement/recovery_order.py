@@ -2,13 +2,14 @@
 
 As long as the first standby of each has room, or nothing is known of what a partition needs, all of them are restored
 at once (H5) and nothing here has a say.  Else the plan has: each of them runs on the node that it names, when it is its
-turn, or waits.  Heartbeats come in; what is to be planned goes out, since that takes a while, and what follows from the
+turn, or waits.  That may be any node which X, its capacity and its memory allow: it becomes a standby for the time.
+Heartbeats come in; what is to be planned goes out, since that takes a while, and what follows from the
 plan.  :class:`replicas.placement.coordination.Coordination` gives the orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from types import MappingProxyType
 import numpy as np
 
 from replicas.placement.coordination import LostPartition
+from replicas.placement.lending import Lending
+from replicas.placement.moves import RoleChange
 from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.cluster import UNKNOWN_WORK, partial_after
@@ -23,6 +26,7 @@ from replicas.planning.recovery.forecast import outlook
 from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
 from replicas.planning.recovery.placing import RecoveryPlan, RecoveryProblem, plan_recovery
 from replicas.planning.recovery.schedule import MOVED, NOISE, RecoverySchedule
+from replicas.planning.shares import SharesOfX
 from replicas.planning.topology import Topology
 from spe.plan.directory import Directory, ExpectedLoad
 from spe.plan.plan import Plan
@@ -62,13 +66,27 @@ class RecoveryOrder:
     Args:
       plan: the cluster.
       known: what the coordinator before this one knew that partitions need, shares of a core.
+      lent: roles that it gave to nodes for a while.
+
+    Attributes:
+      lending: which roles are lent now.
     """
 
     def __init__(
-        self, plan: Plan, directory: Directory, known: Mapping[PartitionId, float] = MappingProxyType({})
+        self,
+        plan: Plan,
+        directory: Directory,
+        known: Mapping[PartitionId, float] = MappingProxyType({}),
+        lent: Iterable[ReplicaId] = (),
     ) -> None:
         self._plan = plan
         self._directory = directory
+        self.lending = Lending(directory, lent)
+        self._shares = SharesOfX(plan, directory)
+        #: May a node have a role for a partition, by its X?
+        self._may_wait: dict[tuple[PartitionId, NodeId], bool] = {}
+        #: Bytes that partitions were measured to need.
+        self._memory: dict[PartitionId, float] = {}
         expected = {id: directory.recovery.loads.get(id.unit, ExpectedLoad()) for id in directory.roles}
         self._expected = {id: one.cores[id.partition % len(one.cores)] for id, one in expected.items() if one.cores}
         #: Shares of a core, of partitions of which that is known: what is expected, or measured if that is more.
@@ -97,6 +115,8 @@ class RecoveryOrder:
     def redirect(self, directory: Directory) -> None:
         """Another directory counts."""
         self._directory = directory
+        self.lending.redirect(directory)
+        self._shares, self._may_wait = SharesOfX(self._plan, directory), {}
         for node in set(self._runs).difference(directory.nodes):
             self.lost(node)
 
@@ -124,6 +144,10 @@ class RecoveryOrder:
         if self._schedule is not None:
             self._schedule.measured({self._task[id]: load for id, load in loads.items()})
 
+    def measured_memory(self, memory: Mapping[PartitionId, float]) -> None:
+        """The same of memory, bytes."""
+        self._memory |= memory
+
     def to_keep(self) -> Mapping[PartitionId, float] | None:
         """Loads that the next coordinator should know; None: they are little else than those that were asked for last.
 
@@ -147,12 +171,19 @@ class RecoveryOrder:
 
     # --- what follows from it ---
 
-    def look(self, unserved: Mapping[PartitionId, LostPartition], now: int, soon_us: int) -> Held:
+    def look(
+        self,
+        unserved: Mapping[PartitionId, LostPartition],
+        now: int,
+        soon_us: int,
+        know: Callable[[PartitionId, NodeId], bool] = lambda partition, node: True,
+    ) -> Held:
         """What of these partitions is to run where, and what waits; call it at every heartbeat.
 
         Args:
           unserved: partitions that nobody serves.
           soon_us: what is due within this time is waited for before a plan is made, for it failed together.
+          know: do a node and whoever makes what a partition reads know the role that the node has for it?
         """
         self._pending = {
             id: node
@@ -161,7 +192,8 @@ class RecoveryOrder:
         }
         # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
         known = {id: one for id, one in unserved.items() if id in self._load and not one.lacking}
-        near = {id: one for id, one in known.items() if one.able and one.due_us <= now + soon_us}
+        may = {id: self._may_run(id, one) for id, one in known.items()}
+        near = {id: one for id, one in known.items() if may[id] and one.due_us <= now + soon_us}
         due = {id: one for id, one in near.items() if not one.recovering and one.due_us <= now}
         soon = any(not one.recovering and one.due_us > now for one in near.values())
         if self._schedule is None and not self._fits(near):
@@ -172,16 +204,22 @@ class RecoveryOrder:
         if self._schedule is None:
             return self._held
         self._settled = not soon
-        self._tell(self._schedule, unserved, due)
+        self._tell(self._schedule, unserved, {id: may[id] for id in due})
         for install in self._schedule.dispatch() if self._settled else ():
             self._pending[self._id(install.partition)] = NodeId(install.node)
         for id, one in known.items():
             if one.recovering:
                 self._held[id] = one.recovering[0]
-            elif one.able:
+            elif may[id]:
                 where = self._schedule.ordered.get(self._task[id])
-                self._held[id] = None if where is None else NodeId(where)
+                node = None if where is None else NodeId(where)
+                told = node is not None and node in self._directory.hosts(id) and know(id, node)
+                self._held[id] = node if told else None
         return self._held
+
+    def role_change(self, moving: Collection[PartitionId]) -> RoleChange | None:
+        """Which node is to have another role, so that it may restore something, or because it has done so."""
+        return self.lending.step(self._pending, self._runs, moving)
 
     @property
     def in_force(self) -> bool:
@@ -221,15 +259,46 @@ class RecoveryOrder:
 
         Also the second one of what recovers somewhere: it would be told to help after a while (H5).
         """
-        more: dict[NodeId, float] = {}
+        more: dict[NodeId, list[PartitionId]] = {}
         for id, one in lost.items():
-            if self._load[id] > LITTLE and id not in self._pending:
-                more[one.able[0]] = more.get(one.able[0], 0.0) + self._load[id]
-        return all(load <= self._room(node) + LITTLE for node, load in more.items())
+            if not one.able:
+                return False
+            if id not in self._pending:
+                more.setdefault(one.able[0], []).append(id)
+        return all(self._has_room(node, ids) for node, ids in more.items())
+
+    def _has_room(self, node: NodeId, more: Collection[PartitionId]) -> bool:
+        """For these as well; what needs next to nothing always has room."""
+        load = sum(self._load[id] for id in more)
+        return self._has_memory(node, more) and (load <= LITTLE or load <= self._room(node) + LITTLE)
 
     def _room(self, node: NodeId) -> float:
-        here = {*self._runs.get(node, ()), *(id for id, where in self._pending.items() if where == node)}
-        return self._capacity(node) * self._directory.coordinator.cap - sum(self._load.get(id, 0.0) for id in here)
+        return self._capacity(node) * self._directory.coordinator.cap - sum(
+            self._load.get(id, 0.0) for id in self._here(node)
+        )
+
+    def _here(self, node: NodeId) -> set[PartitionId]:
+        """What a node runs and was told to run."""
+        return {*self._runs.get(node, ()), *(id for id, where in self._pending.items() if where == node)}
+
+    def _has_memory(self, node: NodeId, more: Collection[PartitionId]) -> bool:
+        if (memory := self._directory.nodes[node].memory) is None:
+            return True
+        needed = sum(self._memory.get(id, 0.0) for id in {*self._here(node), *more})
+        return needed <= memory * self._directory.coordinator.cap
+
+    def _may_run(self, id: PartitionId, one: LostPartition) -> frozenset[NodeId]:
+        """Nodes that answer and may restore a partition, standbys or not; whether they have the cores is not asked."""
+        nodes = [*one.able, *(n for n in one.others if n in self._runs and self._may_have(id, n))]
+        return frozenset(n for n in nodes if self._has_memory(n, [id]))
+
+    def _may_have(self, id: PartitionId, node: NodeId) -> bool:
+        """Would its X be enough with a role for this partition as well, and is known what it needs for what it runs?"""
+        if any(other not in self._load for other in self._here(node)):
+            return False
+        if (id, node) not in self._may_wait:
+            self._may_wait[id, node] = self._shares.refused(self._directory.placement, id, node) is None
+        return self._may_wait[id, node]
 
     def _capacity(self, node: NodeId) -> float:
         return self._directory.nodes[node].capacity
@@ -265,7 +334,7 @@ class RecoveryOrder:
         self,
         schedule: RecoverySchedule,
         unserved: Mapping[PartitionId, LostPartition],
-        due: Mapping[PartitionId, LostPartition],
+        due: Mapping[PartitionId, frozenset[NodeId]],
     ) -> None:
         """Gives the schedule the news: who came and went, what is back, and what may run where."""
         for node in set(schedule.nodes).difference(self._runs):
@@ -281,11 +350,7 @@ class RecoveryOrder:
             self._come(schedule, node, runs.keys() & served, comes, here - served - comes)
         missing = [id for id in self._task if id not in served and id in self._load]
         schedule.may_run(
-            {
-                self._task[id]: frozenset(due[id].able if id in due else ())
-                for id in missing
-                if self._task[id] not in schedule.ordered
-            }
+            {self._task[id]: due.get(id, frozenset()) for id in missing if self._task[id] not in schedule.ordered}
         )
 
     def _come(

@@ -250,12 +250,14 @@ class SimCluster:
         return self.directory if self.coordinator is None else self.coordinator.directories.current
 
     def settled(self) -> bool:
-        """Is no move under way, and do as many standbys run as the budget says, and those that were chosen?"""
+        """Is no move under way, no role lent in vain, and do those standbys run that were chosen, within the budget?"""
         if self.coordinator is None:
             return True
         activation = self.coordinator.activation
         chosen = activation.settled and len(activation.active) <= activation.budget
-        return chosen and not self.coordinator.mover.moves.open()
+        running = self.replicas().keys()
+        lent = all(str(one) in running for one in self.coordinator.recovery.lending.lent)
+        return chosen and lent and not self.coordinator.mover.moves.open()
 
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.

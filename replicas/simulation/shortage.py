@@ -10,6 +10,8 @@ from spe.config import load_data
 
 #: Share of what a node stands by for that it has room for.
 _ROOM: Final = (0.0, 0.3, 0.6, 1.0)
+#: Share of the clusters with a spare node.
+_SPARE: Final = 0.4
 _LOADS: Final = (0.05, 0.1, 0.2, 0.4)
 
 
@@ -26,6 +28,8 @@ def with_little_room(random: Random, config: Mapping[str, Any]) -> dict[str, Any
         backs = sum(loads[id.unit] for id, standbys in directory.standbys.items() if name in standbys.nodes)
         needed = runs + random.choice(_ROOM) * backs
         own["capacity"] = round(max(needed, min(_LOADS)) / directory.coordinator.cap + 0.001, 3)
+    if random.random() < _SPARE:  # who has no role takes what standbys have no room for (O5)
+        nodes["room1"] = {"spare": True, "capacity": round(random.choice(_LOADS) * random.choice((1, 2, 4)) + 0.1, 3)}
     priorities = {output: random.choice([1, 2, 5]) for output in plan.query.outputs}
     recovery = {"value": random.choice(["fidelity", "complete"]), "priorities": priorities, "loads": loads}
     return {**config, "nodes": nodes, "recovery": recovery}

@@ -7,6 +7,7 @@ While a partition is not chosen, no query that needs it is, so the number stays.
 from __future__ import annotations
 
 from replicas.placement.coordination import Coordination
+from replicas.placement.lending import Lending
 from replicas.placement.recovery_order import RecoveryOrder
 from replicas.planning.recovery import choosing, ordering, placing
 from replicas.planning.recovery.goals import CompleteQueries
@@ -141,4 +142,34 @@ edited(
     "who-refuses-is-waited-for",
     "a node that refused an order counts as if it carried it out (O6)",
     Edit(RecoveryOrder, "refused", "del self._pending[replica.of]", "pass"),
+)
+edited(
+    "only-standbys-restore",
+    "what standbys have no room for waits, though another node has (O5)",
+    Edit(RecoveryOrder, "_may_run", "*(n for n in one.others if", "*(n for n in () if"),
+)
+edited(
+    "x-of-who-restores-is-not-asked",
+    "a node restores what its X is too short for (O5)",
+    Edit(RecoveryOrder, "_may_have", "is None", "is None or True"),
+)
+edited(
+    "memory-of-who-restores-is-not-asked",
+    "a node restores what it has no memory for (O5)",
+    Edit(RecoveryOrder, "_has_memory", "return needed <=", "return True or needed <="),
+)
+edited(
+    "lent-role-used-before-it-is-known",
+    "a node restores what producers do not know that it reads (O5, M2)",
+    Edit(RecoveryOrder, "look", " and know(id, node)", ""),
+)
+edited(
+    "lent-role-stays",
+    "a node stays a standby of what it restored for a while (O5)",
+    Edit(Lending, "_is_over", "return served and", "return False and"),
+)
+edited(
+    "the-next-coordinator-does-not-know-what-was-lent",
+    "a role that a coordinator lent stays when the coordinator dies (O5)",
+    Edit(Lending, "__init__", "set(known)", "set()"),
 )

@@ -63,6 +63,16 @@ UNITS: Final[dict[str, Test]] = {
     "something-moves-to-a-node-that-is-drained": (
         simulated.test_opposite_orders_are_refused_until_the_first_is_carried_out
     ),
+    "only-standbys-restore": (
+        restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back
+    ),
+    "x-of-who-restores-is-not-asked": partial(
+        restoring.test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over, "250ms", ""
+    ),
+    "memory-of-who-restores-is-not-asked": restoring.test_a_node_without_room_in_memory_is_passed_over,
+    "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
+    "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back,
+    "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION

@@ -125,3 +125,60 @@ def test_with_room_for_all_nothing_waits() -> None:
             cluster.restart(node)
 
     play(*example(coordinator={"cap": 1.0}), script)
+
+
+def test_a_spare_restores_from_what_a_full_standby_holds_and_gives_its_role_back() -> None:
+    """The two standbys have room for four of five; the fifth begins on n6, with the checkpoint of its standby."""
+    nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
+
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await until(lambda: len(served(cluster)) == 5, within_s=5)
+        assert [name for name in cluster.replicas() if name.endswith("@n6")]
+        for node in LOST:
+            cluster.restart(node)
+            await trio.sleep(2)
+        await until(cluster.settled)
+        assert not any("n6" in roles for roles in cluster.current.roles.values())
+
+    met = play(*example(nodes=nodes), script)
+    (lent,) = [replica for replica in installs(met) if replica.endswith("@n6")]
+    text = [line for line in met.log if f"installed replica={lent}" in line]
+    assert text[-1].rpartition("origin=")[2] in ("n4", "n5")
+
+
+@pytest.mark.parametrize("dead", ["n6", COORDINATOR])
+def test_who_restores_or_orders_dies_meanwhile(dead: str) -> None:
+    nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
+
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await until(lambda: any("n6" in roles for roles in cluster.current.roles.values()))
+        cluster.kill(dead)
+        await trio.sleep(1.5)
+        cluster.restart(dead)
+        await until(lambda: len(served(cluster)) == 5, within_s=8)
+        for node in LOST:
+            cluster.restart(node)
+            await trio.sleep(2)
+        await until(cluster.settled)
+        assert not any("n6" in roles for roles in cluster.current.roles.values())
+
+    play(*example(nodes=nodes), script)
+
+
+def test_when_no_standby_is_left_the_lost_begins_anew_on_another_node() -> None:
+    """n3 and both standbys of the alarms are gone: n6 gets them after a while, from the sources' logs (H8)."""
+    nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(6)
+        for node in ("n3", "n4", "n5"):
+            cluster.kill(node)
+        await until(lambda: "alarms/0" in served(cluster), within_s=20)
+        for node in ("n3", "n4", "n5"):
+            cluster.restart(node)
+        await until(cluster.settled)
+        assert not any("n6" in roles for roles in cluster.current.roles.values())
+
+    play(*example(nodes=nodes), script)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,11 +20,17 @@ PATIENCE = 10 * BEAT
 
 
 def three_queries(
-    loads: dict[str, Any], *, backs: list[str] | None = None, reads: str = "s", **sections: Any
+    loads: dict[str, Any],
+    *,
+    backs: list[str] | None = None,
+    reads: str = "s",
+    others: Sequence[str] = (),
+    **sections: Any,
 ) -> Deployed:
     """Units fa, fb and fc, each alone on its node n1, n2, n3, make an output each; n4 and n5 stand by for all.
 
     Args:
+      others: nodes with nothing to do.
       reads: what fc reads: the source, as the others do, or the output of one of them.
     """
     backs = ["n4", "n5"] if backs is None else backs
@@ -33,7 +39,7 @@ def three_queries(
     return load_data(
         {
             "defaults": {"x": "1s"},
-            "nodes": ["n1", "n2", "n3", "n4", "n5"],
+            "nodes": {"n1": {}, "n2": {}, "n3": {}, **{n: {} for n in backs}, **{n: {"spare": True} for n in others}},
             "sources": {"s": {"from": {"generator": {"name": "sequence", "rate": 100}}}},
             "query": {name: {"filter": {"from": reads if name == "c" else "s", "where": "n >= 0"}} for name in named},
             "outputs": list(named),
@@ -54,6 +60,7 @@ class RestoringCluster:
       restores: heartbeats that an install takes.
       refusing: replicas that refuse to be installed.
       lacking: replicas that have no state to go on from.
+      knowing: do all processes take a new directory at once?
     """
 
     def __init__(self, deployed: Deployed, restores: int = 3) -> None:
@@ -63,14 +70,17 @@ class RestoringCluster:
         self.runs: dict[NodeId, dict[PartitionId, int]] = {}
         self.refusing: set[str] = set()
         self.lacking: set[str] = set()
+        self.knowing = True
         self.begin()
         for node in self.directory.nodes:
             self.start(node)
         self.beat(12)
 
-    def begin(self, known: Mapping[PartitionId, float] = MappingProxyType({})) -> None:
-        """A coordinator begins that knows these loads."""
-        self.order = RecoveryOrder(self.plan, self.directory, known)
+    def begin(
+        self, known: Mapping[PartitionId, float] = MappingProxyType({}), lent: Collection[ReplicaId] = ()
+    ) -> None:
+        """A coordinator begins that knows these loads, and what was lent."""
+        self.order = RecoveryOrder(self.plan, self.directory, known, lent)
         self.coordination = Coordination(self.plan, self.directory, self.now, patience_us=BEAT, recovery_us=PATIENCE)
 
     def start(self, *nodes: str) -> None:
@@ -96,7 +106,12 @@ class RestoringCluster:
             if plans and (task := self.order.task()) is not None:
                 self.order.adopt(task.run())
             unserved = self.coordination.unserved(self.now)
-            self.coordination.hold(self.order.look(unserved, self.now, BEAT))
+            self.coordination.hold(self.order.look(unserved, self.now, BEAT, lambda *_: self.knowing))
+            if (change := self.order.role_change(())) is not None:
+                said.append(str(change))
+                self.directory = change(self.directory)
+                self.order.redirect(self.directory)
+                self.coordination.redirect(self.directory, self.now)
             for decision in self.coordination.decide(self.now):
                 replica = decision.replica
                 said.append(f"{decision.verb} {replica}")

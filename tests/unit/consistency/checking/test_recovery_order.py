@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from consistency.checking.bounds import Bounds
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
@@ -16,13 +18,14 @@ SECOND = 1_000_000
 LOADS = {"fa": 0.5, "fb": 0.4, "fc": 0.3}
 
 
-def findings(*events: Event, backs: list[str] | None = None, reads: str = "s") -> list[str]:
+def findings(*events: Event, backs: list[str] | None = None, reads: str = "s", others: Sequence[str] = ()) -> list[str]:
     """Rules that are broken once all three have run for 30 s and then died with their nodes.
 
     Args:
       reads: what fc reads.
+      others: spare nodes.
     """
-    plan, directory = three_queries(LOADS, backs=backs, reads=reads)
+    plan, directory = three_queries(LOADS, backs=backs, reads=reads, others=others)
     homes = {"fa": "n1", "fb": "n2", "fc": "n3"}
     before: list[Event] = [StateChanged(1, f"{f}/0@{n}", NodeState.STABLE, False) for f, n in homes.items()]
     before += [ProcessDown(30 * SECOND, n) for n in homes.values()]
@@ -91,4 +94,6 @@ def test_with_room_for_all_that_waits_nothing_stays_lost() -> None:
     two = [*install(31, "fb/0@n4"), serves(33, "fb/0@n4"), end]
     assert set(findings(*two)) == set()
     one = [*install(31, "fa/0@n5"), serves(33, "fa/0@n5"), *install(31, "fb/0@n4"), serves(33, "fb/0@n4"), end]
-    assert findings(*one, backs=["n4"]) == ["enough room implies that all return"]
+    assert findings(*one, backs=["n4"], others=["n5"]) == ["enough room implies that all return"]
+    spare = findings(*install(31, "fb/0@n4"), serves(33, "fb/0@n4"), end, backs=["n4"], others=["n6"])
+    assert spare == ["enough room implies that all return"] * 2, "n6 has room for fa and fc"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spe.plan.deploy import Deployed
+from spe.plan.directory import Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from tests.support.recovery_order import RestoringCluster, three_queries
@@ -217,9 +219,9 @@ def test_what_no_node_may_run_waits_with_a_reason() -> None:
 def test_the_next_coordinator_knows_what_was_measured_of_what_is_lost() -> None:
     found = RestoringCluster(three_queries({}, backs=["n4"]))
     assert found.order.to_keep() is None
-    found.order.measured({FA: 0.5, FB: 0.5, FC: 0.001})
+    found.order.measured({FA: 0.5, FB: 0.5, FC: 0.4})
     kept = found.order.to_keep()
-    assert kept == {FA: 0.5, FB: 0.5, FC: 0.001}
+    assert kept == {FA: 0.5, FB: 0.5, FC: 0.4}
     found.order.measured({FA: 0.55})
     assert found.order.to_keep() is None, "nearly the same"
     found.kill("n1", "n2")
@@ -249,3 +251,76 @@ def test_what_is_silent_keeps_the_load_that_was_measured_last() -> None:
     found.kill("n1", "n2", "n3")
     found.beat(30)
     assert len(found.serving().split()) == 2
+
+
+def test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back() -> None:
+    """n4 has room for fa and fc; fb begins on n6 once that is its standby."""
+    found = cluster(backs=["n4"], others=["n6"])
+    found.kill("n1", "n2", "n3")
+    orders = found.beat(15)
+    assert "fb/0: n6 standby" in orders
+    assert orders.index("fb/0: n6 standby") < orders.index("install fb/0@n6")
+    assert "install fb/0@n4" not in orders
+    assert found.serving() == ALL
+    found.start("n2")
+    assert found.beat(10) == "retire fb/0@n6, fb/0: n6 gone"
+    found.start("n1", "n3")
+    assert found.beat(10) == "retire fa/0@n4, retire fc/0@n4"
+    assert found.order.lending.lent == set()
+
+
+def test_a_lent_role_is_not_used_before_all_know_of_it() -> None:
+    found = cluster(backs=["n4"], others=["n6"])
+    found.knowing = False
+    found.kill("n1", "n2", "n3")
+    assert found.beat(20) == "fb/0: n6 standby"
+    found.knowing = True
+    assert "install fb/0@n6" in found.beat(10)
+
+
+def test_the_next_coordinator_takes_back_what_was_lent() -> None:
+    found = cluster(backs=["n4"], others=["n6"])
+    found.kill("n1", "n2", "n3")
+    found.beat(15)
+    found.begin(lent=found.order.lending.lent)
+    found.start("n1", "n2", "n3")
+    assert "fb/0: n6 gone" in found.beat(20)
+
+
+def test_where_no_standby_answers_other_nodes_are_used_after_a_while() -> None:
+    """Nobody has a checkpoint, so those that may come back with one are waited for."""
+    found = cluster(backs=["n4"], others=["n6"])
+    found.kill("n1", "n4")
+    assert found.beat(35) == ""
+    assert found.beat(15) == "fa/0: n6 standby, install fa/0@n6"
+    assert found.serving() == ALL
+
+
+def test_a_node_without_room_in_memory_is_passed_over() -> None:
+    nodes = {"n1": {}, "n2": {}, "n3": {}, "n4": {"memory": "1GB"}, "n5": {"memory": "4GB"}, "n6": {"spare": True}}
+    for backs, dead, expected in (
+        (["n4", "n5"], ["n1"], "install fa/0@n5"),
+        (["n4"], ["n1", "n5"], "fa/0: n6 standby, install fa/0@n6"),
+    ):
+        found = RestoringCluster(three_queries({"fa": 0.1, "fb": 0.7, "fc": 0.7}, nodes=nodes, backs=backs))
+        found.order.measured_memory({FA: 2e9})
+        found.kill(*dead)
+        assert found.beat(15) == expected
+
+
+@pytest.mark.parametrize(("x", "orders"), [("250ms", ""), ("1s", "fc/0: n6 standby, install fc/0@n6")])
+def test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over(x: str, orders: str) -> None:
+    """fc reads fa: on one node they divide X."""
+    nodes = {"n1": {}, "n2": {}, "n3": {}, "n4": {}, "n6": {"x": x}}
+    plan, directory = three_queries({"fa": 0.7, "fb": 0.7, "fc": 0.7}, nodes=nodes, backs=["n4"], reads="a")
+    found = RestoringCluster(Deployed(plan, directory.with_role(FA, NodeId("n6"), Role.STANDBY)))
+    found.kill("n3", "n4")
+    assert found.beat(60) == orders
+
+
+def test_a_node_of_which_is_not_known_what_it_needs_gets_nothing_more() -> None:
+    found = RestoringCluster(three_queries({"fa": 0.5, "fb": 0.1}, backs=["n4"]))
+    found.kill("n1", "n2", "n4")
+    assert found.beat(60) == "", "n3 runs fc"
+    found.order.measured({FC: 0.1})
+    assert "fb/0: n3 standby" in found.beat(60)
