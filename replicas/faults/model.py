@@ -9,7 +9,6 @@ moment at which the sources begin.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -19,6 +18,7 @@ from pydantic import Field, model_validator
 
 from spe.config.document import Document, parse
 from spe.config.validate import validated
+from spe.described import DescribedName
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.plan.directory import COORDINATOR, Directory
@@ -36,31 +36,31 @@ READS: Final = "reads:"
 STATE: Final = "state:"
 
 
-class FaultKind(enum.StrEnum):
+class FaultKind(DescribedName):
     """What can happen."""
 
-    KILL = "kill"  # kill -9; with a length, started again after it
-    POWER = "power"  # no power: connections are not closed, and what was not synced may be lost
-    RESTART = "restart"  # started again; killed first if it runs
-    FREEZE = "freeze"  # SIGSTOP: its sockets stay open, and it does nothing
-    BUSY = "busy"  # runs many times slower
-    LAG = "lag"  # a client takes its time over every change
-    CUT = "cut"  # a link holds what is sent over it
-    DELAY = "delay"  # a link delivers later
-    SLOW = "slow"  # a link has a bandwidth
-    LOSS = "loss"  # a link loses sends, which come again later
-    REFUSE = "refuse"  # new connections over a link are refused
-    RESET = "reset"  # connections over a link break
-    HALF_OPEN = "half-open"  # one connection over a link is forgotten on its way: what is sent on it vanishes
-    STALL = "stall"  # a source's disk hangs: it answers, but nothing new comes
-    FULL = "full"  # a disk is full
-    FLIP = "flip"  # a bit of a file turns
-    SLOW_DISK = "slow-disk"  # a disk takes its time over every sync
-    LIE = "lie"  # a disk says that it has synced, and has not: what is written so is lost without power
-    WIPE = "wipe"  # killed; its disk is empty when it is started again
-    REPLAN = "replan"  # started again with another plan: another query, bucket, limits or timing
-    SKEW = "skew"  # a wall clock is off
-    HEAL = "heal"  # ends whatever lasts and is no kill
+    KILL = "kill", "SIGKILL: connections break. With `for`, the process is started again, same address and storage"
+    POWER = "power", "no power: connections are not closed, and what was not synced may be lost"
+    RESTART = "restart", "the process is started again; if it runs, it is killed first"
+    FREEZE = "freeze", "SIGSTOP: connections stay open and silent; after SIGCONT everything arrives at once"
+    BUSY = "busy", "the process runs many times slower"
+    LAG = "lag", "a client takes `by` over every change"
+    CUT = "cut", "the link holds all bytes until it is healed; new connections time out"
+    DELAY = "delay", "everything sent over the link arrives later by `by`, and up to `jitter` more"
+    SLOW = "slow", "the link has a bandwidth"
+    LOSS = "loss", "the link loses sends, which come again later"
+    REFUSE = "refuse", "new connections are refused; open ones stay"
+    RESET = "reset", "all connections over the link break; new ones work"
+    HALF_OPEN = "half-open", "one connection is forgotten on its way: what either end sends vanishes"
+    STALL = "stall", "a source's disk hangs: it is alive, but sends nothing new"
+    FULL = "full", "the disk is full"
+    FLIP = "flip", "a bit of a file turns"
+    SLOW_DISK = "slow-disk", "each sync takes `by`"
+    LIE = "lie", "syncs make nothing durable, so a power failure may lose it"
+    WIPE = "wipe", "the process is killed, and started again with an empty disk"
+    REPLAN = "replan", "the process is started again with another query, bucket, limits or timing"
+    SKEW = "skew", "a wall clock is off by `by`"
+    HEAL = "heal", "ends everything that lasts except kills, or what concerns `target`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Fault:
 
 _LINK: Final = ("target", "from", "to", "one_way")
 #: What goes with each kind, besides ``at`` and ``kind``.
-_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "kill": ("target", "for"),
     "power": ("target", "for"),
     "restart": ("target",),
@@ -205,9 +205,9 @@ class FaultModel(Model):
     @model_validator(mode="after")
     def _fits(self) -> FaultModel:
         given = {f.alias or n for n, f in FaultModel.model_fields.items() if getattr(self, n) is not None}
-        stray = sorted(given - {"at", "kind", *_FIELDS[self.kind]})
+        stray = sorted(given - {"at", "kind", *FIELDS[self.kind]})
         if stray:
-            raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(_FIELDS[self.kind])}")
+            raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(FIELDS[self.kind])}")
         if (needed := _AMOUNTS.get(self.kind)) is not None and needed not in given:
             raise ValueError(f"{self.kind} needs {needed}")
         if self.target is not None and given & {"from", "to"}:

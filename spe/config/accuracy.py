@@ -23,7 +23,16 @@ def _names_or_none(value: Any) -> tuple[str, ...]:
 
 
 class AccuracyModel(Model):
-    """Of one output; what is not said follows from its operator."""
+    """Of one output; what is not said follows from its operator.
+
+    Attributes:
+      measures: shares from 0 to 1.
+        Default: aggregates `[overlap, exact]`, top-k `[topk, exact]`, others `[precision, recall]`.
+      key: when a tentative and a true tuple are the same result.
+        Default: aggregates: group and window; top-k: all but the rank; others: all attributes.
+      errors: mean relative error of each. Default: first four numeric attributes outside the key.
+      window: results are compared per this much tuple time. Default: windows: `0s`; others: the bucket.
+    """
 
     measures: Annotated[tuple[Measure, ...], BeforeValidator(names_of)] | None = None
     key: Names | None = None

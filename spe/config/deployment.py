@@ -57,7 +57,21 @@ def _policy(value: Any) -> Any:
 
 
 class CheckpointModel(Model):
-    """Checkpoints at an interval, or a log of what changes; without either, on entering UP_FAILURE."""
+    """Checkpoints at an interval, or a log of what changes; without either, on entering UP_FAILURE.
+
+    Attributes:
+      every: interval of whole checkpoints.
+      disk: they are written to disk.
+      continuous: a log instead of whole checkpoints.
+      recovery: time to recover, without the start of the process. Default: required.
+      share: of its time that a replica may spend on rewriting. Default: `5%`.
+      groups: open groups that a partition is expected to have: a record each, times the panes of a window.
+        Default: unknown.
+      records: for experiments, instead of `recovery`: most records to load.
+      rows: the same: most rows to replay.
+      interval: for experiments, instead of `share`: so much of each `period` goes into rewriting.
+      period: see `interval`.
+    """
 
     every: PositiveDuration | None = None
     disk: bool = False
@@ -117,7 +131,16 @@ class CheckpointModel(Model):
 
 
 class NodeDefaults(Model):
-    """What holds for every node that does not say otherwise."""
+    """What holds for every node that does not say otherwise.
+
+    Attributes:
+      x: how long a result may be held back. Default: `2s`.
+      alpha: share of X that is spent waiting. Default: `0.9`.
+      policy: `suspend`, `delay`, `process`; one word sets failure and stabilization. Default: `process`.
+      reconcile: or `undo`: how a replica returns to the state before a failure. Default: `checkpoint`.
+      checkpoint: `{every: 200ms}`: at that interval; `{every: 5s, disk: true}`: on disk.
+        Default: when a failure begins.
+    """
 
     x: PositiveDuration | None = None
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -127,7 +150,14 @@ class NodeDefaults(Model):
 
 
 class NodeModel(NodeDefaults):
-    """A process that hosts replicas."""
+    """A process that hosts replicas.
+
+    Attributes:
+      address: `host:port`. Default: any free port.
+      spare: nothing is placed on it; partitions may move there.
+      capacity: cores for partitions; what is planned fills `coordinator.cap` of it.
+      memory: bytes, such as `2GB`, in the same way. Default: not looked at.
+    """
 
     address: Address = ANY_ADDRESS
     spare: bool = False
@@ -136,7 +166,19 @@ class NodeModel(NodeDefaults):
 
 
 class CoordinatorModel(Model):
-    """The process that tells standbys to run."""
+    """The process that tells standbys to run.
+
+    Attributes:
+      address: required on several machines. Default: any port under `spe run`.
+      budget: standbys that run all the time, chosen by the planner.
+      algorithm: or `greedy`.
+      adapt: how often measured rates are considered. Default: never.
+      margin: relative gain of OF that another choice must have.
+      cap: share of a node's cores and memory that may be filled.
+      balance: how often loads are looked at, such as `30s`. Default: only when asked.
+      idle: share of all capacity below which it is tried to do with one node fewer.
+      placement: of standbys; `correlated`: they move to where load falls when their partition's rises.
+    """
 
     address: Address = ANY_ADDRESS
     budget: Annotated[int, Field(ge=0)] = 0
@@ -171,7 +213,14 @@ class CoordinatorModel(Model):
 
 
 class TimingModel(Model):
-    """Periods of the protocol."""
+    """Periods of the protocol.
+
+    Attributes:
+      tick: how often deadlines are judged.
+      heartbeat: period of heartbeats; more than 3 misses are a failure.
+      request: how often a partner is asked for leave to reconcile.
+      connect: longest time to connect, and for the first answers.
+    """
 
     tick: PositiveDuration = Timing().tick_us
     heartbeat: PositiveDuration = Timing().heartbeat_us
@@ -187,7 +236,15 @@ def _spill(value: Any) -> int:
 
 
 class LimitsModel(Model):
-    """Bounds of everything that can grow."""
+    """Bounds of everything that can grow.
+
+    Attributes:
+      output: memory per output for stable elements; beyond half of it they spill.
+      suffix: tentative suffix per output.
+      input: memory per SUnion; beyond a quarter of it redo data spill.
+      frame: largest frame, from `64KiB` to `16MiB`; must not be smaller at a reader than at its producer.
+      spill: spill files per process; `off`: none. Default: `4GiB`.
+    """
 
     output: Size = Limits().output_bytes
     suffix: Size = Limits().suffix_bytes

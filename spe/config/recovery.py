@@ -33,7 +33,14 @@ class LoadModel(Model):
 
 
 class RecoveryModel(Model):
-    """What a recovery restores first."""
+    """What a recovery restores first.
+
+    Attributes:
+      value: partial results count; `complete`: only outputs of which nothing is missing.
+      priorities: what outputs are worth against each other. Default: 1 each.
+      loads: by unit, cores that are kept for each partition, and how long an install takes (`work`); one for all or
+        a list. Default: as measured.
+    """
 
     value: Literal["fidelity", "complete"] = "fidelity"
     priorities: dict[str, Positive] = Field(default_factory=dict)

@@ -112,7 +112,25 @@ def _idle(value: Any) -> Any:
 
 
 class SourceModel(Model):
-    """One source."""
+    """One source.
+
+    Attributes:
+      schema: attribute → `int64`, `float64`, `bool`, `string`, `timestamp`; a trailing `!`: never null.
+        Default: required, except for generators that bring one.
+      time: the attribute with the event time; live sources without it use the time of arrival.
+        Default: required for files and `rows`.
+      disorder: how far an event time may lie behind the largest before; later rows are late.
+        Default: `0`, or the generator's.
+      boundary: a boundary at least every this much tuple time.
+      from: the reader.
+      replay: files and generators: `{speed: 60}`, `{rate: 1000}`, `{max: true}`; with a speed, `origin: TIMESTAMP`.
+        Default: `{speed: 1}`.
+      on_malformed: or `stop`; skipped rows are counted and kept.
+      address: where the source listens. Default: any free port.
+      ahead: refuses event times further ahead of the clock. Default: `1h` for live sources.
+      watermark: what advances the time of live sources. Default: `data`; without `time`, `clock`.
+      idle: live sources by data: when a silence begins; also `{after: 5s, then: now}`, `never`. Default: `500ms`.
+    """
 
     schema_: dict[str, str] | None = Field(default=None, alias="schema")
     time: str | None = None

@@ -19,8 +19,14 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from consistency.proof.report.model import Flaw
+from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
 from replicas.simulation.features import Feature
+from spe.config.accuracy import AccuracyModel
+from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel, NodeModel, TimingModel
+from spe.config.recovery import RecoveryModel
+from spe.config.sources import SourceModel
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import OPTIONS
 from spe.connectors.generator import GeneratorKeys
@@ -29,6 +35,7 @@ from spe.query.operators import OPERATORS
 from spe.status import ClusterStatus
 from spe.stream.names import NodeState
 from spe.text_table import markdown_table
+from spe.values import PositiveDuration, Size
 from spe.wire.fields import Role
 from spe.wire.messages import MESSAGES
 
@@ -106,12 +113,36 @@ def _fields(keys: type[BaseModel]) -> list[tuple[str, str, str]]:
     return [(f"`{field.alias or name}`", _default(field), str(field.description)) for name, field in fields]
 
 
+def _settings(model: type[BaseModel], prefix: str = "", *, leaving_out: tuple[str, ...] = ()) -> str:
+    """The keys of a section of the configuration, as the docstrings of its model describe them."""
+    about = _attributes(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        text, _, default = about[key].removesuffix(".").partition(" Default: ")
+        if key not in leaving_out:
+            rows.append((f"`{prefix}{key}`", default or _default(field), text.removesuffix(".")))
+    return _table(("key", "default", ""), rows)
+
+
+def _attributes(described: type) -> dict[str, str]:
+    """What the docstrings of a class and its bases say of each attribute."""
+    about: dict[str, str] = {}
+    for base in reversed(described.__mro__):
+        about |= _ATTRIBUTE.findall(cleandoc(base.__doc__ or ""))
+    return {name: " ".join(text.split()) for name, text in about.items()}
+
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value: Any = field.get_default(call_default_factory=True)
     if value is None or value in ((), {}):
         return "none"
+    if get_args(Size)[1] in field.metadata:
+        return f"`{value >> 20}MiB`"
+    if get_args(PositiveDuration)[1] in field.metadata:
+        return f"`{value // 1000}ms`"
     if isinstance(value, tuple):
         return f"`[{', '.join(value)}]`"
     return f"`{str(value).lower()}`"
@@ -121,10 +152,8 @@ def _statuses() -> str:
     """A section for each class of a status, with a table of its fields."""
     sections = []
     for one in dict.fromkeys(_classes(ClusterStatus)):
-        about: dict[str, str] = {}
-        for base in reversed(one.__mro__):
-            about |= _ATTRIBUTE.findall(cleandoc(base.__doc__ or ""))
-        rows = [(f"`{n}`", _type(hint), " ".join(about[n].split())) for n, hint in get_type_hints(one).items()]
+        about = _attributes(one)
+        rows = [(f"`{n}`", _type(hint), about[n]) for n, hint in get_type_hints(one).items()]
         first = cleandoc(one.__doc__ or "").splitlines()[0]
         sections.append(f"## {one.__name__}\n\n{first}\n\n{_table(('field', 'type', ''), rows)}")
     return "\n".join(sections)
@@ -178,6 +207,19 @@ def _features() -> str:
     return _table(("feature", "share", "such a run"), [(str(f), f"{f.share:.0%}", f.about) for f in Feature])
 
 
+def _faults() -> str:
+    rows = []
+    for kind in FaultKind:
+        fields = ", ".join(f"`{field}`" for field in FIELDS[kind])
+        special = "`--links proxy`" if kind in REAL["proxy"] else "simulation"
+        rows.append((f"`{kind}`", fields, "" if kind in REAL["inside"] else special, kind.about))
+    return _table(("kind", "fields, besides `at`", "only with", "what happens"), rows)
+
+
+def _flaws() -> str:
+    return _table(("flaw", "meaning"), [(str(flaw), flaw.about) for flaw in Flaw])
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
@@ -187,8 +229,18 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "generators": _generators,
     "sinks": _sinks,
     "classes of a status": _statuses,
+    "keys of a source": partial(_settings, SourceModel),
+    "keys of the coordinator": partial(_settings, CoordinatorModel, "coordinator."),
+    "keys of recovery": partial(_settings, RecoveryModel),
+    "keys of a node": partial(_settings, NodeModel),
+    "keys of a checkpoint log": partial(_settings, CheckpointModel, leaving_out=("every", "disk", "continuous")),
+    "keys of accuracy": partial(_settings, AccuracyModel),
+    "keys of timing": partial(_settings, TimingModel, "timing."),
+    "keys of limits": partial(_settings, LimitsModel, "limits."),
     "messages": _messages,
     "features of random runs": _features,
+    "faults": _faults,
+    "flaws": _flaws,
     "modules of consistency/checking": partial(_modules, "consistency/checking"),
     "modules of consistency/proof": partial(_modules, "consistency/proof"),
     "modules of replicas/simulation": partial(_modules, "replicas/simulation"),

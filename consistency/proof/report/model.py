@@ -11,6 +11,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spe.described import DescribedName
+
 #: Changes when a field means something else or is gone; new fields do not change it.
 VERSION: Final = 1
 
@@ -23,18 +25,18 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-class Flaw(enum.StrEnum):
+class Flaw(DescribedName):
     """What can be wrong with what a client received, the worst first."""
 
-    UNDONE = "undone"  # a stable tuple that was taken back (P4)
-    MISSING = "missing"  # in the truth, never received as stable
-    EXTRA = "extra"  # received as stable, not in the truth
-    UNFOUNDED = "unfounded"  # received as stable, from data that no source has logged (S3)
-    ALTERED = "altered"  # received as stable in the place of another tuple
-    DUPLICATED = "duplicated"  # received as stable more often than the truth has it
-    REORDERED = "reordered"  # received as stable after one that the truth has later
-    OVERTAKEN = "overtaken"  # tentative, and stable tuples followed before it was taken back
-    UNCORRECTED = "uncorrected"  # tentative, and never taken back
+    UNDONE = "undone", "stable, and a later undo reached behind it"
+    MISSING = "missing", "true, and not received although the client had its time as final"
+    EXTRA = "extra", "stable, and not true"
+    UNFOUNDED = "unfounded", "stable, from a time beyond what the source logs imply"
+    ALTERED = "altered", "received under the id of a true tuple, with other contents"
+    DUPLICATED = "duplicated", "stable more often than it is true"
+    REORDERED = "reordered", "stable after one that is later in the truth"
+    OVERTAKEN = "overtaken", "tentative, and stable tuples followed before it was taken back"
+    UNCORRECTED = "uncorrected", "tentative, and never taken back"
 
 
 class _Data(BaseModel):
