@@ -9,7 +9,7 @@ from replicas.placement.standby import Standby
 from spe.errors import OtherOrigin, RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.ids import ReplicaId
 
 
@@ -73,5 +73,9 @@ class CheckpointTaker:
     def _tell_of_trouble(self, why: str) -> None:
         """Reports a trouble when it changes: operators of the cluster rely on this standby."""
         if why and why != self._standby.trouble:
-            say(f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old")
+            say(
+                f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old",
+                Level.WARNING,
+                replica=self._standby.name,
+            )
         self._standby.trouble = why

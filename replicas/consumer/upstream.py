@@ -22,7 +22,7 @@ from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteP
 from spe.plan.directory import Directory, Version
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.batch import Batch
 from spe.stream.history import Closed, FeedMode, Opened, Promoted, Received
 from spe.stream.ids import Channel
@@ -458,7 +458,13 @@ class Upstream:
                 why = str(error)
                 self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
                 if one.quarantine(generation, clock.monotonic_us()):
-                    say(f"{owner.name}: {action.producer} is not read again until it restarts: {why}")
+                    say(
+                        f"{owner.name}: {action.producer} is not read again until it restarts: {why}",
+                        Level.ERROR,
+                        event="quarantine",
+                        channel=str(one.channel),
+                        producer=action.producer,
+                    )
         if (current := self._feeds.get(key)) is not None and current[0] is scope:
             del self._feeds[key]
         if not scope.cancelled_caught:

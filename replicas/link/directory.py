@@ -14,7 +14,7 @@ from spe.plan.directory import CONFIGURED, Directory, Version
 from spe.plan.plan import Plan
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.history import DirectoryApplied
 from spe.wire.messages import DirectoryAnswer, DirectoryRequest
 
@@ -111,7 +111,11 @@ class DirectoryKeeper:
             except OtherConfiguration as error:
                 self._refused = revision.version
                 self._refuse(revision.version, str(error))
-                say(f"{self.me.name} goes on with version {self.version} of the directory: {error}")
+                say(
+                    f"{self.me.name} goes on with version {self.version} of the directory: {error}",
+                    Level.WARNING,
+                    event="directory_refused",
+                )
                 return
             self._apply(revision, directory, kept=await self._keep(revision))
 

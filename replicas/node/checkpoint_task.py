@@ -5,7 +5,7 @@ from __future__ import annotations
 from replicas.node.hosting import Hosting
 from replicas.node.snapshots import Snapshots
 from spe.errors import LocalProtocolError
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId, ReplicaId
 
 
@@ -43,7 +43,12 @@ class CheckpointTask:
                 trace.event("checkpoint_failed", replica=host.name, why=str(error))
                 if str(error) != trouble:
                     trouble = str(error)
-                    say(f"{host.name}: no checkpoint: {error}; going on without, upstream keeps more")
+                    say(
+                        f"{host.name}: no checkpoint: {error}; going on without, upstream keeps more",
+                        Level.WARNING,
+                        event="checkpoint_failed",
+                        replica=host.name,
+                    )
                 continue
             trouble = ""
             replica.recovery.written(snapshot)

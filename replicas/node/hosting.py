@@ -20,7 +20,7 @@ from spe.errors import OperatorFailed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillFolder
 from spe.stream.history import StateChanged
 from spe.stream.ids import Channel, PartitionId, ReplicaId
@@ -132,7 +132,12 @@ class Hosting:
         host.replica.serving.announce(NodeState.RECOVERING, False)
         self.upstream.remove(host.name)
         self.env.trace.event("replica_stopped", replica=host.name, why=str(error))
-        say(f"{host.name} stopped: {error}; the other replicas of {self.node} go on\n{error.where()}")
+        say(
+            f"{host.name} stopped: {error}; the other replicas of {self.node} go on\n{error.where()}",
+            Level.ERROR,
+            event="replica_stopped",
+            replica=host.name,
+        )
 
     def stand_by(self, id: ReplicaId) -> Standby:
         """Holds checkpoints, in place of the replica that may be there (H4)."""
@@ -213,4 +218,4 @@ class Hosting:
         self.spill_blocked = why
         self.env.trace.event("spill_blocked" if why else "spill_works", why=why)
         rest = f"spills nothing more: {why}; full buffers block" if why else "spills again"
-        say(f"{self.node} {rest}")
+        say(f"{self.node} {rest}", Level.ERROR if why else Level.INFO, event="spill_blocked" if why else "spill_works")

@@ -6,7 +6,7 @@ from replicas.node.hosting import Hosting, Tasks
 from replicas.placement.epoch import FollowedEpoch
 from spe.errors import OperatorFailed
 from spe.plan.directory import COORDINATOR
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState, UnitId
 from spe.wire.messages import Order, OrderAnswer
@@ -88,7 +88,7 @@ class OrderFollower:
                     self.run(id)
             except OperatorFailed as error:  # another node may be able to
                 hosting.env.trace.event("role_not_taken", replica=str(id), why=str(error))
-                say(f"{id} cannot run here: {error}")
+                say(f"{id} cannot run here: {error}", Level.ERROR, event="role_not_taken", replica=str(id))
         for id in directory.standbys_on(node):
             if id.of not in hosting.running and id.of not in hosting.standbys:
                 self.stand_by(id)

@@ -28,7 +28,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.plan.unsupported import check_supported
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.status import NodeStatus, ReplicaStatus, SettingsStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
@@ -338,5 +338,5 @@ class NodeProcess:
             return host.replica.counters()
         except OperatorFailed as error:  # they are for people: no reason to stop
             if host.say_once("counters"):
-                say(f"{host.name}: no counters: {error}\n{error.where()}")
+                say(f"{host.name}: no counters: {error}\n{error.where()}", Level.WARNING, replica=host.name)
             return {}

@@ -9,7 +9,7 @@ from replicas.node.hosting import Hosting
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
 from spe.errors import OperatorFailed, RemoteProtocolError
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
 
 #: A replica that has its state checks this many times less often whether it needs another one.
@@ -83,7 +83,12 @@ class RecoveryTask:
         from a snapshot of its own, as another would after a restart (A3), and reads them once more."""
         hosting, id = self._hosting, host.replica.id
         hosting.env.trace.event("spill_damaged", replica=host.name, why=why)
-        say(f"{host.name}: {why}; it is read from upstream again")
+        say(
+            f"{host.name}: {why}; it is read from upstream again",
+            Level.WARNING,
+            event="spill_damaged",
+            replica=host.name,
+        )
         state = await self._snapshots.of(host)
         if hosting.running.get(id.of) is not host or host.error is not None:
             return

@@ -16,7 +16,7 @@ from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
 from replicas.producer.server import fetch_snapshot
 from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId
@@ -77,7 +77,12 @@ class Snapshots:
         except LocalProtocolError as error:  # a user's operator raised: its state cannot be given to anybody
             if host.say_once("snapshot_failed"):  # we go on, but no restarted partner can come back
                 hosting.env.trace.event("snapshot_failed", replica=host.name, why=str(error))
-                say(f"{host.name}: no partner can be given its state: {error}")
+                say(
+                    f"{host.name}: no partner can be given its state: {error}",
+                    Level.ERROR,
+                    event="snapshot_failed",
+                    replica=host.name,
+                )
             return SnapshotRefused(f"{host.name} cannot be stored: {error}")
 
     async def _held(self, id: ReplicaId) -> memoryview | SnapshotRefused:

@@ -11,7 +11,7 @@ from replicas.link.signal import Signal
 from replicas.node.load_meter import NodeMeter
 from replicas.node.replica_host import ReplicaHost
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
 
 #: How many ticks are joined to one while no replica here has a deadline soon.
@@ -70,7 +70,12 @@ class Ticks:
             self._env.trace.event("evicted", replica=host.name, consumers=given_up)
         for lag in replica.watch_skew(now):
             self._env.trace.event("input_skew", replica=host.name, lag=lag)
-            say(f"{host.name}: {lag}, more than αX allows: results stay tentative until it catches up")
+            say(
+                f"{host.name}: {lag}, more than αX allows: results stay tentative until it catches up",
+                Level.WARNING,
+                event="input_skew",
+                replica=host.name,
+            )
         rests = replica.rests(now)
         if not rests:
             host.work.wake()

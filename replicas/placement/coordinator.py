@@ -29,7 +29,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.plan.revision import decode_node
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.status import CoordinatorStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
@@ -294,7 +294,7 @@ class Coordinator(Bystander):
             choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
         except ConfigError as error:  # what runs goes on
             self._env.trace.event("no_choice", why=str(error))
-            say(f"{COORDINATOR}: no plan for the budget: {error}")
+            say(f"{COORDINATOR}: no plan for the budget: {error}", Level.WARNING, event="no_choice")
             return
         if self.activation.adopt(choice):
             self._env.trace.event(

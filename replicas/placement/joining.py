@@ -15,7 +15,7 @@ from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.plan.revision import Revision, encode_node
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.names import NodeId
 from spe.wire.messages import JoinCluster, JoinClusterAnswer, expect
 
@@ -72,7 +72,7 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
         except SpeError as error:
             if str(error) != told:
                 told = str(error)
-                say(f"{node.id} waits for the coordinator to let it join: {told}")
+                say(f"{node.id} waits for the coordinator to let it join: {told}", Level.WARNING)
             await env.clock.sleep(_AGAIN_S)
     if answer.error:
         raise JoinRefused(f"{node.id} cannot join: {answer.error}")

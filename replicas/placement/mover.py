@@ -141,7 +141,11 @@ class Mover:
         """Does what the balancer wants."""
         if not isinstance(action, MovePartition):
             self._env.trace.event("balance", do=type(action).__name__, node=action.node, why=action.reason)
-            say(f"{COORDINATOR}: {TOLD[type(action)].format(node=action.node, reason=action.reason)}")
+            say(
+                f"{COORDINATOR}: {TOLD[type(action)].format(node=action.node, reason=action.reason)}",
+                event="balance",
+                target=action.node,
+            )
             return
         try:
             (move,) = self.moves.ask_all([_asked(action)], action.reason)

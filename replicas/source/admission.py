@@ -14,7 +14,7 @@ from replicas.source.stamping import admitted
 from spe.errors import SpeError
 from spe.plan.plan import Source
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.stream.times import format_timestamp, parse_timestamp
 
 #: Event times outside of these are said to be implausible: a wrong unit is off by a factor of a thousand or more.
@@ -66,7 +66,7 @@ class Admission:
         """Reports once event times that are implausible, as a wrong unit of numbers gives them."""
         if why := implausible(event_us, str(self._source.reader.get("timestamps", "iso"))):
             self._env.trace.event("times_implausible", stream=self._source.stream, event_us=event_us)
-            say(f"source {self._source.stream}: {why}")
+            say(f"source {self._source.stream}: {why}", Level.WARNING, event="times_implausible")
 
     def _set_aside(self, rows: list[Malformed]) -> None:
         stream = self._source.stream

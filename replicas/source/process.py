@@ -7,6 +7,7 @@ from id 1 on, and it never sends anything tentative.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePosixPath
 
 import trio
@@ -23,7 +24,7 @@ from spe.log.source_log import source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Element, Int64Array
 from spe.stream.hashing import partition_of
@@ -152,10 +153,14 @@ class SourceProcess(Bystander):
                 self._keeper.nursery = nursery
                 address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 task_status.started(address)
-                await proxy.run(self._publish, say, self._reader)
+                await proxy.run(self._publish, partial(say, level=Level.WARNING), self._reader)
                 self._signal.wake()
                 if (fault := proxy.status().fault) is not None:
-                    say(f"{self._me.name} FAILED: {fault}; what it has logged is still served")
+                    say(
+                        f"{self._me.name} FAILED: {fault}; what it has logged is still served",
+                        Level.ERROR,
+                        event="failed",
+                    )
         finally:
             proxy.close()
 

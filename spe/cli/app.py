@@ -29,6 +29,10 @@ Wait = Annotated[bool, Parameter(help="Print each phase until all is done.", neg
 Metrics = Annotated[
     str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, or a port of this machine; off: nowhere.")
 ]
+LogFormatOption = Annotated[Literal["text", "json"], Parameter(help="Lines on standard error: text, or JSON objects.")]
+LogLevelOption = Annotated[
+    Literal["debug", "info", "warning", "error"], Parameter(help="Lines that matter less are left out.")
+]
 #: File descriptor by which a process of a local cluster talks to its supervisor.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
@@ -122,6 +126,8 @@ def run(
         Literal["inside", "proxy"],
         Parameter(help="What makes links fail: the processes themselves, or proxies between them."),
     ] = "inside",
+    log_format: LogFormatOption = "text",
+    log_level: LogLevelOption = "info",
     report: Annotated[bool, Parameter(help="Write a report with Spark at the end, as spe report does.")] = False,
     budget: Annotated[
         int | None, Parameter(help="Number of standbys that run from the start, chosen as by spe plan.")
@@ -141,6 +147,7 @@ def run(
         duration_us=length,
         view=view,
         links=links,
+        logs=(log_format, log_level),
         report=report,
         budget=budget,
     )[1]
@@ -164,13 +171,15 @@ def node(
     storage: Storage = None,
     seed: Seed = None,
     metrics: Metrics = None,
+    log_format: LogFormatOption = "text",
+    log_level: LogLevelOption = "info",
     link: Link = None,
 ) -> int:
     """Run one node.  For all processes, SPE_TOKEN in the environment is the cluster's shared secret."""
-    from spe.cli.processes import ProcessOptions, join_node_process, run_node_process
+    from spe.cli.processes import join_node_process, process_options, run_node_process
 
     own = {"address": address, "capacity": capacity, "memory": memory, "x": x}
-    options = ProcessOptions(storage, seed, link, metrics)
+    options = process_options(storage, seed, link, metrics, log_format, log_level)
     given = {name: value for name, value in own.items() if value is not None}
     if join:
         return join_node_process(config, node, given, options)
@@ -189,22 +198,34 @@ def source(
     storage: Storage = None,
     seed: Seed = None,
     metrics: Metrics = None,
+    log_format: LogFormatOption = "text",
+    log_level: LogLevelOption = "info",
     link: Link = None,
 ) -> int:
     """Run one source; its log is in STORAGE/sources."""
-    from spe.cli.processes import ProcessOptions, run_source_process
+    from spe.cli.processes import process_options, run_source_process
 
-    return run_source_process(config, source, data, ProcessOptions(storage, seed, link, metrics))
+    return run_source_process(
+        config, source, data, process_options(storage, seed, link, metrics, log_format, log_level)
+    )
 
 
 @app.command(sort_key=5)
 def coordinator(
-    config: Target, /, *, storage: Storage = None, seed: Seed = None, metrics: Metrics = None, link: Link = None
+    config: Target,
+    /,
+    *,
+    storage: Storage = None,
+    seed: Seed = None,
+    metrics: Metrics = None,
+    log_format: LogFormatOption = "text",
+    log_level: LogLevelOption = "info",
+    link: Link = None,
 ) -> int:
     """Run the coordinator, which tells standbys to take over."""
-    from spe.cli.processes import ProcessOptions, run_coordinator_process
+    from spe.cli.processes import process_options, run_coordinator_process
 
-    return run_coordinator_process(config, ProcessOptions(storage, seed, link, metrics))
+    return run_coordinator_process(config, process_options(storage, seed, link, metrics, log_format, log_level))
 
 
 @app.command(sort_key=5)
@@ -220,12 +241,16 @@ def client(
         Parameter(name="--print", help="Print changes as JSON lines: final tuples only, or all with their undos."),
     ] = "no",
     metrics: Metrics = None,
+    log_format: LogFormatOption = "text",
+    log_level: LogLevelOption = "info",
     link: Link = None,
 ) -> int:
     """Run one client: write its sinks, and record what it receives."""
-    from spe.cli.processes import ProcessOptions, run_client_process
+    from spe.cli.processes import process_options, run_client_process
 
-    return run_client_process(config, client, print_, ProcessOptions(storage, seed, link, metrics))
+    return run_client_process(
+        config, client, print_, process_options(storage, seed, link, metrics, log_format, log_level)
+    )
 
 
 @app.command(sort_key=6)
@@ -474,8 +499,10 @@ def run_command(command: Callable[[], Any]) -> int:
         told = list(_mistakes(error))
         if not told:
             raise
+        from spe.runtime.log_line import Level, is_configured, say
+
         for text in dict.fromkeys(told):
-            print(f"spe: {text}", file=sys.stderr)
+            say(text if is_configured() else f"spe: {text}", Level.ERROR, event="ended")
         return USERS_MISTAKE
 
 

@@ -25,6 +25,7 @@ class Job:
       directory: who runs what, at the addresses of this run.
       config: the name of the configuration, as it was given.
       addresses: of everybody, clients and supervisor included.
+      logs: format and level of what processes log.
       origins: event time at which each replayed source begins, where the configuration does not say.
     """
 
@@ -41,6 +42,7 @@ class Job:
     duration_us: int | None
     live_view: bool
     links: LinkFaultMaker
+    logs: tuple[str, str] = ("text", "info")
     specs: list[ProcessSpec] = field(default_factory=list)
 
 
@@ -98,10 +100,11 @@ def process_specs(job: Job) -> list[ProcessSpec]:
     """How to start each process: sources first, so that nodes find them; clients last."""
     words = [sys.executable, "-m", "spe.cli"]
     where, seed = str(job.run.path), str(job.seed)
+    logs = [] if job.logs == ("text", "info") else ["--log-format", job.logs[0], "--log-level", job.logs[1]]
     environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
     def spec(name: str, command: list[str], *, reads_stdin: bool = False) -> ProcessSpec:
-        return ProcessSpec(name, command, job.run.log(name), environment, reads_stdin=reads_stdin)
+        return ProcessSpec(name, [*command, *logs], job.run.log(name), environment, reads_stdin=reads_stdin)
 
     specs = []
     for stream, source in job.plan.sources.items():

@@ -27,7 +27,7 @@ from spe.plan.plan import MetricsSettings, Plan
 from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.runtime.http_port import HttpPort
-from spe.runtime.log_line import begin_lines_with, log_time, say
+from spe.runtime.log_line import Level, LogFormat, configure_log, say
 from spe.runtime.logged_trace import ListenerLog, LoggedTrace
 from spe.runtime.network import parse_address
 from spe.runtime.process_figures import process_figures
@@ -105,12 +105,22 @@ class ProcessOptions:
       link: descriptor of the connection to a supervisor.
       metrics: where metrics and health are served, in place of what the configuration says: ``host:port``, a port of
         this machine, or ``off``.
+      log_format, log_level: of the lines on standard error.
     """
 
     storage: Path | None = None
     seed: int | None = None
     link: int | None = None
     metrics: str | None = None
+    log_format: LogFormat = LogFormat.TEXT
+    log_level: Level = Level.INFO
+
+
+def process_options(
+    storage: Path | None, seed: int | None, link: int | None, metrics: str | None, log_format: str, log_level: str
+) -> ProcessOptions:
+    """As the command line has them."""
+    return ProcessOptions(storage, seed, link, metrics, LogFormat(log_format), Level[log_level.upper()])
 
 
 def run_node_process(path: Path, node: str, options: ProcessOptions) -> int:
@@ -299,9 +309,9 @@ async def _main(
     )
     clock = SystemClock()
     trace = LoggedTrace(NullTrace() if run is None else FileTrace(run.trace(name), clock), clock.wall_us)
-    begin_lines_with(lambda: f"{log_time(clock.wall_us())} ")
+    configure_log(name, clock.wall_us, format=options.log_format, level=options.log_level, cluster=target.plan.cluster)
     if risk := unlocked(target.plan.security, target.addresses.get(name, ""), target.token):
-        say(f"{name}: warning: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}")
+        say(f"{name}: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}", Level.WARNING)
     ListenerLog(trace).install()
     env = production_env(root, options.seed, trace)
     faults = None

@@ -73,10 +73,11 @@ def run_document(
     duration_us: int | None,
     view: bool,
     links: str = LinkMode.INSIDE,
+    logs: tuple[str, str] = ("text", "info"),
     report: bool = False,
     budget: int | None = None,
 ) -> tuple[Path, int]:
-    """The directory of the run, and its exit status.
+    """The directory of the run, and its exit status; ``logs``: format and level of what its processes log.
 
     That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
@@ -111,6 +112,7 @@ def run_document(
         duration_us=duration_us,
         live_view=view and sys.stdout.isatty(),
         links=ways,
+        logs=logs,
     )
     job.specs = process_specs(job)
     run_directory.write("faults.json", [f.to_data() for f in job.faults])

@@ -8,7 +8,7 @@ from typing import Final
 
 from spe.errors import LogFull
 from spe.runtime.env import Env
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, say
 
 #: Time between two attempts to write.
 DISK_RETRY_US: Final = 200_000
@@ -55,7 +55,7 @@ class DiskTrouble:
         self.why = str(error) or type(error).__name__
         if self._said_us is None or now - self._said_us >= _SAID_US:
             self._said_us, self._said = now, True
-            say(f"{self._who}: {error}; waiting for room")
+            say(f"{self._who}: {error}; waiting for room", Level.ERROR, event="disk_full")
 
     def over(self) -> None:
         """A write succeeded."""
@@ -65,4 +65,4 @@ class DiskTrouble:
         self._env.trace.event("disk_has_room", who=self._who)
         if self._said:
             self._said = False
-            say(f"{self._who}: there is room again")
+            say(f"{self._who}: there is room again", event="disk_has_room")

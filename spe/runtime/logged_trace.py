@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from spe.runtime.env import Trace
-from spe.runtime.log_line import say
+from spe.runtime.log_line import Level, is_logged, say
 from spe.stream.times import SECOND
 
 #: Event -> its line, from the event's fields.
@@ -34,11 +34,32 @@ LINES: Final[Mapping[str, str]] = MappingProxyType(
         "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
     }
 )
+#: Lines that matter more than INFO.
+LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
+    {
+        "peer_lost": Level.WARNING,
+        "unreachable": Level.WARNING,
+        "refused": Level.WARNING,
+        "sent_away": Level.WARNING,
+        "bad_peer": Level.WARNING,
+        "no_tls": Level.WARNING,
+        "connection_refused": Level.WARNING,
+        "accept_failed": Level.ERROR,
+        "other_log": Level.ERROR,
+        "reader_of_other_log": Level.ERROR,
+        "replicas_differ": Level.ERROR,
+        "rejected": Level.WARNING,
+        "rejected_unwritten": Level.WARNING,
+        "evicted": Level.WARNING,
+    }
+)
 #: The same line is repeated after this at the earliest.
 REPEAT_US: Final = 60 * SECOND
 #: Lines of one kind of event within WINDOW_US; how many more there were is said with the next.
 LINES_MAX: Final = 100
 WINDOW_US: Final = 10 * SECOND
+#: Fields that every line has: what an event calls so gets another name.
+_TAKEN: Final = frozenset({"text", "level", "time", "message", "process", "node", "source", "client", "event"})
 #: Characters of a line.
 _LINE_MAX: Final = 500
 #: Texts whose last time is remembered: strangers choose what some of them say.
@@ -64,13 +85,16 @@ class LoggedTrace:
 
     def event(self, name: str, /, **fields: Any) -> None:
         self._inner.event(name, **fields)
-        line = LINES.get(name)
+        line, level = LINES.get(name), LEVELS.get(name, Level.INFO)
         if line is not None:
-            self._tell(name, _printable(line.format_map(fields)))
+            self._tell(name, _printable(line.format_map(fields)), level, fields)
+        elif is_logged(Level.DEBUG):
+            text = " ".join((name, *(f"{key}={value}" for key, value in fields.items())))
+            self._tell(name, _printable(text), Level.DEBUG, fields)
 
-    def _tell(self, name: str, text: str) -> None:
+    def _tell(self, name: str, text: str, level: Level, fields: Mapping[str, Any]) -> None:
         now = self._wall_us()
-        if name not in _ALWAYS:
+        if name not in _ALWAYS and level > Level.DEBUG:
             last = self._said.get(text)
             if last is not None and 0 <= now - last < REPEAT_US:
                 return
@@ -85,7 +109,9 @@ class LoggedTrace:
             self._windows[name] = (begun, count, left_out + 1)
             return
         self._windows[name] = (begun, count + 1, 0)
-        say(text + (f" ({left_out:,} more such lines were left out)" if left_out else ""))
+        more = f" ({left_out:,} more such lines were left out)" if left_out else ""
+        about = {f"{key}_" if key in _TAKEN else key: value for key, value in fields.items()}
+        say(text + more, level, **{**about, "event": name})
 
 
 def _printable(text: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 
 import pytest
 
 from spe.runtime import log_line
-from spe.runtime.log_line import begin_lines_with, log_time, say
-from spe.runtime.logged_trace import LINES_MAX, REPEAT_US, WINDOW_US, ListenerLog, LoggedTrace
+from spe.runtime.log_line import Level, LogFormat, configure_log
+from spe.runtime.logged_trace import LEVELS, LINES, LINES_MAX, REPEAT_US, WINDOW_US, ListenerLog, LoggedTrace
 from spe.stream.times import SECOND
 
 
@@ -85,14 +86,52 @@ def test_a_stranger_cannot_move_the_cursor_or_fill_a_page(capsys: pytest.Capture
     assert len(line) < 600
 
 
-def test_lines_begin_with_the_time_in_a_process(
+def test_an_event_has_its_level_and_its_fields(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_line, "_prefix", str)
-    say("one")
-    begin_lines_with(lambda: f"{log_time(1_700_000_000_123_999)} ")
-    say("two")
-    assert lines(capsys) == ["one", "2023-11-14T22:13:20.123Z two"]
+    monkeypatch.setattr(log_line, "_log", None)
+    configure_log("n1", lambda: 0, format=LogFormat.JSON)
+    log = Log()
+    log.trace.event("state", replica="main/3@n1", state="STABLE", fresh=False)
+    log.trace.event("unreachable", peer="n2", why="no answer")
+    log.trace.event("installed", replica="main/0@n1", origin="n2", source="x", time=7)
+    first, second, third = map(json.loads, lines(capsys))
+
+    assert first == {
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "info",
+        "message": "main/3@n1 is STABLE",
+        "process": "n1",
+        "node": "n1",
+        "event": "state",
+        "replica": "main/3@n1",
+        "unit": "main",
+        "partition": 3,
+        "state": "STABLE",
+        "fresh": False,
+    }
+    assert (second["level"], second["peer"], second["why"]) == ("warning", "n2", "no answer")
+    assert (third["time"], third["time_"], third["source_"]) == ("1970-01-01T00:00:00.000Z", 7, "x")
+
+
+def test_every_event_is_a_line_at_level_debug_and_at_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_line, "_log", None)
+    for level in Level:
+        configure_log("n1", lambda: 0, level=level)
+        log = Log()
+        for _ in range(2):
+            log.trace.event("subscribe", consumer="main/0@n1", channel="a/0")
+        log.trace.event("state", replica="main/0@n1", state="STABLE")
+    stamp = "1970-01-01T00:00:00.000Z"
+    debug = f"{stamp} debug n1: subscribe consumer=main/0@n1 channel=a/0"
+    state = f"{stamp} info n1: main/0@n1 is STABLE"
+    assert lines(capsys) == [debug, debug, state, state]
+
+
+def test_levels_are_of_events_that_are_lines() -> None:
+    assert LEVELS.keys() <= LINES.keys()
 
 
 def test_too_few_file_descriptors_give_one_line_and_no_traceback(
