@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,22 +120,8 @@ def test_a_user_operator_keeps_state_like_any_other() -> None:
     assert text(out) == "1 a 1\n3 a 4\n5 a 0"
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "own-operators.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session window of docs/how-to/own-operators.md, as a module."""
-    (block,) = [
-        b for b in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if "class Sessions" in b
-    ]
-    (tmp_path / "documented_operator.py").write_text(block, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "documented_operator", raising=False)
-
-
-def test_the_documented_session_window_keeps_the_contract(documented: None) -> None:
-    spec = CustomSpec((IN,), "documented_operator:Sessions", {"key": "sensor", "gap": 3e-6})
+def test_the_documented_session_window_keeps_the_contract() -> None:
+    spec = CustomSpec((IN,), "configs.sessions:Sessions", {"key": "sensor", "gap": 3e-6})
     rows = tuples(READINGS, "1 a 1 \n 2 b 1 \n 3 a 1 \n 5 b 1 \n 5 c 1 \n 6 a 1 \n 7 - 1 \n 8 a 1 \n 12 b 1")
     cuts = [(3, False), (4, True), (5, False), (6, True), (8, False), (9, True), (11, False)]
     out = check_contract(lambda: make(spec, READINGS), [READINGS], [rows], cuts)
@@ -153,9 +136,9 @@ def test_the_documented_session_window_keeps_the_contract(documented: None) -> N
     """)
 
 
-def test_the_documented_session_window_refuses_a_wrong_gap(documented: None) -> None:
+def test_the_documented_session_window_refuses_a_wrong_gap() -> None:
     with pytest.raises(QueryError, match="gap: expected seconds, above 0"):
-        make(CustomSpec((IN,), "documented_operator:Sessions", {"key": "sensor", "gap": 0}), READINGS)
+        make(CustomSpec((IN,), "configs.sessions:Sessions", {"key": "sensor", "gap": 0}), READINGS)
 
 
 def test_a_user_aggregate_works_in_sliding_windows() -> None:
