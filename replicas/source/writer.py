@@ -114,10 +114,11 @@ class SourceWriter:
 
     def next_boundary_us(self) -> int | None:
         """Event time that the replay must reach for the next boundary that is implied already; None: there is none."""
-        frontier_us = self.history.frontier_us
-        if frontier_us >= self._stamper.bound_us:
-            return None
-        return saturating_add(frontier_us, self._source.boundary_us + self._source.disorder_us)
+        return None if self.history.frontier_us >= self._stamper.bound_us else self.coming_boundary_us()
+
+    def coming_boundary_us(self) -> int:
+        """Event time that the replay must reach for the next boundary, whether or not it is implied already."""
+        return saturating_add(self.history.frontier_us, self._source.boundary_us + self._source.disorder_us)
 
     def counts_anew(self) -> None:
         """The reader counts its rows from 0, as a live one does after each start."""

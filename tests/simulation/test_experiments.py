@@ -160,8 +160,9 @@ def test_queries_come_back_with_the_nodes_that_arrive(tmp_path: Path) -> None:
     assert areas[-1] == 6
     assert at["at once"]["first_s"] == at["at once"]["all_s"]
     assert at["complete queries"]["first_s"] < at["operators"]["first_s"]
-    areas = [at[order]["fidelity"] for order in ("at once", "complete queries", "fidelity", "standbys everywhere")]
-    assert areas == sorted(areas)
+    assert at["at once"]["fidelity"] < at["operators"]["fidelity"] < at["fidelity"]["fidelity"]
+    # Both plan the same here, but for what a look at each 100 ms sees.
+    assert abs(at["fidelity"]["fidelity"] - at["complete queries"]["fidelity"]) < 0.01
 
 
 def test_queries_that_do_not_depend_on_what_failed_notice_nothing(tmp_path: Path) -> None:
