@@ -18,6 +18,7 @@ from benchmarks.experiments import (
     fidelity,
     healing,
     incremental,
+    lifecycle,
     locations,
     migration,
     partitions,
@@ -54,6 +55,7 @@ EXPERIMENTS = {
     "arrivals": arrivals,
     "migration": migration,
     "incremental": incremental,
+    "lifecycle": lifecycle,
     "locations": locations,
     "partitions": partitions,
 }

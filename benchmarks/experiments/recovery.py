@@ -231,9 +231,10 @@ def tree(
             "key": "n",
             "partitions": level,
             "replicas": [n + (b if a else []) for n, b, a in zip(primary, backup, both, strict=True)],
-            "standby": [[] if a else b for b, a in zip(backup, both, strict=True)],
-            "checkpoint": checkpoint,
         }
+        if not all(both):
+            standbys = [[] if a else b for b, a in zip(backup, both, strict=True)]
+            fragments[f"f{level}"] |= {"standby": standbys, "checkpoint": checkpoint}
         before, operators = name, []
     return {
         "cluster": "recovery",
