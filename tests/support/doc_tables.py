@@ -30,6 +30,8 @@ from spe.config.sources import SourceModel
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import OPTIONS
 from spe.connectors.generator import GeneratorKeys
+from spe.expressions.functions import FUNCTIONS
+from spe.expressions.functions import OPERATORS as OPERATORS_IN_SQL
 from spe.plan.generators import GENERATORS
 from spe.query.operators import OPERATORS
 from spe.status import ClusterStatus
@@ -207,6 +209,20 @@ def _features() -> str:
     return _table(("feature", "share", "such a run"), [(str(f), f"{f.share:.0%}", f.about) for f in Feature])
 
 
+def _functions() -> str:
+    """Functions by the type of their result; numbers may be of either type, and optional arguments are in brackets."""
+    found: dict[str, list[str]] = {}
+    for name, rows in FUNCTIONS.items():
+        if name in OPERATORS_IN_SQL:
+            continue
+        first, last = rows[0].arguments, rows[-1].arguments
+        types = ["number" if a != b else str(a) for a, b in zip(first, last, strict=False)]
+        rest = "".join(f" [, {a}]" for a in last[len(first) :]) + (", …" if rows[0].variadic else "")
+        result = "number" if rows[0].result != rows[-1].result else str(rows[0].result)
+        found.setdefault(result, []).append(f"`{name}({', '.join(types)}{rest})`")
+    return _table(("result", "functions"), [(result, ", ".join(each)) for result, each in found.items()])
+
+
 def _faults() -> str:
     rows = []
     for kind in FaultKind:
@@ -240,6 +256,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "messages": _messages,
     "features of random runs": _features,
     "faults": _faults,
+    "functions": _functions,
     "flaws": _flaws,
     "modules of consistency/checking": partial(_modules, "consistency/checking"),
     "modules of consistency/proof": partial(_modules, "consistency/proof"),
