@@ -627,15 +627,41 @@ class CoordinatorStatus(_Process):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorStatus(_Process):
-    """Who looks after a run; `spe status` does not ask it.
+class FaultStatus:
+    """A fault that is planned for a run, or that somebody injected.  Times are wall time, microseconds.
 
     Attributes:
-      faults: planned and injected ones, in words.
+      fault: in words.
+      planned_us: when it is due; null: somebody asked for it.
+      began_us: when it really began; null: not yet.
+      ended_us: when it ended; null: not yet, or it does not last.
+      for_us: how long it lasts, microseconds; null: until it is healed.
+      errors: what could not be done.
+    """
+
+    fault: Text
+    planned_us: Integer | None
+    began_us: Integer | None
+    ended_us: Integer | None
+    for_us: Integer | None
+    errors: Many[Text]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorStatus(_Process):
+    """Who looks after a run; `spe top` asks it, `spe status` does not.
+
+    Attributes:
+      faults: planned and injected ones, in the order of planning.
+      phases: what each process of the run is doing: `starting`, `running`, `frozen`, `killed`, `stopped`, `ended` or
+        `died`.
+      begun_us: wall time at which the sources began, microseconds; null: not yet.
     """
 
     kind: Literal["supervisor"] = "supervisor"
-    faults: Many[Text]
+    faults: Many[FaultStatus]
+    phases: Mapping[Text, Text]
+    begun_us: Integer | None
 
 
 ProcessStatus: TypeAlias = NodeStatus | SourceStatus | ClientStatus | CoordinatorStatus | SupervisorStatus

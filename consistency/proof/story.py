@@ -16,6 +16,8 @@ from spe.plan.directory import Directory
 
 Line = Mapping[str, Any]
 
+#: What the supervisor notes when a process ends before the run does.
+GONE: Final = ("process_died", "process_killed", "process_stopped")
 _DOWN: Final = "down"
 #: Faults that are over as soon as they happen.
 _INSTANT: Final = ("restart", "reset", "flip", "heal")
@@ -73,7 +75,7 @@ def tracks(
     """
     changes: dict[str, list[tuple[int, str]]] = {}
     for line in events:
-        if line["event"] in ("process_killed", "process_died"):
+        if line["event"] in GONE:
             for replica in _replicas_on(directory, line["process"]):
                 changes.setdefault(replica, []).append((int(line["t"]), _DOWN))
         elif line["event"] == "state" and line["replica"].rpartition("@")[2] not in traces:
@@ -117,7 +119,7 @@ def _spans(changes: list[tuple[int, str]], begun_us: int, ended_us: int) -> list
 def something_failed(events: Iterable[Line]) -> bool:
     """Did anything happen that a run without failures does not have?"""
     return any(
-        line["event"] in ("fault_began", "process_died", "process_killed")
+        line["event"] in ("fault_began", *GONE)
         or (line["event"] == "state" and line["after"] in ("UP_FAILURE", "STABILIZATION"))
         for line in events
     )

@@ -30,7 +30,7 @@ class Cluster:
     """Processes by name.  Use :func:`open_cluster`, which leaves none behind.
 
     Args:
-      told: called at each event: started, ready, killed, frozen, resumed, ended, died.
+      told: called at each event: started, ready, killed, frozen, resumed, stopped, ended, died.
     """
 
     def __init__(self, specs: Iterable[ProcessSpec], *, told: Told = lambda event, name, facts: None) -> None:
@@ -106,12 +106,18 @@ class Cluster:
             if one.alive:
                 await self._send(one, {"begin_us": wall_us})
 
-    async def stop(self, names: Iterable[str] | None = None, grace_s: float = GRACE_S) -> None:
-        """SIGTERM to all (or some), then SIGKILL to those that have not ended in time; returns when all have."""
+    async def stop(
+        self, names: Iterable[str] | None = None, grace_s: float = GRACE_S, phase: Phase = Phase.ENDED
+    ) -> None:
+        """SIGTERM to all (or some), then SIGKILL to those that have not ended in time; returns when all have.
+
+        Args:
+          phase: STOPPED where they are to be started again.
+        """
         chosen = [self.processes[n] for n in (self.processes if names is None else names)]
         running = [p for p in chosen if p.alive]
         for one in running:
-            one.phase = Phase.ENDED
+            one.phase = phase
             one.signal(signal.SIGTERM)
             one.signal(signal.SIGCONT)  # a frozen process does not get SIGTERM before SIGCONT
         with trio.move_on_after(grace_s):
@@ -151,7 +157,7 @@ class Cluster:
 
     async def _watch(self, one: Managed) -> None:
         status = await one.wait()
-        if one.phase in (Phase.KILLED, Phase.ENDED):
+        if one.phase in (Phase.KILLED, Phase.STOPPED, Phase.ENDED):
             self._tell(str(one.phase), one, status=status)
         else:
             one.phase = Phase.ENDED if status == 0 else Phase.DIED

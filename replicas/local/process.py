@@ -28,6 +28,7 @@ class Phase(enum.StrEnum):
     RUNNING = "running"
     FROZEN = "frozen"
     KILLED = "killed"  # on purpose
+    STOPPED = "stopped"  # on purpose, to be started again
     ENDED = "ended"  # on purpose, or with status 0
     DIED = "died"  # by itself
 

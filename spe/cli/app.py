@@ -33,6 +33,7 @@ LogFormatOption = Annotated[Literal["text", "json"], Parameter(help="Lines on st
 LogLevelOption = Annotated[
     Literal["debug", "info", "warning", "error"], Parameter(help="Lines that matter less are left out.")
 ]
+Within = Annotated[str, Parameter(help="How long to wait for each thing, such as 90s.")]
 #: File descriptor by which a process of a local cluster talks to its supervisor.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
@@ -259,6 +260,47 @@ def status(target: Target, /, *, json: Annotated[bool, Parameter(help="Print JSO
     from spe.cli.control import status
 
     return status(target, json)
+
+
+@app.command(sort_key=6)
+def top(target: Target, /) -> int:
+    """Show a running cluster as it changes, as spe run does, until Ctrl-C or the end of the run."""
+    from spe.cli.top import top
+
+    return top(target)
+
+
+@app.command(sort_key=7)
+def restart(
+    run_dir: RunDir,
+    /,
+    *nodes: Annotated[str, Parameter(help="Only these; all by default.")],
+    rolling: Annotated[bool, Parameter(negative=(), help="One after the other; there is no other way.")] = False,
+    within: Within = "60s",
+) -> int:
+    """Restart nodes of a run one after the other, each while another replica of what it runs is STABLE."""
+    from spe.cli.restart import restart
+
+    if not rolling:
+        raise SpeError("expected --rolling; spe inject RUN restart NODE restarts a node at once")
+    return restart(run_dir, nodes, _duration("--within", within))
+
+
+@app.command(sort_key=7)
+def wait(
+    target: Target,
+    node: Annotated[str, Parameter(help="Which node.")],
+    /,
+    *,
+    partners: Annotated[
+        bool, Parameter(negative=(), help="Until somebody else is STABLE for each partition of the node: it may stop.")
+    ] = False,
+    within: Within = "60s",
+) -> int:
+    """Wait until a node is STABLE.  Exit status 1: it took too long."""
+    from spe.cli.restart import wait
+
+    return wait(target, node, partners=partners, within_us=_duration("--within", within))
 
 
 @app.command(sort_key=7)

@@ -29,7 +29,7 @@ def status(path: Path, as_json: bool) -> int:
     """Shows the states of all processes once; 1 where one does not answer."""
     target = load_target(path)
     require_addresses(path, target)
-    over = target.folder is not None and not _alive(target.supervisor_pid)
+    over = target.folder is not None and not alive(target.supervisor_pid)
     poller = trio.run(_ask_all, target)
     silent = sorted(poller.errors)
     if as_json:
@@ -84,7 +84,7 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
         )
     data = fault_data(kind, names, for_, by, one_way)
     fault = one_fault(data, target.directory)
-    if not _alive(target.supervisor_pid):
+    if not alive(target.supervisor_pid):
         raise SpeError(f"the run in {path} is over")
     error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})
     if error:
@@ -119,7 +119,8 @@ async def _inject(target: Target, data: dict[str, Any]) -> str:
     return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Does a process of this machine run?"""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

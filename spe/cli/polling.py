@@ -10,11 +10,12 @@ import trio
 
 from replicas.link.connection import Connection, Identity, dial
 from replicas.producer.server import request
+from spe.cli.run_dir import SUPERVISOR
 from spe.errors import RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, SourceStatus
+from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, SourceStatus, SupervisorStatus
 from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
 
 #: A process that takes longer to answer is busy, frozen or cut off: we go on without it.
@@ -46,6 +47,8 @@ def kind_of(name: str) -> type[ProcessStatus]:
     """What the process of a name answers with."""
     if name == COORDINATOR:
         return CoordinatorStatus
+    if name == SUPERVISOR:
+        return SupervisorStatus
     return {"source": SourceStatus, "client": ClientStatus}.get(name.partition(":")[0], NodeStatus)
 
 

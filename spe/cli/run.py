@@ -31,7 +31,7 @@ from spe.cli.reporter import Reporter, reporter
 from spe.cli.run_dir import SCRAPED, SUPERVISOR, RunDirectory, new_token
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
-from spe.cli.supervisor import Hands, SupervisorService
+from spe.cli.supervisor import Hands, Restarts, SupervisorService, fault_status
 from spe.cli.verdict import judge
 from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_document, missing_files
@@ -219,7 +219,8 @@ class Supervisor:
                     once=hands.once,
                 )
                 nursery.start_soon(draw)
-                await nursery.start(self._serve, faults)
+                restarts = Restarts(cluster, self._poller, job.directory, hands)
+                await nursery.start(self._serve, faults, cluster, restarts)
                 for name in cluster.processes:
                     job.run.write_conditions(name, Conditions())
                 await cluster.start_all()
@@ -233,6 +234,7 @@ class Supervisor:
                 if self._proof is not None:
                     self._proof.start()
                 await nursery.start(faults.run, job.faults, begun_us)
+                nursery.start_soon(restarts.run)
                 self._note = ""
                 reason = await self._until_over(cluster, faults, begun_us)
                 ended_us = env.clock.wall_us()
@@ -248,11 +250,15 @@ class Supervisor:
         env.trace.event("over", verdict=summary["verdict"])
         return summary
 
-    async def _serve(self, faults: FaultRunner, *, task_status: trio.TaskStatus[str]) -> None:
-        """Serves ``spe inject``."""
+    async def _serve(
+        self, faults: FaultRunner, cluster: Cluster, restarts: Restarts, *, task_status: trio.TaskStatus[str]
+    ) -> None:
+        """Serves ``spe inject``, ``spe restart`` and ``spe top``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
-        service = SupervisorService(job.directory, faults, job.links.mode, me.incarnation)
+        service = SupervisorService(
+            job.directory, faults, job.links.mode, me.incarnation, cluster, restarts, lambda: self._begun_us
+        )
         server = Server(env, job.plan, DirectoryKeeper(env, job.directory, me), service, service.inject)
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
@@ -409,7 +415,7 @@ class Supervisor:
             phases={n: p.phase for n, p in cluster.processes.items()} if cluster is not None else {},
             seen=self._poller.seen,
             errors=self._poller.errors,
-            happenings=faults.happenings if faults is not None else (),
+            faults=[fault_status(h) for h in faults.happenings] if faults is not None else (),
             note=self._note,
         )
 

@@ -1,29 +1,32 @@
-"""Who answers for a run as a whole: takes faults from ``spe inject`` and makes them happen."""
+"""Who answers for a run as a whole: makes faults of ``spe inject`` happen, and restarts nodes for ``spe restart``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import trio
 
 from replicas.faults.links import LinkFaultMaker
 from replicas.faults.model import Fault, FaultKind, one_fault, refuse_unreal
-from replicas.faults.runner import FaultRunner
+from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import Action, Conditions, Do, FaultState
 from replicas.local.cluster import Cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Bystander
 from spe.cli.polling import Poller
+from spe.cli.rolling import hindrances
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.errors import ConfigError
 from spe.plan.directory import Directory
-from spe.status import SupervisorStatus
+from spe.status import FaultStatus, NodeStatus, SupervisorStatus
 
 #: A process that is just starting does not listen yet; it is told of its conditions again until it does.
 _TELL_S = 3.0
 _AGAIN_S = 0.1
+#: What ``spe restart`` asks for: a process is stopped properly and started again.  No fault, for nothing fails.
+ROLL: Final = "roll"
 
 
 class Hands:
@@ -91,16 +94,88 @@ class Hands:
         return conditions if self._links.inside else replace(conditions, cuts=(), delays=())
 
 
-class SupervisorService(Bystander):
-    """What the supervisor does for those who connect (replicas.producer.server.Service)."""
+class Restarts:
+    """Stops nodes properly and starts them again, one at a time, and only while others serve what they run.
 
-    def __init__(self, directory: Directory, runner: FaultRunner, links: str, incarnation: int) -> None:
+    Who asks may go away meanwhile: what was stopped is started all the same.
+
+    Args:
+      hands: starts processes.
+    """
+
+    def __init__(self, cluster: Cluster, poller: Poller, directory: Directory, hands: Hands) -> None:
+        self._cluster = cluster
+        self._poller = poller
+        self._directory = directory
+        self._hands = hands
+        self._asked, self._orders = trio.open_memory_channel[tuple[str, trio.MemorySendChannel[str]]](0)
+
+    async def run(self) -> None:
+        """Carries out orders, for ever."""
+        async for node, reply in self._orders:
+            reply.send_nowait(await self._restart(node))
+
+    async def restart(self, node: str) -> str:
+        """Returns when the process is started again: "", or why nothing was done."""
+        reply, answer = trio.open_memory_channel[str](1)
+        await self._asked.send((node, reply))
+        return await answer.receive()
+
+    async def _restart(self, node: str) -> str:
+        if node not in self._directory.nodes or node not in self._cluster.processes:
+            return f"{node} is not a node that this run has started"
+        if (phase := self._cluster.processes[node].phase) is not Phase.RUNNING:
+            return f"{node} is {phase}, not running"
+        if lacking := hindrances(self._directory, await self._nodes(), node):
+            return "; ".join(lacking)
+        await self._cluster.stop([node], phase=Phase.STOPPED)
+        return await self._hands.perform(Action(Do.START, node))
+
+    async def _nodes(self) -> dict[str, NodeStatus]:
+        """What each node that answers says now."""
+        answered: dict[str, NodeStatus] = {}
+
+        async def ask(name: str) -> None:
+            if await self._poller.ask_status(name):
+                status = self._poller.seen[name].status
+                if isinstance(status, NodeStatus):
+                    answered[name] = status
+
+        async with trio.open_nursery() as nursery:
+            for name in list(self._poller.addresses):
+                if name != SUPERVISOR:
+                    nursery.start_soon(ask, name)
+        return answered
+
+
+class SupervisorService(Bystander):
+    """What the supervisor does for those who connect (replicas.producer.server.Service).
+
+    Args:
+      begun_us: when the sources began, wall microseconds; None: not yet.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        runner: FaultRunner,
+        links: str,
+        incarnation: int,
+        cluster: Cluster,
+        restarts: Restarts,
+        begun_us: Callable[[], int | None],
+    ) -> None:
         self._directory = directory
         self._links = links
         self._runner = runner
+        self._cluster = cluster
+        self._restarts = restarts
+        self._begun_us = begun_us
         self.who, self.incarnation = "the supervisor", incarnation
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
+        if fault.get("kind") == ROLL:
+            return await self._restarts.restart(str(fault.get("target")))
         try:
             one = one_fault(fault, self._directory)
             refuse_unreal([one], self._links)
@@ -109,5 +184,22 @@ class SupervisorService(Bystander):
             return str(error)
 
     def status(self) -> SupervisorStatus:
-        faults = tuple(str(h.fault) for h in self._runner.happenings)
-        return SupervisorStatus(name=SUPERVISOR, incarnation=self.incarnation, faults=faults)
+        return SupervisorStatus(
+            name=SUPERVISOR,
+            incarnation=self.incarnation,
+            faults=tuple(map(fault_status, self._runner.happenings)),
+            phases={name: str(one.phase) for name, one in self._cluster.processes.items()},
+            begun_us=self._begun_us(),
+        )
+
+
+def fault_status(one: Happening) -> FaultStatus:
+    """A fault as a status says it."""
+    return FaultStatus(
+        fault=str(one.fault),
+        planned_us=one.planned_us,
+        began_us=one.began_us,
+        ended_us=one.ended_us,
+        for_us=one.fault.for_us,
+        errors=tuple(one.errors),
+    )

@@ -12,7 +12,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from replicas.faults.runner import Happening
 from replicas.local.process import Phase
 from replicas.planning.load import KEPT_US, SAMPLE_US
 from spe.cli.move import OVER, phase_text
@@ -28,6 +27,7 @@ from spe.status import (
     ChannelStatus,
     ClientStatus,
     CoordinatorStatus,
+    FaultStatus,
     LoadStatus,
     NodeStatus,
     ReplicaStatus,
@@ -58,6 +58,7 @@ _PHASE_STYLES: Final[Mapping[str, str]] = {
     Phase.STARTING: "dim",
     Phase.FROZEN: "bold blue",
     Phase.KILLED: "bold red",
+    Phase.STOPPED: "bold magenta",
     Phase.DIED: "bold white on red",
     Phase.ENDED: "dim",
 }
@@ -69,10 +70,10 @@ class Sight:
 
     Attributes:
       now_us, begun_us: wall time; None: the sources have not begun.
-      phases: of each process, as its supervisor sees it; nothing where there is none (``spe status``).
+      phases: of each process, as its supervisor sees it; nothing where none is asked.
       seen: the last status of each process.
       errors: why a process does not answer.
-      happenings: faults, in order of planning.
+      faults: in order of planning.
       note: what the run is waiting for.
       loads: what replicas and partitions need is shown too.
     """
@@ -80,10 +81,10 @@ class Sight:
     title: str
     now_us: int
     begun_us: int | None = None
-    phases: Mapping[str, Phase] = field(default_factory=dict)
+    phases: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[str, Seen] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
-    happenings: Sequence[Happening] = ()
+    faults: Sequence[FaultStatus] = ()
     note: str = ""
     loads: bool = False
 
@@ -113,7 +114,7 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     clients = _clients(plan, now, sight)
     if clients.row_count:
         parts.append(clients)
-    if sight.happenings:
+    if sight.faults:
         parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim", expand=False))
     for seen in sight.seen.values():
         parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(seen.status)]
@@ -148,8 +149,8 @@ def metrics_table(metrics: Mapping[str, str]) -> Table:
 def process_state(sight: Sight, name: str) -> Text | None:
     """What hides whatever a process said last; None while it answers."""
     phase = sight.phases.get(name)
-    if phase is not None and phase is not Phase.RUNNING:
-        return Text(str(phase), style=_PHASE_STYLES[phase])
+    if phase is not None and phase != Phase.RUNNING:
+        return Text(str(phase), style=_PHASE_STYLES.get(phase, "bold red"))
     seen = sight.seen.get(name)
     if seen is None:
         return Text(
@@ -446,29 +447,29 @@ def _style_of(share: float) -> str:
 
 def _faults(sight: Sight) -> RenderableType:
     """The latest that have begun, and the next that are to come."""
-    begun = [h for h in sight.happenings if h.began_us is not None]
-    coming = sorted((h for h in sight.happenings if h.began_us is None), key=lambda h: h.planned_us or 0)
-    shown = [*sorted(begun, key=lambda h: h.began_us or 0)[-(_FAULTS_SHOWN - 2) :], *coming][:_FAULTS_SHOWN]
+    begun = [f for f in sight.faults if f.began_us is not None]
+    coming = sorted((f for f in sight.faults if f.began_us is None), key=lambda f: f.planned_us or 0)
+    shown = [*sorted(begun, key=lambda f: f.began_us or 0)[-(_FAULTS_SHOWN - 2) :], *coming][:_FAULTS_SHOWN]
     table = columns("at", "fault", "")
     table.show_header = False
     for one in shown:
         at = one.began_us if one.began_us is not None else one.planned_us or 0
-        table.add_row(f"{seconds(at - (sight.begun_us or at))} s", str(one.fault), _happening_state(one, sight.now_us))
-    hidden = len(sight.happenings) - len(shown)
+        table.add_row(f"{seconds(at - (sight.begun_us or at))} s", one.fault, _fault_state(one, sight.now_us))
+    hidden = len(sight.faults) - len(shown)
     if hidden > 0:
         table.add_row("", f"and {hidden} more", "")
     return table
 
 
-def _happening_state(one: Happening, now_us: int) -> Text:
+def _fault_state(one: FaultStatus, now_us: int) -> Text:
     if one.errors:
         return Text("; ".join(one.errors), style="red")
     if one.began_us is None:
         return Text(f"in {seconds((one.planned_us or now_us) - now_us)} s", style="dim")
     if one.ended_us is not None:
         return Text(f"over after {seconds(one.ended_us - one.began_us)} s", style="dim")
-    if one.fault.for_us is not None:
-        return Text(f"now, {seconds(one.began_us + one.fault.for_us - now_us)} s left", style="bold red")
+    if one.for_us is not None:
+        return Text(f"now, {seconds(one.began_us + one.for_us - now_us)} s left", style="bold red")
     return Text("done", style="red")
 
 

@@ -206,6 +206,17 @@ def test_states_noted_by_the_node_take_precedence() -> None:
     assert first.spans == [Span(name="STABILIZATION", from_us=50, until_us=700)]
 
 
+def test_a_node_that_is_stopped_to_be_restarted_is_down_meanwhile() -> None:
+    stopped = {"t": 300, "event": "process_stopped", "process": "n1", "status": 0}
+    first, _ = tracks(plan().directory, [EVENTS[0], stopped, EVENTS[4]], {}, 200, 900)
+    assert [(span.name, span.from_us, span.until_us) for span in first.spans] == [
+        ("STABLE", 0, 100),
+        ("down", 100, 400),
+        ("STABLE", 400, 700),
+    ]
+    assert something_failed([stopped])
+
+
 def test_starts_and_stops_of_an_ordinary_run_are_no_failures() -> None:
     assert not something_failed(EVENTS[:1])
     assert something_failed(EVENTS[:2])

@@ -117,7 +117,7 @@ def all_messages(role: Role) -> list[Message]:
         PartnerAnswer("u1", 0, 1, True),
         SnapshotPart(0, True, b""),
         SnapshotRefused("no"),
-        Status(SupervisorStatus(name="supervisor", incarnation=1, faults=())),
+        Status(SupervisorStatus(name="supervisor", incarnation=1, faults=(), phases={}, begun_us=None)),
         InjectAnswer(True, ""),
         OrderAnswer(1, 1, ""),
         DirectoryRequest(1, 1),

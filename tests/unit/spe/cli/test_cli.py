@@ -30,6 +30,7 @@ from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
+from spe.cli.supervisor import fault_status
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text, load_text, read_document
 from spe.errors import SpeError
@@ -111,7 +112,22 @@ def test_help_imports_neither_the_engine_nor_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["check", "reference", "run", "node", "source", "client", "coordinator", "status", "inject", "set"]
+    "command",
+    [
+        "check",
+        "reference",
+        "run",
+        "node",
+        "source",
+        "client",
+        "coordinator",
+        "status",
+        "top",
+        "restart",
+        "wait",
+        "inject",
+        "set",
+    ],
 )
 def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([command, "--help"]) == 0
@@ -128,6 +144,9 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["run", "nowhere.yaml", "--duration", "5"], "--duration: expected a duration"),
         (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
         (["inject", "tests", "heal"], "not the directory of a run"),
+        (["restart", "tests"], "expected --rolling; spe inject RUN restart NODE restarts a node at once"),
+        (["restart", "configs/quickstart.yaml", "--rolling"], "is a configuration; expected the directory of a run"),
+        (["wait", "configs/quickstart.yaml", "n1", "--within", "5"], "--within: expected a duration"),
         (["report", "nowhere"], "nowhere: there is no such directory"),
         (["set", "configs/quickstart.yaml", "n1", "x"], "expected NAME=VALUE such as x=4s, got 'x'"),
         (["set", "configs/quickstart.yaml", "n1", "x=4"], "expected a duration such as 500ms"),
@@ -999,7 +1018,7 @@ def test_faults_are_shown_with_their_progress() -> None:
         Happening(Fault(FaultKind.CUT, ("n1",), ("n2",)), began_us=NOW, errors=["tell n2: it is deaf"]),
         Happening(Fault(FaultKind.HEAL), NOW + 3 * SECOND),
     ]
-    text = drawn(a_sight(happenings=happenings))
+    text = drawn(a_sight(faults=[fault_status(h) for h in happenings]))
     rows = [line.strip("│ ").split("  ") for line in text.splitlines() if line.startswith("│")]
     found = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert found == [

@@ -1,0 +1,91 @@
+"""Which nodes may be stopped without a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from spe.cli.rolling import hindrances, nodes_to_restart, not_back, without_partner
+from spe.config import load_text
+from spe.status import NodeStatus
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeState, UnitId
+from tests.support.statuses import a_node, a_replica, a_standby
+
+CONFIG = """
+sources: {a: {from: {generator: {name: sequence, rate: 100, seed: 1, duration: 60s}}}}
+query:
+  first: {filter: {from: a, where: value >= 0}}
+  second: {filter: {from: first, where: value >= 0}}
+fragments:
+  u1: {operators: [first], replicas: [n1, n2]}
+  u2: {operators: [second], replicas: [n2], standby: [n3]}
+nodes: [n1, n2, n3]
+"""
+PLAN, DIRECTORY = load_text(CONFIG)
+U1, U2 = PartitionId(UnitId("u1"), 0), PartitionId(UnitId("u2"), 0)
+
+
+def answered(u1: NodeState = NodeState.STABLE, **more: NodeStatus) -> Mapping[str, NodeStatus]:
+    """All nodes as the configuration has them; u1 on n1 in a state."""
+    nodes = {
+        "n1": a_node("n1", a_replica(u1, unit="u1")),
+        "n2": a_node("n2", a_replica(unit="u1"), a_replica(unit="u2")),
+        "n3": a_node("n3", standbys=(a_standby(unit="u2"),)),
+    }
+    return {**nodes, **more}
+
+
+def test_a_node_may_stop_while_a_partner_is_stable() -> None:
+    assert hindrances(DIRECTORY, answered(), "n1") == []
+
+
+@pytest.mark.parametrize("state", [s for s in NodeState if s is not NodeState.STABLE])
+def test_a_partner_in_another_state_is_in_the_way(state: NodeState) -> None:
+    assert f"u1/0: n1 is {state.name}" in hindrances(DIRECTORY, answered(state), "n2")
+
+
+def test_a_partner_that_has_stopped_or_is_silent_is_in_the_way() -> None:
+    stopped = answered(n1=a_node("n1", a_replica(unit="u1", error="boom")))
+    assert "u1/0: n1 is stopped by an error" in hindrances(DIRECTORY, stopped, "n2")
+    silent = {n: s for n, s in answered().items() if n != "n1"}
+    assert "u1/0: n1 is silent" in hindrances(DIRECTORY, silent, "n2")
+
+
+def test_one_stable_partner_of_several_is_enough() -> None:
+    more = answered(NodeState.RECOVERING, n3=a_node("n3", a_replica(unit="u1"), a_replica(unit="u2")))
+    assert hindrances(DIRECTORY, more, "n2") == []
+
+
+def test_what_a_node_runs_alone_is_named_with_a_way_out() -> None:
+    assert without_partner(DIRECTORY, answered(), "n1") == []
+    assert without_partner(DIRECTORY, answered(), "n2") == [
+        "u2/0 runs on n2 alone; n3 stands by, so empty n2 first with spe drain"
+    ]
+
+
+def test_what_nodes_say_counts_more_than_where_the_file_has_placed_partitions() -> None:
+    moved = answered(n1=a_node("n1"), n3=a_node("n3", a_replica(unit="u1"), a_replica(unit="u2")))
+    assert hindrances(DIRECTORY, moved, "n1") == []
+    assert without_partner(DIRECTORY, answered(n1=a_node("n1")), "n2")[0] == ("u1/0 runs on n2 alone")
+
+
+def test_a_node_that_does_not_answer_runs_what_the_file_says() -> None:
+    silent = {n: s for n, s in answered().items() if n != "n1"}
+    assert hindrances(DIRECTORY, silent, "n1") == []
+    assert hindrances(DIRECTORY, {}, "n1") == ["u1/0: n2 is silent"]
+
+
+def test_a_node_is_back_when_another_process_runs_all_that_the_first_did() -> None:
+    before, after = a_node("n2", incarnation=1), a_node("n2", a_replica(unit="u1"), incarnation=2)
+    assert not_back(None, 1, [U1]) == not_back(before, 1, [U1]) == ["it does not answer yet"]
+    assert not_back(after, 1, [U1, U2]) == ["u2/0 does not run yet"]
+    assert not_back(after, 1, [U1]) == []
+    recovering = a_node("n2", a_replica(NodeState.RECOVERING, unit="u1"), incarnation=2)
+    assert not_back(recovering, 1, [U1]) == ["u1/0 is RECOVERING"]
+
+
+def test_nodes_restart_in_the_order_of_the_directory() -> None:
+    assert nodes_to_restart(DIRECTORY, []) == ["n1", "n2", "n3"]
+    assert nodes_to_restart(DIRECTORY, ["n3", "n1"]) == ["n1", "n3"]
