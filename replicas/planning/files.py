@@ -22,7 +22,20 @@ _SECTIONS: Final = ("operators", "nodes", "placement", "failures")
 
 
 class OperatorModel(Model):
-    """An operator; see ``OperatorDescription``.  ``rates`` and ``cost``: one number for each task, or one for all."""
+    """An operator; see ``OperatorDescription``.
+
+    Attributes:
+      tasks: parallelism.
+      reads: `{OTHER: split}`, or `one-to-one`, `merge`, `full`. Default: a source.
+      rates: tuples per second, one number or one per task. Default: from the inputs.
+      selectivity: output per input.
+      shares: how a divided stream is divided. Default: evenly.
+      join: results need all inputs.
+      weight: of a sink against other sinks.
+      fails: false: needs no replica.
+      output: a sink though others read it. Default: what nobody reads.
+      cost: of an active replica, one number or one per task.
+    """
 
     tasks: Count = 1
     reads: dict[str, Literal["one-to-one", "split", "merge", "full"]] = Field(default_factory=dict)

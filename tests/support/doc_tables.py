@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 from consistency.proof.report.model import Flaw
 from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
+from replicas.planning.files import OperatorModel
 from replicas.simulation.features import Feature
 from spe.config.accuracy import AccuracyModel
 from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel, NodeModel, TimingModel
@@ -40,6 +41,7 @@ from spe.text_table import markdown_table
 from spe.values import PositiveDuration, Size
 from spe.wire.fields import Role
 from spe.wire.messages import MESSAGES
+from tests.support.sql_examples import EXAMPLES
 
 ROOT: Final = Path(__file__).parents[2]
 ROLES: Final = get_args(get_args(Role)[0])
@@ -209,6 +211,18 @@ def _features() -> str:
     return _table(("feature", "share", "such a run"), [(str(f), f"{f.share:.0%}", f.about) for f in Feature])
 
 
+def _docstring(file: str) -> str:
+    """Of a module, as Markdown."""
+    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
+    text = re.sub(r"::\n\n((?:    .*\n?)+)", lambda block: f":\n\n```text\n{cleandoc(block[1])}\n```\n", text + "\n")
+    return re.sub(r"(?<!`)``([^`]+)``(?!`)", r"`\1`", text)
+
+
+def _sql_examples() -> str:
+    escaped = {text.replace("|", "\\|"): value for text, value in EXAMPLES.items()}
+    return _table(("expression", "value"), [(f"`{text}`", f"`{value}`") for text, value in escaped.items()])
+
+
 def _functions() -> str:
     """Functions by the type of their result; numbers may be of either type, and optional arguments are in brackets."""
     found: dict[str, list[str]] = {}
@@ -257,6 +271,11 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "features of random runs": _features,
     "faults": _faults,
     "functions": _functions,
+    "examples of expressions": _sql_examples,
+    "keys of an operator": partial(_settings, OperatorModel),
+    "docstring of spe/wire/framing.py": partial(_docstring, "spe/wire/framing.py"),
+    "docstring of spe/wire/layout.py": partial(_docstring, "spe/wire/layout.py"),
+    "docstring of spe/wire/string_table.py": partial(_docstring, "spe/wire/string_table.py"),
     "flaws": _flaws,
     "modules of consistency/checking": partial(_modules, "consistency/checking"),
     "modules of consistency/proof": partial(_modules, "consistency/proof"),

@@ -21,6 +21,7 @@ from spe.stream.batch import Column, Rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.times import parse_timestamp
+from tests.support.sql_examples import EXAMPLES
 
 SCHEMA = Schema.of(
     i="int64", j="int64", n="int64!", x="float64", y="float64", p="bool", s="string", t="string", ts="timestamp"
@@ -423,11 +424,8 @@ def test_every_function_is_documented() -> None:
     assert set(FUNCTIONS) - OPERATORS <= documented
 
 
-def test_every_example_of_the_documentation_is_true() -> None:
-    """Rows of tables whose first column is an expression in code and whose second is its value."""
-    examples = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", DOCS.read_text(), re.MULTILINE)
-    assert len(examples) > 20
-    for text, expected in examples:
-        found = value(text.replace("\\|", "|"))
-        shown = "NULL" if found is None else str(found).lower() if isinstance(found, bool) else repr(found)
-        assert shown == expected, text
+@pytest.mark.parametrize(("text", "expected"), EXAMPLES.items())
+def test_every_example_of_the_documentation_is_true(text: str, expected: str) -> None:
+    found = value(text)
+    shown = "NULL" if found is None else str(found).lower() if isinstance(found, bool) else repr(found)
+    assert shown == expected
