@@ -48,6 +48,8 @@ class Fragment:
         self._outputs = unit.outputs
         #: Rows that operators left out since the last :meth:`take_rejections`.
         self._rejections: list[Rejection] = []
+        #: While input is given again, the time from which an operator takes it; those that are not here take all.
+        self._takes_from: Mapping[StreamId, int] = {}
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
         for operator in unit.operators:
             ports = operator.spec.inputs
@@ -92,6 +94,8 @@ class Fragment:
                     given = [([rows], int(rows.time[-1])) for rows in pieces[:-1]] + [([pieces[-1]], piece.end)]
                 else:
                     given = [([_whole(streams, p) for p in ports], piece.end)]
+                if (begin := self._takes_from.get(name)) is not None:
+                    given = [([_from(rows, begin) for rows in some], end) for some, end in given if end > begin]
                 streams[name] = yield from self._portions(name, operator, given, watch)
                 if isinstance(operator, Skipping):
                     self._rejections += self._named(name, ports, operator.take_rejected(), piece)
@@ -146,6 +150,14 @@ class Fragment:
             input_, id_ = (None, None) if at is None else at
             yield Rejection(name, one.port is None, one.number, stream, input_, id_, one.time, one.values, one.reason)
 
+    def begin_replay(self, takes_from: Mapping[StreamId, int]) -> None:
+        """Slices are given again, of which some operators take only what comes from a time on."""
+        self._takes_from = takes_from
+
+    def end_replay(self) -> None:
+        """What operators rejected meanwhile is known."""
+        self._takes_from, self._rejections = {}, []
+
     def take_rejections(self) -> list[Rejection]:
         """The rows and results that operators left out since the last call; in order per operator and kind."""
         taken, self._rejections = self._rejections, []
@@ -181,6 +193,14 @@ class Fragment:
             with blaming(name, "being asked what it counted"):
                 found |= {f"{name}.{key}": n for key, n in operator.counters().items()}
         return found
+
+
+def _from(rows: Rows | None, begin: int) -> Rows | None:
+    """Rows, sorted by time, without those before a time."""
+    if rows is None:
+        return None
+    at = int(rows.time.searchsorted(begin))
+    return rows.slice(at, len(rows)) if at < len(rows) else None
 
 
 def _parts(stream: _Stream) -> Sequence[Rows]:

@@ -7,7 +7,7 @@ built again when they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from operators import steps
 from operators.columns import Columns
 from operators.steps import Steps, finished, portions
-from spe.stream.batch import Column
+from spe.stream.batch import Column, concat_columns
 from spe.stream.strings import StringDictionary
 
 IndexArray = npt.NDArray[np.intp]
@@ -247,3 +247,18 @@ class StringIds:
         if column.dictionary is self.dictionary:
             return column
         return Column((self.ids(column) - 1).astype(np.int32), column.valid, self.dictionary)
+
+
+def alone(part: Callable[[int, int], Column], count: int) -> Steps[Column]:
+    """A column of ``count`` entries, made in portions; strings are in a dictionary that has no others."""
+    parts, strings = [part(0, 0)], StringIds()
+    for start, stop in portions(count, steps.RELEASED):
+        if start:
+            yield
+        parts.append(part(start, stop))
+    if parts[0].dictionary is not None:
+        for at, column in enumerate(parts):
+            if at:
+                yield
+            parts[at] = strings.adopt(column)
+    return concat_columns(parts)

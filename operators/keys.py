@@ -183,6 +183,14 @@ class KeyIndex:
         ids.append(slots)
         return tuple([a.column(i) for a, i in zip(self._attributes, reversed(ids))])
 
+    def column(self, number: int, slots: IndexArray) -> Column:
+        """One attribute of the keys of slots that have one."""
+        for place in range(len(self._attributes) - 1, number, -1):
+            slots = self._pairs[place - 1].parts(slots)[0]
+        if number:
+            slots = self._pairs[number - 1].parts(slots)[1]
+        return self._attributes[number].column(slots)
+
     def compacted(self, live: IndexArray) -> Steps[tuple[KeyIndex, IndexArray]]:
         """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
         fresh, slots = KeyIndex(self.types), np.empty(len(live), np.intp)

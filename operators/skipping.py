@@ -57,6 +57,10 @@ class Skipping(Operator):
         #: Rows of earlier calls for the same slice.
         self._before = 0
 
+    @property
+    def operator(self) -> Operator:
+        return self._operator
+
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         released = [rows for rows in self.work(ports, boundary) if rows is not None]
         return concat_rows(released) if released else None

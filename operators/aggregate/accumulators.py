@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from operators import steps
-from operators.columns import Columns, Kind, Leaf
-from operators.ids import IndexArray, Int64Array
+from operators.columns import Columns, Kind, Leaf, picked
+from operators.ids import IndexArray, Int64Array, alone
 from operators.keys import KeyIndex
 from operators.steps import Steps, portions
 from spe.stream.batch import Column, canonical
@@ -85,6 +85,24 @@ class Accumulator(ABC):
     def leaves(self, state: Mapping[str, Any]) -> list[Leaf]:
         """Our arrays in a state."""
         return [state[name] for name in self.kinds]
+
+    def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
+        """What these cells hold (ascending), copied, in portions."""
+        made: dict[str, Any] = {}
+        for number, name in enumerate(self.kinds, self._first):
+            made[name] = yield from picked([self._columns.arrays[number]], [cells])
+        return made
+
+    def adopt(self, footprint: Mapping[str, Any], which: IndexArray, cells: IndexArray) -> Steps[None]:
+        """Puts the entries ``which`` of a footprint (ascending) into ``cells``, which are new, in portions."""
+        for number, name in enumerate(self.kinds, self._first):
+            for start, stop in portions(len(which), steps.INDEXED):
+                if start:
+                    yield
+                self._columns.arrays[number][cells[start:stop]] = footprint[name][which[start:stop]]
+
+    def wrote_all(self) -> None:  # noqa: B027 - most have nothing to remember
+        """All present cells have a footprint."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
         """No more rows are expected: frees what can be made again."""
@@ -260,6 +278,8 @@ class Distinct(Accumulator):
         self._types = (AttributeType.INT64, type_)
         self._pairs = KeyIndex(self._types)
         self.kinds = {"counts": (np.int64, 0)}
+        #: Cells and pairs that there were when all of them had a footprint: a later cell has later pairs only.
+        self._written = (0, 0)
 
     @property
     def _counts(self) -> Int64Array:
@@ -295,6 +315,38 @@ class Distinct(Accumulator):
     def column(self, cells: Cells) -> Column:
         return Column(self._counts[cells])
 
+    def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
+        """Looks through the pairs since the last footprints where all cells are new, else through all pairs."""
+        first = self._written[1] if len(cells) and cells[0] >= self._written[0] else 0
+        places, pairs = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+        for start, stop in portions(self._pairs.size - first if len(cells) else 0, steps.INDEXED):
+            if start:
+                yield
+            some = np.arange(first + start, first + stop)
+            of = self._pairs.column(0, some).values
+            place = cells.searchsorted(of)
+            found = (cells.take(place, mode="clip") == of).nonzero()[0]
+            places.append(place[found])
+            pairs.append(some[found])
+        chosen = yield from picked(pairs, [None] * len(pairs))
+        return {
+            "places": (yield from picked(places, [None] * len(places))),
+            "values": (yield from alone(lambda start, stop: self._pairs.column(1, chosen[start:stop]), len(chosen))),
+        }
+
+    def adopt(self, footprint: Mapping[str, Any], which: IndexArray, cells: IndexArray) -> Steps[None]:
+        places, values = footprint["places"], footprint["values"]
+        for start, stop in portions(len(places), steps.RELEASED):
+            if start:
+                yield
+            yield from self.reserve(stop - start)
+            at = which.searchsorted(places[start:stop])
+            kept = (which.take(at, mode="clip") == places[start:stop]).nonzero()[0] if len(which) else at[:0]
+            self.update(cells[at[kept]], values.slice(start, stop).take(kept), kept)
+
+    def wrote_all(self) -> None:
+        self._written = self._columns.count, self._pairs.size
+
     def freeze(self, arrays: Sequence[FrozenArray]) -> Mapping[str, Any]:
         return {"pairs": self._pairs.snapshot(), "cells": len(arrays[0])}
 
@@ -303,6 +355,7 @@ class Distinct(Accumulator):
 
     def load(self, state: Mapping[str, Any]) -> Steps[None]:
         self._pairs = yield from KeyIndex.restoring(self._types, state["pairs"])
+        self._written = (0, 0)
         for start, stop in portions(self._pairs.size, steps.INDEXED):
             if start:
                 yield

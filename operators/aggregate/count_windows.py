@@ -10,13 +10,14 @@ import numpy as np
 from operators import steps
 from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
-from operators.aggregate.group_cells import Cells, forget_texts
+from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
 from operators.columns import chosen, filled, inverse, picked
+from operators.footprints import UNWRITTEN, Footprints, KeepsCells, Live, Logged, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
 from operators.rejections import Refusals
-from operators.steps import Steps, portions
+from operators.steps import Steps, finished, portions
 from operators.strings import KeptStrings
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
@@ -25,7 +26,7 @@ from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
 
-class CountAggregate(StepwiseOperator):
+class CountAggregate(StepwiseOperator, KeepsCells):
     """One row per ``count`` tuples of a group, at the closing tuple's time, in the order of the closing tuples.
 
     Each window has a cell of its own; a closed one is dead and dropped some time later.  A partly filled window is
@@ -39,13 +40,24 @@ class CountAggregate(StepwiseOperator):
         self.refusals = Refusals() if spec.skips else None
         self._calls = Calls(spec.aggregates, input_schema, count_rows=True, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
+        self._is_logged = False
+        self._reset()
+
+    def _reset(self) -> None:
         self._keys = KeyIndex(self._key_types)
         self._strings = KeptStrings()
-        self._cells = Cells(self._calls, self._strings)
+        self._cells = Cells(self._calls, self._strings, self._is_logged)
         #: slot -> cell of the open window, -1 for none; derived from the cells.
         self._open: IndexArray = np.empty(0, np.intp)
         self._sequence = 0
         self._compact_at = steps.SPARE
+        #: Cells with a footprint whose window has been closed since the last slice that was logged.
+        self._closed: list[IndexArray] = []
+        #: Open windows.
+        self._windows = 0
+        #: Are rows given again below a commit (G4)?
+        self._replays = False
+        self._is_whole = True
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
@@ -57,6 +69,9 @@ class CountAggregate(StepwiseOperator):
         slots = yield from self._keys.slots_in_portions(self._groups_of(rows), len(rows))
         if len(self._open) < self._keys.size:
             yield from self._find_open()
+        if self._replays:
+            yield from self._replay(rows, slots)
+            return
         yield from self._cells.reserve(len(rows))
         cells, closing = self._assign(slots)
         numbers = np.arange(self._sequence, self._sequence + len(rows)) if self._calls.needs_sequence else cells
@@ -66,7 +81,12 @@ class CountAggregate(StepwiseOperator):
         self._sequence += len(rows)
         if len(closing):
             yield self._rows(rows, slots, cells, closing)
-        if self._cells.count > self._compact_at:
+            if self._is_logged:
+                closed = cells[closing]
+                self._closed.append(closed[closed < self._cells.logged])
+        if self._cells.count > (2 if self._is_logged else 1) * self._compact_at:
+            if self._is_logged:  # so much without a log, as in a failure
+                self.forget_footprints()
             yield from self._compact()
         yield from forget_texts(self._strings, [self._cells])
 
@@ -95,6 +115,7 @@ class CountAggregate(StepwiseOperator):
         place = ordinal % self._size
         opens = place == 0
         opened = self._cells.add(ordered[opens], order[opens] + self._sequence)
+        self._windows += len(opened)
         at = held
         if len(opened):
             latest = np.maximum(opens.cumsum() - 1, 0)
@@ -105,7 +126,21 @@ class CountAggregate(StepwiseOperator):
         last_of_group = np.append(first_of_group[1:], True)
         self._open[ordered[last_of_group]] = np.where(closes, -1, at)[last_of_group]
         closing: IndexArray = np.sort(order[closes])
+        self._windows -= len(closing)
         return cells, closing
+
+    def _replay(self, rows: Rows, slots: IndexArray) -> Steps[None]:
+        """Rows from below the commit: each counts in the open window, if its footprint is not after it (G4)."""
+        cells = self._open.take(slots)
+        counts = (cells >= 0).nonzero()[0]
+        counts = counts[rows.time[counts] >= self._cells.written[cells[counts]]]
+        if len(counts):
+            yield from self._cells.reserve(len(counts))
+            some = [c.take(counts) for c in self._calls.evaluate(rows)]
+            yield from self._cells.update_in_portions(cells[counts], some, self._sequence + counts)
+        if self.refusals is not None:
+            self.refusals.counted_from(self._sequence)
+        self._sequence += len(rows)
 
     def _rows(self, rows: Rows, slots: IndexArray, cells: IndexArray, closing: IndexArray) -> Rows:
         time = rows.time[closing]
@@ -115,18 +150,19 @@ class CountAggregate(StepwiseOperator):
             self.refusals.results = self._calls.failed(self._cells.parts)
         return Rows(time, t_max, (*self._keys.columns(slots[closing]), *results))
 
-    def _live(self) -> Steps[IndexArray]:
-        """Cells of open windows, ascending."""
+    def _live(self, first: int = 0) -> Steps[IndexArray]:
+        """Cells of open windows, ascending, from the number ``first`` on."""
         live = [np.empty(0, np.intp)]
-        for start, stop in portions(self._cells.count, steps.COPIED):
+        for start, stop in portions(self._cells.count - first, steps.COPIED):
             if start:
                 yield
-            live.append(start + (self._fills()[start:stop] < self._size).nonzero()[0])
+            live.append(first + start + (self._fills()[first + start : first + stop] < self._size).nonzero()[0])
         return (yield from picked(live, [None] * len(live)))
 
     def _find_open(self) -> Steps[None]:
         open_ = yield from filled(self._keys.size + self._keys.size // 2 + 8, -1)
         live = yield from self._live()
+        self._windows = len(live)
         for start, stop in portions(len(live), steps.INDEXED):
             if start:
                 yield
@@ -160,14 +196,85 @@ class CountAggregate(StepwiseOperator):
         }
 
     def _restoring(self, state: Mapping[str, Any]) -> Steps[None]:
+        self._reset()
         self._sequence = state["sequence"]
-        self._strings = KeptStrings()
-        self._cells = Cells(self._calls, self._strings)
         yield from self._strings.load(state["strings"])
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         yield from self._cells.load(state["cells"])
         yield from self._find_open()
         self._compact_at = 2 * self._cells.count + steps.SPARE
 
+        self._is_whole = not self._is_logged or not self._cells.logged
+
     def oldest_needed(self) -> int | None:
         return BEFORE_TIME
+
+    # --- the checkpoint log ---
+
+    def begin_log(self) -> None:
+        self._is_logged = True
+        self._reset()
+
+    def footprints(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[Footprints]:
+        yield from self._restored()
+        found, cells = Footprints(whole=self._is_whole), self._cells
+        self._is_whole = False
+        yield from self._write_closings(found)
+        again = np.empty(0, np.intp)
+        if below != UNWRITTEN and most > 0:
+            old = yield from chosen(cells.written[: cells.logged] < below)
+            again = old[self._fills()[old] < self._size][:most]
+        found.replaces(cells.written[again], np.ones(len(again), np.bool_))
+        which = yield from picked([again, (yield from self._live(cells.logged))], [None, None])
+        for start, stop in portions(len(which), steps.INDEXED):
+            found.records.append((yield from cells.footprint(which[start:stop], self._keys)))
+        found.count = found.not_final = len(which)
+        yield from cells.mark(again, end)
+        yield from cells.mark(np.arange(cells.logged, cells.count), end)
+        cells.wrote_all()
+        if cells.count > self._compact_at:
+            yield from self._compact()
+        return found
+
+    def _write_closings(self, found: Footprints) -> Steps[None]:
+        """Of groups with a footprint but without an open window."""
+        closed = yield from picked([np.empty(0, np.intp), *self._closed], [None] * (len(self._closed) + 1))
+        self._closed = []
+        if not len(closed):
+            return
+        found.replaces(self._cells.written[closed], np.ones(len(closed), np.bool_))
+        slots = self._cells.slots[closed]
+        slots = slots[self._open[slots] < 0]
+        if len(slots):
+            keys = yield from columns_alone(self._keys, slots)
+            found.closings.append({"keys": keys, "born": np.zeros(len(slots), np.int64), "parts": []})
+
+    def live_footprints(self) -> Live:
+        self._finish_restore()
+        live = finished(self._live())
+        times = self._cells.written[live[: int(live.searchsorted(self._cells.logged))]]
+        return Live(times, np.ones(len(times), np.bool_))
+
+    def forget_footprints(self) -> None:
+        self._finish_restore()
+        self._cells.unmark()
+        self._closed, self._is_whole = [], True
+
+    def log_state(self) -> Tree:
+        self._finish_restore()
+        return {"sequence": self._sequence, "windows": self._windows}
+
+    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[Logged]) -> Steps[None]:
+        self._left = None
+        self._reset()
+        self._sequence, self._replays = start["sequence"], True
+        yield from self._cells.adopt(self._keys, logged)
+        check_found(self._cells.count, state["windows"], "count windows")
+        yield from self._find_open()
+        self._compact_at = 2 * self._cells.count + steps.SPARE
+        self._is_whole = not self._cells.count
+
+    def replayed(self, state: Tree) -> None:
+        check_replayed(self._sequence, state)
+        self._replays = False
+        check_found(len(finished(self._live())), state["windows"], "count windows that rows do not fill")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from operators import steps
 from operators.aggregate.accumulators import Accumulator, Cells
 from operators.ids import IndexArray, Int64Array
 from operators.rejections import NOT_THE_ROWS, Refusals, RejectedRow, reason_of
+from operators.steps import Steps, portions
 from spe.stream.batch import Column
 from spe.stream.schema import AttributeType
 
@@ -118,6 +121,22 @@ class UserAccumulator(Accumulator):
 
     def copy(self, other: UserAccumulator, theirs: Cells, mine: IndexArray) -> None:
         self._states[mine] = other._states[theirs]  # states are never changed in place
+
+    def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
+        made: list[Any] = []
+        for start, stop in portions(len(cells), steps.RELEASED):
+            if start:
+                yield
+            made += self._states.take(cells[start:stop]).tolist()
+        return {"states": made}
+
+    def adopt(self, footprint: Mapping[str, Any], which: IndexArray, cells: IndexArray) -> Steps[None]:
+        states, saved = self._states, footprint["states"]
+        for start, stop in portions(len(which), steps.RELEASED):
+            if start:
+                yield
+            for place, cell in zip(which[start:stop].tolist(), cells[start:stop].tolist()):
+                states[cell] = saved[place]  # may be a sequence itself
 
     def column(self, cells: Cells) -> Column:
         states = self._states[cells]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,10 +12,13 @@ from operators import steps
 from operators.aggregate.accumulators import Accumulator
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.text_accumulators import TextAccumulator
-from operators.columns import Columns, filled
-from operators.ids import IndexArray, Int64Array
+from operators.columns import Columns, Kind, chosen, filled, inverse, picked, sorted_order
+from operators.footprints import UNWRITTEN, Logged, Tree
+from operators.ids import IndexArray, Int64Array, alone
+from operators.keys import KeyIndex
 from operators.steps import Steps, finished, portions
 from operators.strings import KeptStrings
+from spe.errors import LogCorrupt
 from spe.stream.batch import Column
 
 #: Rows that are looked at first for groups that are new.
@@ -29,17 +33,20 @@ class Cells:
 
     Args:
       strings: where the operator keeps texts, for all its cells.
+      is_logged: is the time of each cell's newest footprint kept?
     """
 
-    __slots__ = ("_calls", "_cell_of", "_columns", "_reserving", "_strings", "parts")
+    __slots__ = ("_calls", "_cell_of", "_columns", "_is_logged", "_reserving", "_strings", "parts")
 
-    def __init__(self, calls: Calls, strings: KeptStrings) -> None:
+    def __init__(self, calls: Calls, strings: KeptStrings, is_logged: bool = False) -> None:
         self._calls = calls
         self._strings = strings
+        self._is_logged = is_logged
         self.parts: list[Accumulator] = calls.new_parts(strings)
         # The group's slot, and the sequence number of the row that made the cell.
-        self._columns = Columns([(np.intp, 0), (np.int64, 0), *[k for p in self.parts for k in p.kinds.values()]])
-        first = 2
+        own: list[Kind] = [(np.intp, 0), (np.int64, 0), *([(np.int64, UNWRITTEN)] if is_logged else [])]
+        self._columns = Columns([*own, *[k for p in self.parts for k in p.kinds.values()]])
+        first = len(own)
         for part in self.parts:
             part.bind(self._columns, first)
             first += len(part.kinds)
@@ -58,6 +65,17 @@ class Cells:
     @property
     def born(self) -> Int64Array:
         return self._columns.arrays[1][: self.count]
+
+    @property
+    def written(self) -> Int64Array:
+        """Time of each cell's newest footprint, UNWRITTEN where there is none; of cells that are logged."""
+        return self._columns.arrays[2][: self.count]
+
+    @property
+    def logged(self) -> int:
+        """The first cell without a footprint; all after it have none either."""
+        written = self.written
+        return bisect_left(range(self.count), True, key=lambda cell: written[cell] == UNWRITTEN)
 
     def add(self, slots: IndexArray, born: Int64Array) -> IndexArray:
         """New empty cells for these slots; returns their numbers."""
@@ -180,13 +198,15 @@ class Cells:
 
     def selected(self, cells: IndexArray) -> Steps[Cells]:
         """A copy with only these cells, in this order."""
-        copy, mine = Cells(self._calls, self._strings), (yield from filled(self.count, -1))
+        copy, mine = Cells(self._calls, self._strings, self._is_logged), (yield from filled(self.count, -1))
         for start, stop in portions(len(cells), steps.RELEASED):
             if start:
                 yield
             some = cells[start:stop]
             yield from copy._columns.reserve(len(some))
             mine[some] = new = copy.add(self.slots[some], self.born[some])
+            if self._is_logged:
+                copy.written[new] = self.written[some]
             copy._copy_parts(self, some, new)
         for part, old in zip(copy.parts, self.parts):
             yield from part.absorb_rest(old, mine)
@@ -217,20 +237,111 @@ class Cells:
     def freeze(self) -> Mapping[str, Any]:
         """The state, by reference."""
         arrays = self._columns.freeze()
-        parts, first = [], 2
+        parts, first = [], 2 + self._is_logged
         for part in self.parts:
             parts.append(part.freeze(arrays[first : first + len(part.kinds)]))
             first += len(part.kinds)
-        return {"slots": arrays[0], "born": arrays[1], "parts": parts}
+        written = {"written": arrays[2]} if self._is_logged else {}
+        return {"slots": arrays[0], "born": arrays[1], **written, "parts": parts}
 
     def load(self, state: Mapping[str, Any]) -> Steps[None]:
         """Takes over a frozen state, in portions."""
         self._cell_of = None
         pairs = list(zip(self.parts, state["parts"], strict=True))
         leaves = [leaf for part, saved in pairs for leaf in part.leaves(saved)]
-        yield from self._columns.load([state["slots"], state["born"], *leaves])
+        written = []
+        if self._is_logged:  # whoever made the state need not have had a log
+            written = [state.get("written", np.broadcast_to(np.int64(UNWRITTEN), len(state["slots"])))]
+        yield from self._columns.load([state["slots"], state["born"], *written, *leaves])
         for part, saved in pairs:
             yield from part.load(saved)
+
+    # --- the checkpoint log ---
+
+    def footprint(self, cells: IndexArray, keys: KeyIndex) -> Steps[Tree]:
+        """What these cells (ascending) hold, with their keys, copied, in portions."""
+        slots = yield from picked([self.slots], [cells])
+        named = yield from columns_alone(keys, slots)
+        parts = []
+        for part in self.parts:
+            parts.append((yield from part.footprint(cells)))
+        return {"keys": named, "born": (yield from picked([self.born], [cells])), "parts": parts}
+
+    def mark(self, cells: IndexArray, end: int) -> Steps[None]:
+        """The newest footprint of these cells is from ``end``, in portions."""
+        for start, stop in portions(len(cells), steps.INDEXED):
+            if start:
+                yield
+            self._columns.before_write(cells[start:stop])
+            self.written[cells[start:stop]] = end
+
+    def wrote_all(self) -> None:
+        """All present cells have a footprint."""
+        for part in self.parts:
+            part.wrote_all()
+
+    def unmark(self) -> None:
+        """No footprint counts any more."""
+        self._columns.before_write(np.arange(self.count))
+        self.written[:] = UNWRITTEN
+
+    def find(self, slots: IndexArray, slot_count: int) -> Steps[IndexArray]:
+        """The cell of each row's slot, -1 where there is none."""
+        if self._cell_of is None or len(self._cell_of) < slot_count:
+            yield from self._find_cells(slot_count)
+        assert self._cell_of is not None
+        return self._cell_of.take(slots)
+
+    def adopt(self, keys: KeyIndex, logged: Sequence[Logged]) -> Steps[None]:
+        """Makes the cells of the newest footprints, where no newer closing is, in the order in which they began.
+
+        Args:
+          keys: gets the groups' keys.
+          logged: footprints and closings, oldest first.
+        """
+        slots, sizes = [np.empty(0, np.intp)], []
+        for one in logged:
+            count = len(one.tree["born"])
+            sizes.append(count)
+            for start, stop in portions(count, steps.RELEASED):
+                if start:
+                    yield
+                yield from keys.reserve(stop - start)
+                columns = [c.slice(start, stop) for c in one.tree["keys"]]
+                slots.append((yield from keys.slots_in_portions(columns, stop - start)))
+        all_slots = yield from picked(slots, [None] * len(slots))
+        newest = yield from filled(keys.size, -1)
+        for start, stop in portions(len(all_slots), steps.INDEXED):
+            if start:
+                yield
+            newest[all_slots[start:stop]] = np.arange(start, stop)  # of several the last one stays
+        closes = np.array([one.closes for one in logged], np.bool_).repeat(sizes)
+        places = newest.take((yield from chosen(newest >= 0)))
+        places = np.sort(places[~closes[places]])
+        born = np.concatenate([np.empty(0, np.int64), *[one.tree["born"] for one in logged]]).take(places)
+        places = places.take((yield from sorted_order(born)))
+        yield from self._columns.reserve(len(places))
+        cells = self.add(all_slots[places], np.sort(born))
+        self.written[cells] = np.array([one.time for one in logged], np.int64).repeat(sizes)[places]
+        cell_of = yield from inverse(places, cells, len(all_slots))
+        first = 0
+        for one, size in zip(logged, sizes):
+            which = yield from chosen(cell_of[first : first + size] >= 0)
+            for part, saved in zip(self.parts, one.tree["parts"]):  # a closing has none
+                yield from part.adopt(saved, which, cell_of[first + which])
+            first += size
+
+
+def columns_alone(keys: KeyIndex, slots: IndexArray) -> Steps[list[Column]]:
+    """The keys of slots that have one, without references to other keys, in portions."""
+    columns = []
+    for number in range(len(keys.types)):
+
+        def some(start: int, stop: int, number: int = number) -> Column:
+            return keys.column(number, slots[start:stop])
+
+        columns.append((yield from alone(some, len(slots))))
+    return columns
 
 
 def forget_texts(strings: KeptStrings, all_cells: Collection[Cells]) -> Steps[None]:
@@ -240,3 +351,15 @@ def forget_texts(strings: KeptStrings, all_cells: Collection[Cells]) -> Steps[No
         made = yield from strings.compacted([part.ids for part in parts])
         for part, ids in zip(parts, made or ()):
             yield from part.renumber(ids)
+
+
+def check_found(found: int, expected: int, what: str) -> None:
+    """Raises LogCorrupt where a log does not have all cells of a commit."""
+    if found != expected:
+        raise LogCorrupt(f"the checkpoint log has footprints of {found} groups of {what}, expected {expected}")
+
+
+def check_replayed(sequence: int, state: Tree) -> None:
+    """Raises LogCorrupt where other rows were given again than had come up to a commit."""
+    if sequence != state["sequence"]:
+        raise LogCorrupt(f"replay ends with row {sequence}, the checkpoint log with row {state['sequence']}")

@@ -39,6 +39,10 @@ class Panes(Generic[P]):
         self._next_end = BEFORE_TIME if panes else _NEVER
         self._open = set(panes)
 
+    def end(self, pane: int) -> int:
+        """Where a pane ends in time; not saturated."""
+        return self._math.offset + (pane + 1) * self._math.pane_us
+
     def oldest(self) -> int | None:
         """Tuple time of the oldest tuple that is in a pane; None: there is no pane."""
         return min(self.since.values(), default=None)
@@ -90,8 +94,7 @@ class Panes(Generic[P]):
 
     def passed(self, boundary: int) -> list[P]:
         """Panes whose end has passed since the last call."""
-        math = self._math
-        gone = [p for p in self._open if math.offset + (p + 1) * math.pane_us <= boundary]
+        gone = [p for p in self._open if self.end(p) <= boundary]
         self._open.difference_update(gone)
         return [self.by_number[p] for p in sorted(gone)]
 

@@ -7,13 +7,16 @@ and no pane's dictionary has to grow; the operator forgets those that no cell ha
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from operators import steps
 from operators.aggregate.accumulators import NEVER, ArrayAccumulator, Cells, GroupPosition
 from operators.columns import copied
-from operators.ids import IndexArray, Int64Array
-from operators.steps import Steps
+from operators.ids import IndexArray, Int64Array, alone
+from operators.steps import Steps, portions
 from operators.strings import KeptStrings
 from spe.stream.batch import Column
 from spe.stream.strings import Int32Array
@@ -40,6 +43,26 @@ class TextAccumulator(ArrayAccumulator):
 
     def column(self, cells: Cells) -> Column:
         return self._strings.column(self.values[cells])
+
+    def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
+        """Texts in place of ids, null where there is none."""
+        made = yield from super().footprint(cells)
+        ids = made["values"]
+
+        def texts(start: int, stop: int) -> Column:
+            column = self._strings.column(ids[start:stop])
+            return Column(column.values, ids[start:stop] > 0, column.dictionary)
+
+        return {**made, "values": (yield from alone(texts, len(ids)))}
+
+    def adopt(self, footprint: Mapping[str, Any], which: IndexArray, cells: IndexArray) -> Steps[None]:
+        texts, ids = footprint["values"], np.empty(len(footprint["values"]), np.int32)
+        for start, stop in portions(len(texts), steps.RELEASED):
+            if start:
+                yield
+            yield from self._strings.reserve(stop - start)
+            ids[start:stop] = self._strings.ids(texts.slice(start, stop))
+        yield from super().adopt({**footprint, "values": ids}, which, cells)
 
 
 class ExtremeText(TextAccumulator):

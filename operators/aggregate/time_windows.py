@@ -15,9 +15,10 @@ import numpy as np
 
 from operators import steps
 from operators.aggregate.calls import QUIET, Calls
-from operators.aggregate.group_cells import Cells, forget_texts
+from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
-from operators.columns import chosen, filled, inverse, sorted_order
+from operators.columns import chosen, filled, inverse, picked, sorted_order
+from operators.footprints import UNWRITTEN, Footprints, KeepsCells, Live, Logged, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.rejections import Refusals
@@ -54,7 +55,7 @@ def joined(columns: Sequence[Column]) -> Column:
     return concat_columns(columns)
 
 
-class WindowAggregate(PaneOperator[Cells]):
+class WindowAggregate(PaneOperator[Cells], KeepsCells):
     """One row per window and group, at the window's end − 1, groups in order of first arrival.
 
     Args:
@@ -71,20 +72,33 @@ class WindowAggregate(PaneOperator[Cells]):
         self.refusals = Refusals() if spec.skips else None
         self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals)
         self._key_types = [e.type for e in self._group_by]
+        self._is_logged = False
         self._reset()
 
     def _reset(self) -> None:
         self._keys = KeyIndex(self._key_types)
         self._strings = KeptStrings()
-        self._panes = Panes(self._math, lambda: Cells(self._calls, self._strings))
+        self._panes = Panes(self._math, self._new_cells)
+        #: Panes that had footprints when the last slice ended, and those of them with footprints that are not final.
+        self._written: dict[int, Cells] = {}
+        self._not_final: set[int] = set()
+        #: Are rows given again below a commit (G4)?
+        self._replays = False
+        self._is_whole = True
         #: Rows taken in so far.
         self._sequence = 0
         self._late = Late()
         self._compact_at = steps.SPARE
 
+    def _new_cells(self) -> Cells:
+        return Cells(self._calls, self._strings, self._is_logged)
+
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
             yield from self._restored()
+        if self._replays:
+            yield from self._replay(ports[0])
+            return
         rows = ports[0]
         ended: list[_Ended] = []
         if rows is not None and len(rows):
@@ -132,6 +146,29 @@ class WindowAggregate(PaneOperator[Cells]):
         else:
             numbers = sequence
         yield from cells.update_in_portions(at, arguments, numbers)
+
+    def _replay(self, rows: Rows | None) -> Steps[None]:
+        """Rows from below the commit: each counts in the cell that there is, if its footprint is not after it (G4)."""
+        if rows is None or not len(rows):
+            return
+        yield from self._keys.reserve(len(rows))
+        slots = yield from self._keys.slots_in_portions(self._groups_of(rows), len(rows))
+        arguments = self._calls.evaluate(rows)
+        for _, pane, which in arrivals(self._math, rows, self._on, self._late, self._panes.released):
+            cells = self._panes.by_number.get(pane)
+            if cells is None:
+                continue
+            index = np.arange(len(rows))[which]
+            at = yield from cells.find(slots[index], self._keys.size)
+            counts = ((at >= 0) & (rows.time[index] >= cells.written.take(at, mode="clip"))).nonzero()[0]
+            index, at = index[counts], at[counts]
+            if len(index):
+                yield from cells.reserve(len(index), self._keys.size)
+                some = [c.take(index) for c in arguments]
+                yield from cells.update_in_portions(at, some, self._sequence + index)
+        if self.refusals is not None:
+            self.refusals.counted_from(self._sequence)
+        self._sequence += len(rows)
 
     def _release(self, upto: int, ended: list[_Ended]) -> Iterator[Rows | None]:
         """Puts the windows that end by ``upto`` to ``ended``; yields what is there when it is much."""
@@ -218,10 +255,102 @@ class WindowAggregate(PaneOperator[Cells]):
         self._reset()
         self._sequence = state["sequence"]
         self._late = Late(*state["late"])
-        panes = {number: Cells(self._calls, self._strings) for number, _ in state["panes"]}
+        panes = {number: self._new_cells() for number, _ in state["panes"]}
         self._panes.load(panes, state["since"], state["released"])
         yield from self._strings.load(state["strings"])
         self._keys = yield from KeyIndex.restoring(self._key_types, state["keys"])
         for cells, (_, saved) in zip(panes.values(), state["panes"]):
             yield from cells.load(saved)
         self._compact_at = 2 * self._keys.size + steps.SPARE
+        self._has_written()
+
+    # --- the checkpoint log ---
+
+    def begin_log(self) -> None:
+        self._is_logged = True
+        self._reset()
+
+    def _has_written(self) -> None:
+        """The footprints of the present panes are in the log."""
+        if self._is_logged:
+            self._written = dict(self._panes.by_number)
+            self._not_final = set(self._written)
+            self._is_whole = not any(cells.logged for cells in self._written.values())
+
+    def footprints(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[Footprints]:
+        yield from self._restored()
+        found, panes = Footprints(whole=self._is_whole), self._panes.by_number
+        self._is_whole = False
+        for number, cells in self._written.items():
+            if panes.get(number) is not cells:
+                found.replaces(*self._live(number, cells))
+                self._not_final.discard(number)
+        for number, cells in panes.items():
+            is_final = self._on is None and self._panes.end(number) <= end
+            again = yield from self._again(number, cells, is_final, below, most - found.count)
+            which = yield from picked([again, np.arange(cells.logged, cells.count)], [None, None])
+            if not len(which):
+                continue
+            live = self._live(number, cells)
+            found.replaces(live.times[again], live.not_final[again])
+            for start, stop in portions(len(which), steps.INDEXED):
+                some = which[start:stop]
+                found.records.append({"pane": number, **(yield from cells.footprint(some, self._keys))})
+            yield from cells.mark(which, end)
+            cells.wrote_all()
+            found.count += len(which)
+            if not is_final:
+                found.not_final += len(which)
+                self._not_final.add(number)
+        self._written = dict(panes)
+        return found
+
+    def _again(self, number: int, cells: Cells, is_final: bool, below: int, most: int) -> Steps[IndexArray]:
+        """Cells with a footprint that are written once more: not final though their pane has passed, or too old."""
+        written = cells.written[: cells.logged]
+        if is_final and number in self._not_final:
+            self._not_final.discard(number)
+            final = yield from chosen(written < self._panes.end(number))
+            if len(final) or below == UNWRITTEN:
+                return final
+        if below == UNWRITTEN or most <= 0:
+            return np.empty(0, np.intp)
+        return (yield from chosen(written < below))[:most]
+
+    def _live(self, number: int, cells: Cells) -> Live:
+        times = cells.written[: cells.logged]
+        if self._on is not None:  # also late rows come
+            return Live(times, np.ones(len(times), np.bool_))
+        return Live(times, times < self._panes.end(number))
+
+    def live_footprints(self) -> Live:
+        self._finish_restore()
+        return Live.joined([self._live(*pane) for pane in self._panes.by_number.items()])
+
+    def forget_footprints(self) -> None:
+        self._finish_restore()
+        for cells in self._panes.by_number.values():
+            cells.unmark()
+        self._written, self._not_final, self._is_whole = {}, set(), True
+
+    def log_state(self) -> Tree:
+        self._finish_restore()
+        since = self._panes.since
+        panes = [(number, since[number], cells.count) for number, cells in self._panes.by_number.items()]
+        return {"sequence": self._sequence, "released": self._panes.released, "panes": panes}
+
+    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[Logged]) -> Steps[None]:
+        self._left = None
+        self._reset()
+        self._sequence, self._replays = start["sequence"], True
+        panes = {number: self._new_cells() for number, _, _ in state["panes"]}
+        self._panes.load(panes, [since for _, since, _ in state["panes"]], state["released"])
+        for number, _, count in state["panes"]:
+            yield from panes[number].adopt(self._keys, [one for one in logged if one.tree["pane"] == number])
+            check_found(panes[number].count, count, f"the pane that begins at {self._panes.end(number - 1)}")
+        self._compact_at = 2 * self._keys.size + steps.SPARE
+        self._has_written()
+
+    def replayed(self, state: Tree) -> None:
+        check_replayed(self._sequence, state)
+        self._replays = False

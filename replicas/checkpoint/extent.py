@@ -75,6 +75,23 @@ class Extent:
         self._live -= np.bincount(at, minlength=len(self._time))
         self._open -= np.bincount(at[not_final], minlength=len(self._time))
 
+    def recount(self, times: Counts, not_final: NDArray[np.bool_]) -> None:
+        """The footprints that count, all of them: where nobody knows which count no more.
+
+        Args:
+          times: when each was written, (n,), none before the first slice that is known.
+          not_final: whether it is not final, (n,).
+        """
+        at = np.searchsorted(self._time, times)
+        self._live = np.bincount(at, minlength=len(self._time))
+        self._open = np.bincount(at[not_final], minlength=len(self._time))
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Per slice with footprints that count: how many, and how many of them are not final."""
+        which = self._live.nonzero()[0]
+        counts = zip(self._live[which].tolist(), self._open[which].tolist())
+        return dict(zip(self._time[which].tolist(), counts))
+
     def replay_from(self) -> int:
         """T: input is replayed from the newest commit at or before this time."""
         return int(self._time[self._replay_index()])

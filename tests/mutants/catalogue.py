@@ -39,10 +39,10 @@ from spe.stream.batch import Batch, Boundary, RecDone, Undo
 from spe.stream.ids import ReplicaId
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
-from tests.mutants import checkpoint_log, foreign, mended, moving, recovery, setting, useless
+from tests.mutants import checkpoint_log, footprints, foreign, mended, moving, recovery, setting, useless
 from tests.mutants.patching import MUTANTS, mutant
 
-__all__ = ["MUTANTS", "checkpoint_log", "foreign", "mended", "moving", "recovery", "setting", "useless"]
+__all__ = ["MUTANTS", "checkpoint_log", "footprints", "foreign", "mended", "moving", "recovery", "setting", "useless"]
 
 
 # --- what a producer sends (V) ---

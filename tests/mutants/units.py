@@ -24,6 +24,7 @@ from tests.unit.consistency.dpc.test_manager import (
     TestPeriodicCheckpoints,
     TestRecovering,
 )
+from tests.unit.operators import test_fragment_log as fragment_log
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
@@ -210,6 +211,19 @@ UNITS: Final[dict[str, Test]] = {
     "a-move-is-checked-when-ordered-only": settings_simulated.test_a_change_that_check_would_refuse_changes_nothing,
     "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
+    "row-at-the-footprint-is-left-out": fragment_log.test_a_row_at_the_time_of_a_footprint_is_not_in_it,
+    "row-before-the-footprint-counts": fragment_log.test_a_torn_slice_counts_for_nothing,
+    "replay-makes-cells": fragment_log.test_replay_makes_no_cell_and_counts_nothing_twice,
+    "replay-is-like-the-first-time": fragment_log.test_replay_makes_no_cell_and_counts_nothing_twice,
+    "closings-are-ignored": fragment_log.test_a_closed_window_is_written_as_a_closing,
+    "closings-are-not-written": fragment_log.test_a_closed_window_is_written_as_a_closing,
+    "oldest-footprint-counts": fragment_log.test_the_newest_footprint_counts,
+    "live-array-as-footprint": fragment_log.test_footprints_are_copies,
+    "final-too-early": fragment_log.test_a_footprint_before_the_end_of_its_pane_is_not_final,
+    "passed-pane-is-not-written-again": fragment_log.test_cells_of_panes_that_have_passed_hold_no_replay,
+    "sequence-restarts": fragment_log.test_rows_are_numbered_from_the_commit_that_they_are_replayed_from,
+    "forgotten-footprints-count": fragment_log.test_everything_is_written_after_what_was_written_is_forgotten,
+    "rows-from-before-the-log-are-not-kept": fragment_log.test_rows_from_before_the_log_are_in_it_while_needed,
     "damaged-record-is-taken-as-it-is": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,
     "void-records-are-read": checkpoint_log.test_what_follows_the_last_commit_is_void_at_any_cut,
     "loss-in-both-is-taken-for-a-torn-tail": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,

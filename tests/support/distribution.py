@@ -48,6 +48,10 @@ class Situations:
         self._examples = 0
         self._met: Counter[str] = Counter()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._least)
+
     def example(self, met: Mapping[str, object]) -> None:
         """One example, with what is true of it; every situation must be named."""
         assert met.keys() == self._least.keys()

@@ -237,3 +237,35 @@ class Doubtful(Aggregator):
         if 0 < state < 0.2:
             raise ArithmeticError(f"{state} says nothing")
         return state
+
+
+class Places(PassThrough):
+    """Replaces its second attribute, an integer, by how many rows of the first, and of all, came before.
+
+    The state is all that came, so undo/redo cannot make it again from a part.
+    """
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._seen: dict[Any, int] = {}
+        self._rows = 0
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None:
+            return None
+        places = []
+        for key in rows.columns[0].to_list():
+            places.append(100 * self._rows + self._seen.get(key, 0))
+            self._seen[key] = self._seen.get(key, 0) + 1
+            self._rows += 1
+        return rows.with_columns((rows.columns[0], Column(np.array(places, np.int64)), *rows.columns[2:]))
+
+    def snapshot(self) -> Any:
+        return {"seen": list(self._seen.items()), "rows": self._rows}
+
+    def restore(self, state: Any) -> None:
+        self._seen, self._rows = dict(state["seen"]), state["rows"]
+
+    def counters(self) -> Mapping[str, int]:
+        return {"rows": self._rows}

@@ -1,0 +1,129 @@
+"""What an operator puts into a checkpoint log, slice by slice, and how it is made again from it (rules G2 to G4).
+
+A *cell* is one group in one pane, or the open count window of one group.  Its *footprint* is its state at the end of a
+slice, which holds exactly the rows before that time.  Footprints name groups by their keys, not by slots, which differ
+between replicas and after a restart.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from operators.steps import Steps
+from spe.stream.batch import BoolArray, Int64Array
+from spe.stream.times import BEFORE_TIME
+
+#: The time of the footprint of a cell that has none.
+UNWRITTEN: Final = BEFORE_TIME
+#: A tree as in a snapshot.
+Tree = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Footprints:
+    """What the end of a slice adds to the log.
+
+    Attributes:
+      closings: of groups whose newest footprint counts no more, and that have no open window; before the records.
+      records: the footprints, each tree with those of many cells.
+      count: how many footprints these are.
+      not_final: how many of them are not final (G3).
+      replaced: times of older footprints that count no more, in parts.
+      replaced_not_final: which of these were not final, in the same parts.
+      whole: the records are all there is: nothing that was written before counts.
+    """
+
+    closings: list[Tree] = field(default_factory=list)
+    records: list[Tree] = field(default_factory=list)
+    count: int = 0
+    not_final: int = 0
+    replaced: list[Int64Array] = field(default_factory=list)
+    replaced_not_final: list[BoolArray] = field(default_factory=list)
+    whole: bool = False
+
+    def replaces(self, times: Int64Array, not_final: BoolArray) -> None:
+        """Footprints of these times count no more."""
+        self.replaced.append(times.copy())
+        self.replaced_not_final.append(not_final)
+
+
+class Live(NamedTuple):
+    """Footprints that count: the time of each, and whether it is not final."""
+
+    times: Int64Array
+    not_final: BoolArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Live]) -> Live:
+        nothing = Live(np.empty(0, np.int64), np.empty(0, np.bool_))
+        return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *parts)))
+
+
+class Logged(NamedTuple):
+    """Attributes: ``time``: end of the slice that it was written in; ``closes``: is it a closing?"""
+
+    time: int
+    tree: Tree
+    closes: bool = False
+
+
+class KeepsCells(ABC):
+    """An operator that can write footprints.
+
+    What it writes at the end of a slice is in the log, or is *forgotten* at once (:meth:`forget_footprints`): else
+    the log would lack it.
+    """
+
+    @abstractmethod
+    def begin_log(self) -> None:
+        """From now on it knows what is written.  Called once, before anything else."""
+
+    @abstractmethod
+    def footprints(self, end: int, below: int = BEFORE_TIME, most: int = 0) -> Steps[Footprints]:
+        """What the slice that has just ended adds to the log, in portions; nothing may come meanwhile.
+
+        Args:
+          end: of the slice.
+          below: cells whose footprint is from before this time are written anew, ``most`` at most.
+        """
+
+    @abstractmethod
+    def forget_footprints(self) -> None:
+        """The next slice writes everything: what was written before counts no more, or may be missing."""
+
+    @abstractmethod
+    def live_footprints(self) -> Live:
+        """Those that count, of the present state; after a restore the log is counted anew."""
+
+    @abstractmethod
+    def log_state(self) -> Tree:
+        """What a commit says beside the cells.  Its size does not depend on the number of groups."""
+
+    @abstractmethod
+    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[Logged]) -> Steps[None]:
+        """Makes the cells of a commit from their footprints (G4), in portions.
+
+        Then the rows between the commits are given again; nothing is released for them, and no cell is made.  A row
+        counts if its cell exists and its footprint is not after the row.  At last :meth:`replayed` is called.
+
+        Args:
+          state: of the commit, as :meth:`log_state` said it.
+          start: the same of the commit that rows are replayed from.
+          logged: what the log holds up to the commit, at least the newest footprint of each live cell, oldest first.
+
+        Raises:
+          LogCorrupt: a cell is missing.
+        """
+
+    @abstractmethod
+    def replayed(self, state: Tree) -> None:
+        """All rows up to the commit were given again.
+
+        Raises:
+          LogCorrupt: not as many as there had been.
+        """

@@ -1,0 +1,240 @@
+"""The checkpoint log of a fragment: what each slice adds to it, and the fragment as it was at a commit (G1 to G4).
+
+Operators on one path of a unit have state once at most (G8), so each is made again by itself.  Three ways:
+
+* by cells: footprints are loaded, and rows count where a footprint lacks them;
+* by rows: those that it keeps are input, and it is given all of it again from the oldest of them on.  Where these are
+  older than the log, its snapshot is in the log until they are not needed any more;
+* as a whole: its snapshot is the footprint of one cell, and it is given the slices after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from operators.footprints import UNWRITTEN, Footprints, KeepsCells, Live, Logged, Tree
+from operators.fragment import Fragment
+from operators.operator import Operator
+from operators.skipping import Skipping
+from operators.steps import Steps
+from spe.errors import LogCorrupt, blaming
+from spe.plan.plan import Unit
+from spe.query.declaration import Logged as Kind
+from spe.stream.names import StreamId
+
+
+class SliceLog(NamedTuple):
+    """What a slice adds to the log of a fragment.
+
+    Attributes:
+      closings, footprints: trees by operator; empty where there are none.
+      commit: what the state has besides.
+      written: how many footprints; ``not_final``: how many of them are not final.
+      replaced: older ones that count no more.
+      oldest_row: least time of a row that somebody still keeps; None: nobody keeps one.
+      whole: of some operator nothing that was written before counts: the log's live footprints are to be counted anew.
+    """
+
+    closings: dict[str, list[Tree]]
+    footprints: dict[str, list[Tree]]
+    commit: Tree
+    written: int
+    not_final: int
+    replaced: Live
+    oldest_row: int | None
+    whole: bool
+
+
+class LoggedSlice(NamedTuple):
+    """A slice as it was read from the log; attributes as in :class:`SliceLog`, ``end`` is of the slice."""
+
+    end: int
+    closings: Mapping[str, Sequence[Tree]]
+    footprints: Mapping[str, Sequence[Tree]]
+
+
+class FragmentLog:
+    """Of one fragment.
+
+    Args:
+      unit: whose operators they are.
+      fragment: as it was made; nothing has come yet.
+    """
+
+    def __init__(self, unit: Unit, fragment: Fragment) -> None:
+        self._fragment = fragment
+        self._cells: dict[StreamId, KeepsCells] = {}
+        #: Operators that are one record, or keep rows from before the log, and the time of their newest record.
+        self._whole: dict[StreamId, int] = {}
+        self._keeps_rows: list[StreamId] = []
+        for declared in unit.operators:
+            kind, operator = declared.spec.logged, _inner(fragment.operators[declared.name])
+            if kind is Kind.CELLS:
+                assert isinstance(operator, KeepsCells), "declared so"
+                operator.begin_log()
+                self._cells[declared.name] = operator
+            elif kind is not Kind.NOTHING:
+                self._whole[declared.name] = UNWRITTEN
+                if kind is Kind.ROWS:
+                    self._keeps_rows.append(declared.name)
+        #: End of the slice from which on the records of an operator count.
+        self._from: dict[str, int] = {}
+
+    def slice_log(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[SliceLog]:
+        """What the slice that has just ended adds, in portions; nothing may come meanwhile.  Raises OperatorFailed.
+
+        What is returned is in the log at once, or is forgotten.
+
+        Args:
+          below: footprints from before this time are written anew, ``most`` at most.
+        """
+        closings: dict[str, list[Tree]] = {}
+        footprints: dict[str, list[Tree]] = {}
+        replaced: list[Live] = []
+        count = not_final = 0
+        is_whole = False
+        for name, operator in self._cells.items():
+            with blaming(name, "being asked for its state"):
+                found = yield from operator.footprints(end, below, most - count)
+            is_whole |= found.whole
+            if found.whole:
+                self._from[name] = end
+            if found.closings:
+                closings[name] = found.closings
+            if found.records:
+                footprints[name] = found.records
+            replaced += _replaced(found)
+            count += found.count
+            not_final += found.not_final
+        for name, written in list(self._whole.items()):
+            if written != UNWRITTEN and not self._is_in_reach(name, written) and not (written < below and count < most):
+                continue
+            if written == UNWRITTEN:
+                is_whole, self._from[name] = True, end
+            else:
+                replaced.append(Live(np.array([written]), np.array([True])))
+            if self._is_in_reach(name, end if written == UNWRITTEN else written):
+                del self._whole[name]
+                continue
+            with blaming(name, "being asked for its state"):
+                footprints[name] = [{"state": self._fragment.operators[name].snapshot()}]
+            self._whole[name] = end
+            count += 1
+            not_final += 1
+        commit = self._commit()
+        return SliceLog(
+            closings, footprints, commit, count, not_final, Live.joined(replaced), self.oldest_row(), is_whole
+        )
+
+    def _is_in_reach(self, name: StreamId, begin: int) -> bool:
+        """Are all rows that it keeps from ``begin`` or later?"""
+        if name not in self._keeps_rows:
+            return False
+        with blaming(name, "being asked how far back its state reaches"):
+            oldest = self._fragment.operators[name].oldest_needed()
+        return oldest is None or oldest >= begin
+
+    def _commit(self) -> Tree:
+        states: dict[str, Any] = {}
+        for name, operator in self._fragment.operators.items():
+            with blaming(name, "being asked for its state"):
+                states[name] = {"counters": dict(operator.counters())}
+            if name in self._cells:
+                states[name]["state"] = self._cells[name].log_state()
+            if name in self._from:
+                states[name]["from"] = self._from[name]
+            if name in self._whole:
+                states[name]["whole"] = self._whole[name]
+        return {"operators": states}
+
+    def oldest_row(self) -> int | None:
+        """Least time of a row that an operator still keeps."""
+        operators = self._fragment.operators
+        oldest = [operators[name].oldest_needed() for name in self._keeps_rows if name not in self._whole]
+        return min((time for time in oldest if time is not None), default=None)
+
+    def live(self) -> Live:
+        """Footprints that count."""
+        whole = [time for time in self._whole.values() if time != UNWRITTEN]
+        mine = Live(np.array(whole, np.int64), np.ones(len(whole), np.bool_))
+        return Live.joined([mine, *(operator.live_footprints() for operator in self._cells.values())])
+
+    def forget(self) -> None:
+        """The next slice writes everything: the log may lack some of what was written, or it is another's log."""
+        for operator in self._cells.values():
+            operator.forget_footprints()
+        self._whole = dict.fromkeys([*self._whole, *self._keeps_rows], UNWRITTEN)
+
+    # --- after a crash ---
+
+    def reconstruct(self, commit: Tree, start: Tree, begin: int, slices: Sequence[LoggedSlice]) -> Steps[None]:
+        """Makes the state at a commit, as far as the log has it, in portions.
+
+        Then the fragment is given the input between the two commits again, cut anywhere but ended there; what it
+        releases is dropped; at last :meth:`replayed` is called.
+
+        Args:
+          commit: as :class:`SliceLog` has it.
+          start: the same of the commit that input is replayed from.
+          begin: end of that one's slice.
+          slices: all that the log has up to the commit, oldest first.
+
+        Raises:
+          LogCorrupt: a footprint is missing.
+          OperatorFailed: of a user's.
+        """
+        states, takes_from = commit["operators"], {}
+        for name, operator in self._fragment.operators.items():
+            known = states[name].get("from", UNWRITTEN)
+            if name in self._cells:
+                logged = list(_logged(name, known, slices))
+                self._from[name] = known
+                yield from self._cells[name].reconstruct(
+                    states[name]["state"], start["operators"][name]["state"], logged
+                )
+            elif "whole" in states[name]:
+                written = states[name]["whole"]
+                found = [s.footprints[name] for s in slices if s.end == written and name in s.footprints]
+                if not found:
+                    raise LogCorrupt(f"the checkpoint log has no state of {name!r} from {written}")
+                with blaming(name, "the state that it was given"):
+                    operator.restore(found[0][0]["state"])
+                self._whole[name] = takes_from[name] = written
+                self._from[name] = known
+            else:
+                self._whole.pop(name, None)
+                with blaming(name, "being cleared"):
+                    operator.clear(begin)
+        self._fragment.begin_replay(takes_from)
+
+    def replayed(self, commit: Tree) -> None:
+        """Input was given again up to the commit.
+
+        Raises:
+          LogCorrupt: it is not what had been given.
+        """
+        self._fragment.end_replay()
+        for name, operator in self._fragment.operators.items():
+            if name in self._cells:
+                self._cells[name].replayed(commit["operators"][name]["state"])
+            operator.recount(commit["operators"][name]["counters"])
+
+
+def _inner(operator: Operator) -> Operator:
+    return operator.operator if isinstance(operator, Skipping) else operator
+
+
+def _replaced(found: Footprints) -> list[Live]:
+    return [Live(*pair) for pair in zip(found.replaced, found.replaced_not_final, strict=True)]
+
+
+def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[Logged]:
+    found = []
+    for one in slices:
+        if one.end >= begin:
+            found += [Logged(one.end, tree, closes=True) for tree in one.closings.get(name, ())]
+            found += [Logged(one.end, tree) for tree in one.footprints.get(name, ())]
+    return found

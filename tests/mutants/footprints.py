@@ -1,0 +1,90 @@
+"""Mistakes in what operators write to a checkpoint log, and in how they are made again (rules G2 to G4)."""
+
+from __future__ import annotations
+
+from operators.aggregate.accumulators import Accumulator
+from operators.aggregate.count_windows import CountAggregate
+from operators.aggregate.group_cells import Cells
+from operators.aggregate.time_windows import WindowAggregate
+from operators.fragment_log import FragmentLog
+from tests.mutants.patching import Edit, edited
+
+edited(
+    "row-at-the-footprint-is-left-out",
+    "a row that has the time of a footprint does not count, though the footprint lacks it (G4)",
+    Edit(CountAggregate, "_replay", "rows.time[counts] >= ", "rows.time[counts] > "),
+    Edit(WindowAggregate, "_replay", "rows.time[index] >= ", "rows.time[index] > "),
+)
+edited(
+    "row-before-the-footprint-counts",
+    "a row that is in a footprint counts again (G4)",
+    Edit(CountAggregate, "_replay", "counts = counts[rows.time[counts] >= ", "counts = counts[-1 != "),
+)
+edited(
+    "replay-makes-cells",
+    "a pane or a window that is over gets rows again (G4)",
+    Edit(WindowAggregate, "_replay", "self._panes.by_number.get(pane)", "self._panes.take(pane, 0)"),
+    Edit(CountAggregate, "_replay", "(cells >= 0).nonzero()[0]", "np.arange(len(cells))"),
+)
+edited(
+    "replay-is-like-the-first-time",
+    "rows below the commit are taken in as ever (G4)",
+    Edit(WindowAggregate, "work", "if self._replays:", "if False:"),
+)
+edited(
+    "closings-are-ignored",
+    "a window that was closed is open again (G2)",
+    Edit(Cells, "adopt", "closes[places]", "closes[places] & False"),
+)
+edited(
+    "closings-are-not-written",
+    "nothing says that a group has no open window (G2)",
+    Edit(CountAggregate, "_write_closings", "if len(slots):", "if False:"),
+)
+edited(
+    "oldest-footprint-counts",
+    "an older footprint of a cell takes the place of a newer one (G4)",
+    Edit(
+        Cells,
+        "adopt",
+        "newest[all_slots[start:stop]] = np.arange(start, stop)",
+        "newest[all_slots[start:stop][::-1]] = np.arange(start, stop)[::-1]",
+    ),
+)
+edited(
+    "live-array-as-footprint",
+    "what is written is read from the arrays that the next rows change (G2)",
+    Edit(
+        Accumulator,
+        "footprint",
+        "yield from picked([self._columns.arrays[number]], [cells])",
+        "self._columns.arrays[number][cells[0] : cells[-1] + 1]\n        yield",
+    ),
+)
+edited(
+    "final-too-early",
+    "a footprint from before the end of its pane counts as final (G3)",
+    Edit(WindowAggregate, "_live", "times < self._panes.end(number)", "times < self._panes.end(number - 1)"),
+    Edit(WindowAggregate, "footprints", "if not is_final:", "if False:"),
+)
+edited(
+    "passed-pane-is-not-written-again",
+    "cells of a pane that has passed hold replay back until its windows are over (G3)",
+    Edit(WindowAggregate, "_again", "if is_final and number in self._not_final:", "if False:"),
+)
+edited(
+    "sequence-restarts",
+    "replayed rows are numbered from 0 (G4)",
+    Edit(CountAggregate, "reconstruct", 'start["sequence"], True', "0, True"),
+    Edit(WindowAggregate, "reconstruct", 'start["sequence"], True', "0, True"),
+)
+edited(
+    "forgotten-footprints-count",
+    "after a slice that is not in the log, what the log has from before counts on (G2)",
+    Edit(FragmentLog, "slice_log", "is_whole |= found.whole", "is_whole |= False"),
+)
+edited(
+    "rows-from-before-the-log-are-not-kept",
+    "a join loses the rows that came before the log began (G3)",
+    Edit(FragmentLog, "_is_in_reach", "oldest is None or oldest >= begin", "True"),
+)

@@ -1,0 +1,253 @@
+"""What slices add to a checkpoint log, and how a fragment is made again from it: by hand (rules G2 to G4).
+
+Events are written ``time key value``.  ``a(1,5)`` is a footprint of key a with one tuple and the sum 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from operators.footprints import Logged
+from operators.fragment import Fragment
+from operators.fragment_log import FragmentLog, LoggedSlice, SliceLog
+from operators.steps import finished
+from spe.errors import LogCorrupt
+from spe.query.declaration import OperatorSpec
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.windows import Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME
+from spe.wire.state import encode_state
+from tests.support.logged import LoggedRun, given, unit_of
+from tests.support.operators import Tuple, text, tuples
+
+SCHEMA = Schema.of(key="string", value="int64!")
+IN = StreamId("in")
+CALLS = {"n": AggregateCall("count"), "sum": AggregateCall("sum", "value"), "first": AggregateCall("first", "value")}
+COUNT_3 = Window(WindowKind.COUNT, count=3)
+TRACE_11 = tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n21 a 7\n26 b 3")
+
+
+def sums(window: Window) -> dict[str, OperatorSpec]:
+    return {"out": AggregateSpec(IN, window, {"key": "key"}, CALLS)}
+
+
+class Written(LoggedRun):
+    """Remembers what each slice added."""
+
+    def __init__(self, specs: dict[str, OperatorSpec], rows: list[Tuple], *others: list[Tuple]) -> None:
+        names = ["in", "other"][: 1 + len(others)]
+        super().__init__(unit_of(specs, dict.fromkeys(names, SCHEMA)), [rows, *others], self._rewrites)
+        self.below = BEFORE_TIME
+        self.made: list[SliceLog] = []
+        slice_log = self.log.slice_log
+
+        def remembered(*args: Any) -> Any:
+            made = yield from slice_log(*args)
+            self.made.append(made)
+            return made
+
+        self.log.slice_log = remembered  # type: ignore[method-assign, assignment]
+
+    def _rewrites(self, end: int, extent: Any) -> tuple[int, int]:
+        return self.below, 100 if self.below > BEFORE_TIME else 0
+
+    def added(self, at: int = -1) -> str:
+        """Footprints of a slice, and its closings."""
+        made = self.made[at]
+        found = []
+        for tree in made.footprints.get("out", ()):
+            if "parts" not in tree:
+                return "a state"
+            count, total, _ = tree["parts"]
+            found += [
+                f"{key}({n},{s})"
+                for key, n, s in zip(tree["keys"][0].to_list(), count["values"].tolist(), total["values"].tolist())
+            ]
+        closed = [f"-{key}" for tree in made.closings.get("out", ()) for key in tree["keys"][0].to_list()]
+        return " ".join(closed + found)
+
+    def held(self) -> tuple[int, int]:
+        """T, and how many footprints are live."""
+        return self.extent.replay_from(), len(self.log.live().times)
+
+
+def run_to(specs: dict[str, OperatorSpec], rows: list[Tuple], *ends: int) -> tuple[Written, list[str]]:
+    """The run, and what each slice added."""
+    run, added = Written(specs, rows), []
+    for end in ends:
+        run.slice(end)
+        added.append(run.added())
+    return run, added
+
+
+def goes_on(run: LoggedRun, fragment: Fragment, end: int) -> str:
+    """What the fragment that was made again releases next."""
+    return text(given(fragment, run.unit, run.ports, run.previous, end)[0])
+
+
+def test_a_closed_window_is_written_as_a_closing() -> None:
+    """Trace 11, crash after C30; then c fills its window."""
+    run, added = run_to(sums(COUNT_3), [*TRACE_11, *tuples(SCHEMA, "33 a 1\n35 b 4")], 10, 20, 30)
+    assert added == ["a(1,5) b(1,2)", "c(1,4)", "-a"]
+    assert run.held() == (10, 2)
+    fragment, _ = run.remade()
+    assert goes_on(run, fragment, 40) == "35 b 3 9 2"
+
+
+def test_a_torn_slice_counts_for_nothing() -> None:
+    """Trace 12: the log ends with C20; slice 30 gives the same result as before the crash."""
+    run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
+    assert run.held() == (10, 3)
+    run.crash()
+    assert text(run.slice(30)[0]) == "21 a 3 13 5"
+
+
+def test_a_row_at_the_time_of_a_footprint_is_not_in_it() -> None:
+    """Slices end before rows of their end: what has that time is replayed (G4)."""
+    run, _ = run_to(sums(COUNT_3), tuples(SCHEMA, "1 a 5\n10 a 1\n20 a 7"), 10, 20)
+    fragment, _ = run.remade()
+    assert goes_on(run, fragment, 30) == "20 a 3 13 5"
+
+
+def test_a_window_closed_and_opened_in_one_slice_needs_no_closing() -> None:
+    """Trace 13."""
+    run, added = run_to(sums(Window(WindowKind.COUNT, count=2)), tuples(SCHEMA, "1 a 1\n2 a 2\n3 a 4"), 10)
+    assert added == ["a(1,4)"]
+    assert run.held() == (10, 1)
+
+
+SLIDING = Window(WindowKind.SLIDING, 30, 10)
+
+
+def test_cells_of_panes_that_have_passed_hold_no_replay() -> None:
+    """Trace 14."""
+    rows = tuples(SCHEMA, "3 a 1\n14 a 2\n25 a 4")
+    run, added = run_to(sums(SLIDING), rows, 10, 20, 30)
+    assert added == ["a(1,1)", "a(1,2)", "a(1,4)"]
+    assert run.held() == (30, 2)
+    run.remade()
+    run, added = run_to(sums(SLIDING), rows, 7)
+    assert (added, run.held()) == (["a(1,1)"], (7, 1))
+    run.slice(17)
+    assert run.added() == "a(1,1) a(1,2)"
+    assert run.held() == (17, 2)
+
+
+def test_a_footprint_before_the_end_of_its_pane_is_not_final() -> None:
+    """What comes between is replayed, and counts."""
+    run, _ = run_to(sums(SLIDING), tuples(SCHEMA, "3 a 1\n8 a 2"), 7, 9)
+    assert run.held() == (7, 1)
+    fragment, _ = run.remade()
+    assert goes_on(run, fragment, 31) == "9 a -20 10 2 3 1\n19 a -10 20 2 3 1\n29 a 0 30 2 3 1"
+
+
+def test_replay_makes_no_cell_and_counts_nothing_twice() -> None:
+    """An open count window holds replay at 10; what comes again from there has been in panes that have passed."""
+    tumbling = Window(WindowKind.TUMBLING, 10, 10)
+    specs = {**sums(COUNT_3), "sliding": sums(SLIDING)["out"], "tumbling": sums(tumbling)["out"]}
+    run, _ = run_to(specs, tuples(SCHEMA, "1 a 5\n2 b 1\n12 b 2\n14 c 2\n22 b 3\n23 c 1\n24 c 1"), 10, 20, 30)
+    assert run.extent.replay_from() == 10
+    run.remade([13])  # finds any difference
+
+
+def test_rows_are_numbered_from_the_commit_that_they_are_replayed_from() -> None:
+    """Which row is the first is told by numbers (G4)."""
+    run, _ = run_to(sums(COUNT_3), tuples(SCHEMA, "1 a 5\n2 b 1\n12 a 2\n13 c 3\n22 c 4"), 10, 20, 30)
+    fragment, log = run.remade()
+    operator: Any = fragment.operators[StreamId("out")]
+    assert operator.log_state()["sequence"] == 5
+    assert log.live().times.tolist() == [10, 10, 20]
+
+
+def test_what_is_rewritten_holds_back_no_replay() -> None:
+    run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
+    run.below = 11
+    run.slice(30)
+    assert run.added() == "-a b(2,5)"
+    assert run.held() == (20, 2)
+    run.remade()
+
+
+def test_footprints_are_copies() -> None:
+    """The log is encoded while the next slices are taken in."""
+    for window in (COUNT_3, SLIDING):
+        run, _ = run_to(sums(window), tuples(SCHEMA, "1 a 5\n2 b 7\n3 a 9\n4 a 9\n5 b 9"), 3)
+        before = encode_state(run.made[-1].footprints)
+        run.slice(6)
+        assert encode_state(run.made[0].footprints) == before
+
+
+def test_everything_is_written_after_what_was_written_is_forgotten() -> None:
+    """As after a slice that the disk refused: its closings are missing, and earlier records count no more."""
+    run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
+    run.log.forget()
+    run.slice(30)
+    assert run.added() == "b(2,5) c(1,4)"
+    assert run.made[-1].whole
+    assert (run.extent.needs(), *run.held()) == (30, 30, 2)
+    run.remade()
+
+
+def test_a_missing_footprint_is_refused() -> None:
+    run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
+    last = run.made[-1]
+    fragment = Fragment(run.unit)
+    log = FragmentLog(run.unit, fragment)
+    with pytest.raises(LogCorrupt, match="footprints of 1 groups of count windows, expected 3"):
+        finished(log.reconstruct(last.commit, last.commit, 20, [LoggedSlice(20, last.closings, last.footprints)]))
+
+
+def test_other_input_than_before_is_refused() -> None:
+    run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
+    run.ports = [TRACE_11[:3]]
+    with pytest.raises(LogCorrupt, match="replay ends with row 3, the checkpoint log with row 4"):
+        run.remade()
+
+
+def test_rows_from_before_the_log_are_in_it_while_needed() -> None:
+    """A join whose rows came before the first slice that is logged; then replay begins at the oldest row it keeps."""
+    spec = JoinSpec(IN, StreamId("other"), JoinKind.INNER, (("key", "key"),), None, -20, 20)
+    run = Written({"out": spec}, tuples(SCHEMA, "1 a 5\n12 a 1\n32 a 2"), tuples(SCHEMA, "4 a 2\n30 a 3\n50 a 3"))
+    run.slice(10)
+    assert run.made[-1].written == 1
+    assert run.extent.replay_from() == 10
+    run.crash()
+    assert len(run.slice(31)[0]) == 2
+    run.crash()
+    run.slice(40)
+    assert run.log.oldest_row() is not None
+    assert (run.log.live().times.tolist(), run.extent.replay_from()) == ([], 10)
+    run.crash()
+    assert len(run.slice(51)[0]) == 1
+
+
+def test_a_state_that_is_one_record_is_written_when_it_is_too_old_only() -> None:
+    spec = CustomSpec((IN,), "tests.support.operators_for_tests:Places", {})
+    run, _ = run_to({"out": spec}, TRACE_11, 10, 20)
+    assert [made.written for made in run.made] == [1, 0]
+    assert run.held() == (10, 1)
+    run.crash()
+    run.below = 11
+    assert text(run.slice(30)[0]) == "21 a 402\n26 b 501"
+    assert run.held() == (30, 1)
+
+
+def test_the_newest_footprint_counts() -> None:
+    """Also where it has another place among those of its slice."""
+    run, _ = run_to(sums(COUNT_3), tuples(SCHEMA, "1 a 5\n2 b 1\n12 b 2\n13 a 3"), 10, 20)
+    run.below = 11
+    run.slice(21)
+    assert run.added() == "a(2,8) b(2,3)"
+    tree = run.made[-1].footprints["out"][0]
+    operator: Any = Fragment(run.unit).operators[StreamId("out")]
+    operator.begin_log()
+    old = run.made[0].footprints["out"][0]
+    state = run.made[-1].commit["operators"]["out"]["state"]
+    finished(operator.reconstruct(state, state, [Logged(10, old), Logged(21, tree)]))
+    assert operator.live_footprints().times.tolist() == [21, 21]
