@@ -64,7 +64,7 @@ class Live(NamedTuple):
         return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *parts)))
 
 
-class Logged(NamedTuple):
+class CellRecord(NamedTuple):
     """Attributes: ``time``: end of the slice that it was written in; ``closes``: is it a closing?"""
 
     time: int
@@ -105,7 +105,7 @@ class KeepsCells(ABC):
         """What a commit says beside the cells.  Its size does not depend on the number of groups."""
 
     @abstractmethod
-    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[Logged]) -> Steps[None]:
+    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[CellRecord]) -> Steps[None]:
         """Makes the cells of a commit from their footprints (G4), in portions.
 
         Then the rows between the commits are given again; nothing is released for them, and no cell is made.  A row

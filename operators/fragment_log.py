@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from operators.footprints import UNWRITTEN, Footprints, KeepsCells, Live, Logged, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Live, Tree
 from operators.fragment import Fragment
 from operators.operator import Operator
 from operators.skipping import Skipping
 from operators.steps import Steps
 from spe.errors import LogCorrupt, blaming
 from spe.plan.plan import Unit
-from spe.query.declaration import Logged as Kind
+from spe.query.declaration import Logged
 from spe.stream.names import StreamId
 
 
@@ -72,13 +72,13 @@ class FragmentLog:
         self._keeps_rows: list[StreamId] = []
         for declared in unit.operators:
             kind, operator = declared.spec.logged, _inner(fragment.operators[declared.name])
-            if kind is Kind.CELLS:
+            if kind is Logged.CELLS:
                 assert isinstance(operator, KeepsCells), "declared so"
                 operator.begin_log()
                 self._cells[declared.name] = operator
-            elif kind is not Kind.NOTHING:
+            elif kind is not Logged.NOTHING:
                 self._whole[declared.name] = UNWRITTEN
-                if kind is Kind.ROWS:
+                if kind is Logged.ROWS:
                     self._keeps_rows.append(declared.name)
         #: End of the slice from which on the records of an operator count.
         self._from: dict[str, int] = {}
@@ -231,10 +231,10 @@ def _replaced(found: Footprints) -> list[Live]:
     return [Live(*pair) for pair in zip(found.replaced, found.replaced_not_final, strict=True)]
 
 
-def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[Logged]:
+def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[CellRecord]:
     found = []
     for one in slices:
         if one.end >= begin:
-            found += [Logged(one.end, tree, closes=True) for tree in one.closings.get(name, ())]
-            found += [Logged(one.end, tree) for tree in one.footprints.get(name, ())]
+            found += [CellRecord(one.end, tree, closes=True) for tree in one.closings.get(name, ())]
+            found += [CellRecord(one.end, tree) for tree in one.footprints.get(name, ())]
     return found

@@ -12,7 +12,7 @@ from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
 from operators.columns import chosen, filled, inverse, picked
-from operators.footprints import UNWRITTEN, Footprints, KeepsCells, Live, Logged, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Live, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -264,7 +264,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         self._finish_restore()
         return {"sequence": self._sequence, "windows": self._windows}
 
-    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[Logged]) -> Steps[None]:
+    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[CellRecord]) -> Steps[None]:
         self._left = None
         self._reset()
         self._sequence, self._replays = start["sequence"], True

@@ -13,7 +13,7 @@ from operators.aggregate.accumulators import Accumulator
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.text_accumulators import TextAccumulator
 from operators.columns import Columns, Kind, chosen, filled, inverse, picked, sorted_order
-from operators.footprints import UNWRITTEN, Logged, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Tree
 from operators.ids import IndexArray, Int64Array, alone
 from operators.keys import KeyIndex
 from operators.steps import Steps, finished, portions
@@ -292,7 +292,7 @@ class Cells:
         assert self._cell_of is not None
         return self._cell_of.take(slots)
 
-    def adopt(self, keys: KeyIndex, logged: Sequence[Logged]) -> Steps[None]:
+    def adopt(self, keys: KeyIndex, logged: Sequence[CellRecord]) -> Steps[None]:
         """Makes the cells of the newest footprints, where no newer closing is, in the order in which they began.
 
         Args:

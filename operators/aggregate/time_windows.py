@@ -18,7 +18,7 @@ from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import chosen, filled, inverse, picked, sorted_order
-from operators.footprints import UNWRITTEN, Footprints, KeepsCells, Live, Logged, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Live, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.rejections import Refusals
@@ -339,7 +339,7 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         panes = [(number, since[number], cells.count) for number, cells in self._panes.by_number.items()]
         return {"sequence": self._sequence, "released": self._panes.released, "panes": panes}
 
-    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[Logged]) -> Steps[None]:
+    def reconstruct(self, state: Tree, start: Tree, logged: Sequence[CellRecord]) -> Steps[None]:
         self._left = None
         self._reset()
         self._sequence, self._replays = start["sequence"], True

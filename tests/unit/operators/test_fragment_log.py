@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from operators.footprints import Logged
+from operators.footprints import CellRecord
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice, SliceLog
 from operators.steps import finished
@@ -249,5 +249,5 @@ def test_the_newest_footprint_counts() -> None:
     operator.begin_log()
     old = run.made[0].footprints["out"][0]
     state = run.made[-1].commit["operators"]["out"]["state"]
-    finished(operator.reconstruct(state, state, [Logged(10, old), Logged(21, tree)]))
+    finished(operator.reconstruct(state, state, [CellRecord(10, old), CellRecord(21, tree)]))
     assert operator.live_footprints().times.tolist() == [21, 21]
