@@ -52,15 +52,15 @@ class Footprints:
         self.replaced_not_final.append(not_final)
 
 
-class Live(NamedTuple):
+class LiveFootprints(NamedTuple):
     """Footprints that count: the time of each, and whether it is not final."""
 
     times: Int64Array
     not_final: BoolArray
 
     @classmethod
-    def joined(cls, parts: Sequence[Live]) -> Live:
-        nothing = Live(np.empty(0, np.int64), np.empty(0, np.bool_))
+    def joined(cls, parts: Sequence[LiveFootprints]) -> LiveFootprints:
+        nothing = LiveFootprints(np.empty(0, np.int64), np.empty(0, np.bool_))
         return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *parts)))
 
 
@@ -97,7 +97,7 @@ class KeepsCells(ABC):
         """The next slice writes everything: what was written before counts no more, or may be missing."""
 
     @abstractmethod
-    def live_footprints(self) -> Live:
+    def live_footprints(self) -> LiveFootprints:
         """Those that count, of the present state; after a restore the log is counted anew."""
 
     @abstractmethod

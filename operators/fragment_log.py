@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Live, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Tree
 from operators.fragment import Fragment
 from operators.operator import Operator
 from operators.skipping import Skipping
@@ -43,7 +43,7 @@ class SliceLog(NamedTuple):
     commit: Tree
     written: int
     not_final: int
-    replaced: Live
+    replaced: LiveFootprints
     oldest_row: int | None
     whole: bool
 
@@ -93,7 +93,7 @@ class FragmentLog:
         """
         closings: dict[str, list[Tree]] = {}
         footprints: dict[str, list[Tree]] = {}
-        replaced: list[Live] = []
+        replaced: list[LiveFootprints] = []
         count = not_final = 0
         is_whole = False
         for name, operator in self._cells.items():
@@ -115,7 +115,7 @@ class FragmentLog:
             if written == UNWRITTEN:
                 is_whole, self._from[name] = True, end
             else:
-                replaced.append(Live(np.array([written]), np.array([True])))
+                replaced.append(LiveFootprints(np.array([written]), np.array([True])))
             if self._is_in_reach(name, end if written == UNWRITTEN else written):
                 del self._whole[name]
                 continue
@@ -126,7 +126,7 @@ class FragmentLog:
             not_final += 1
         commit = self._commit()
         return SliceLog(
-            closings, footprints, commit, count, not_final, Live.joined(replaced), self.oldest_row(), is_whole
+            closings, footprints, commit, count, not_final, LiveFootprints.joined(replaced), self.oldest_row(), is_whole
         )
 
     def _is_in_reach(self, name: StreamId, begin: int) -> bool:
@@ -156,11 +156,11 @@ class FragmentLog:
         oldest = [operators[name].oldest_needed() for name in self._keeps_rows if name not in self._whole]
         return min((time for time in oldest if time is not None), default=None)
 
-    def live(self) -> Live:
+    def live(self) -> LiveFootprints:
         """Footprints that count."""
         whole = [time for time in self._whole.values() if time != UNWRITTEN]
-        mine = Live(np.array(whole, np.int64), np.ones(len(whole), np.bool_))
-        return Live.joined([mine, *(operator.live_footprints() for operator in self._cells.values())])
+        mine = LiveFootprints(np.array(whole, np.int64), np.ones(len(whole), np.bool_))
+        return LiveFootprints.joined([mine, *(operator.live_footprints() for operator in self._cells.values())])
 
     def forget(self) -> None:
         """The next slice writes everything: the log may lack some of what was written, or it is another's log."""
@@ -227,8 +227,8 @@ def _inner(operator: Operator) -> Operator:
     return operator.operator if isinstance(operator, Skipping) else operator
 
 
-def _replaced(found: Footprints) -> list[Live]:
-    return [Live(*pair) for pair in zip(found.replaced, found.replaced_not_final, strict=True)]
+def _replaced(found: Footprints) -> list[LiveFootprints]:
+    return [LiveFootprints(*pair) for pair in zip(found.replaced, found.replaced_not_final, strict=True)]
 
 
 def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[CellRecord]:

@@ -12,7 +12,7 @@ from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
 from operators.columns import chosen, filled, inverse, picked
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Live, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -249,11 +249,11 @@ class CountAggregate(StepwiseOperator, KeepsCells):
             keys = yield from columns_alone(self._keys, slots)
             found.closings.append({"keys": keys, "born": np.zeros(len(slots), np.int64), "parts": []})
 
-    def live_footprints(self) -> Live:
+    def live_footprints(self) -> LiveFootprints:
         self._finish_restore()
         live = finished(self._live())
         times = self._cells.written[live[: int(live.searchsorted(self._cells.logged))]]
-        return Live(times, np.ones(len(times), np.bool_))
+        return LiveFootprints(times, np.ones(len(times), np.bool_))
 
     def forget_footprints(self) -> None:
         self._finish_restore()

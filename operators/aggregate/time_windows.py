@@ -18,7 +18,7 @@ from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import chosen, filled, inverse, picked, sorted_order
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Live, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.rejections import Refusals
@@ -317,15 +317,15 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
             return np.empty(0, np.intp)
         return (yield from chosen(written < below))[:most]
 
-    def _live(self, number: int, cells: Cells) -> Live:
+    def _live(self, number: int, cells: Cells) -> LiveFootprints:
         times = cells.written[: cells.logged]
         if self._on is not None:  # also late rows come
-            return Live(times, np.ones(len(times), np.bool_))
-        return Live(times, times < self._panes.end(number))
+            return LiveFootprints(times, np.ones(len(times), np.bool_))
+        return LiveFootprints(times, times < self._panes.end(number))
 
-    def live_footprints(self) -> Live:
+    def live_footprints(self) -> LiveFootprints:
         self._finish_restore()
-        return Live.joined([self._live(*pane) for pane in self._panes.by_number.items()])
+        return LiveFootprints.joined([self._live(*pane) for pane in self._panes.by_number.items()])
 
     def forget_footprints(self) -> None:
         self._finish_restore()

@@ -14,7 +14,6 @@ import numpy as np
 from operators.aggregate.count_windows import CountAggregate
 from operators.aggregate.group_cells import Cells
 from operators.aggregate.time_windows import WindowAggregate
-from operators.footprints import Live
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice
 from operators.steps import finished
@@ -204,4 +203,4 @@ def _groups(cells: Cells, operator: WindowAggregate | CountAggregate) -> list[An
     return sorted((repr(row) for row in rows), key=lambda text: int(text[1 : text.index(",")]))
 
 
-__all__ = ["END_OF_TIME", "Live", "LoggedRun", "unit_of", "whole_run"]
+__all__ = ["END_OF_TIME", "LoggedRun", "unit_of", "whole_run"]
