@@ -207,6 +207,20 @@ def _insert(table: npt.NDArray[np.int32], shift: np.uint64, values: Int64Array, 
         values, entries, where = values[lost], entries[lost], (where[lost] + 1) & last
 
 
+#: From the codes of each dictionary that a stream had to ids of our own; -1: not seen yet.
+IdTables = WeakKeyDictionary[StringDictionary, IndexArray]
+
+
+def id_table(tables: IdTables, source: StringDictionary) -> IndexArray:
+    """The table of a dictionary, with a place for each of its codes."""
+    table = tables.get(source)
+    if table is None:
+        table = tables[source] = np.full(max(len(source), 1), -1, np.intp)
+    elif len(table) < len(source):
+        table = tables[source] = grown(table, len(table), len(source), -1)
+    return table
+
+
 class StringIds:
     """Strings -> id, 1 upwards; id − 1 is the code in a dictionary of our own.  For keys: operators/texts.py.
 
@@ -219,17 +233,13 @@ class StringIds:
     def __init__(self) -> None:
         #: Code 0 is "", which also stands under nulls.
         self.dictionary = StringDictionary([""])
-        self._tables: WeakKeyDictionary[StringDictionary, IndexArray] = WeakKeyDictionary()
+        self._tables: IdTables = WeakKeyDictionary()
 
     def ids(self, column: Column) -> IndexArray:
         """The id of each text; of a null any id."""
         source = column.dictionary
         assert source is not None
-        table = self._tables.get(source)
-        if table is None:
-            table = self._tables[source] = np.full(max(len(source), 1), -1, np.intp)
-        elif len(table) < len(source):
-            table = self._tables[source] = grown(table, len(table), len(source), -1)
+        table = id_table(self._tables, source)
         got = table.take(column.values, mode="clip")
         if len(got) and got.min() < 0:
             self._learn(source, table, np.unique(column.values[got < 0]))

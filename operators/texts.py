@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from operators import steps
 from operators.columns import Columns, Leaf, copied
-from operators.ids import IndexArray, IntegerIds, first_appearances, grown
+from operators.ids import IdTables, IndexArray, IntegerIds, first_appearances, id_table
 from operators.steps import Steps, finished, portions
 from spe.stream.batch import Column
 from spe.stream.frozen import Derived
@@ -55,7 +55,7 @@ class TextIds:
         self._dictionary = StringDictionary([""])
         #: Ids that have a code.
         self._coded: list[IndexArray] = []
-        self._tables: WeakKeyDictionary[StringDictionary, IndexArray] = WeakKeyDictionary()
+        self._tables: IdTables = WeakKeyDictionary()
 
     @property
     def count(self) -> int:
@@ -77,11 +77,7 @@ class TextIds:
         """The same, in portions where many entries of a dictionary are used for the first time."""
         source = column.dictionary
         assert source is not None
-        table = self._tables.get(source)
-        if table is None:
-            table = self._tables[source] = np.full(max(len(source), 1), -1, np.intp)
-        elif len(table) < len(source):
-            table = self._tables[source] = grown(table, len(table), len(source), -1)
+        table = id_table(self._tables, source)
         got = table.take(column.values, mode="clip")
         if len(got) and got.min() < 0:
             new = got < 0 if column.valid is None else (got < 0) & column.valid

@@ -187,16 +187,6 @@ class OutputLog:
         """The cap is reached: evict a dead consumer, or make nothing stable until somebody acknowledges (A2)."""
         return self.stable.nbytes >= self._limits.output_bytes
 
-    def statistics(self) -> Mapping[str, int]:
-        return {
-            "stable_bytes": self.stable.nbytes,
-            "suffix_bytes": self.suffix.nbytes,
-            "suffix_dropped": self.suffix_dropped,
-            "unknown_acks": self.unknown_acks,
-            "evicted": sum(a.evicted for a in self._acks.values()),
-            "truncation_line": self.truncation_line,
-        }
-
     def validate(self) -> None:
         """Asserts what holds between two events."""
         stable, suffix = self.stable, self.suffix

@@ -12,7 +12,7 @@ from replicas.link.connection import HELLO_SECONDS, Connection
 from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, no_host, wrong_claim
 from replicas.link.signal import Signal
-from replicas.producer.admission import Reception
+from replicas.producer.connection_limits import Reception
 from replicas.producer.subscription import Subscription
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version

@@ -29,7 +29,7 @@ from spe.plan.describe import show_duration
 from spe.plan.plan import Source
 from spe.runtime.env import Env
 from spe.status import SourceLogStatus
-from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.batch import Boundary, Element
 from spe.stream.names import Kind
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_timestamp, saturating_add
@@ -161,17 +161,6 @@ class SourceProxy:
           LogCorrupt: the log has been damaged since it was written.
         """
         return self._writer.history.read_from(self._log, after_id, after_us, limit_bytes)
-
-    def elements_from(self, after_id: int) -> Iterator[Element]:
-        """Everything published so far after a tuple."""
-        after_us = BEFORE_TIME
-        while elements := self.read_from(after_id, after_us):
-            yield from elements
-            for element in elements:
-                if isinstance(element, Batch):
-                    after_id = element.upto_id
-                elif isinstance(element, Boundary):
-                    after_us = element.time
 
     def close(self) -> None:
         self._log.close()

@@ -119,6 +119,25 @@ class Poller:
             return False
         return True
 
+    async def nodes(self) -> dict[str, NodeStatus]:
+        """What each node that answers says now; also of nodes that have joined."""
+        answered: dict[str, NodeStatus] = {}
+
+        async def ask(name: str) -> None:
+            if await self.ask_status(name):
+                status = self.seen[name].status
+                if isinstance(status, NodeStatus):
+                    answered[name] = status
+                elif isinstance(status, CoordinatorStatus):
+                    for other in status.joined:
+                        nursery.start_soon(ask, other)
+
+        async with trio.open_nursery() as nursery:
+            for name in list(self.addresses):
+                if not name.startswith(("source:", "client:", SUPERVISOR)):
+                    nursery.start_soon(ask, name)
+        return answered
+
     async def follow(self, name: str) -> None:
         """Asks for ever, on one connection while it lasts."""
         while True:

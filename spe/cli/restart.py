@@ -19,7 +19,7 @@ from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
-from spe.status import CoordinatorStatus, NodeStatus
+from spe.status import NodeStatus
 from spe.stream.ids import PartitionId
 
 #: An order may wait for one that is under way, and a process that does not end by itself is killed after a while.
@@ -80,7 +80,7 @@ class Rolling:
 
     async def restart(self, nodes: Sequence[str]) -> int:
         """Nodes in this order."""
-        answered = await self._ask()
+        answered = await self._poller.nodes()
         if alone := [text for node in nodes for text in without_partner(self._directory, answered, node)]:
             raise SpeError(f"{'; '.join(alone)}: name the nodes that are to restart, or use spe inject")
         for number, node in enumerate(nodes):
@@ -98,7 +98,7 @@ class Rolling:
         incarnation = 0
         with trio.move_on_after(self._within_us / 1e6):
             while True:
-                answered = await self._ask()
+                answered = await self._poller.nodes()
                 ran = partitions_of(self._directory, answered, node)
                 incarnation = answered[node].incarnation if node in answered else 0
                 if not (why := hindrances(self._directory, answered, node)):
@@ -133,7 +133,7 @@ class Rolling:
         why = ["no node answers"]
         with trio.move_on_after(self._within_us / 1e6):
             while True:
-                answered = await self._ask()
+                answered = await self._poller.nodes()
                 if alone := without_partner(self._directory, answered, node):
                     raise SpeError("; ".join(alone))
                 if not (why := hindrances(self._directory, answered, node)):
@@ -156,24 +156,5 @@ class Rolling:
     async def _known(self, node: str) -> None:
         """Raises SpeError: neither the file nor the coordinator knows a node of this name."""
         if node not in self._directory.nodes:
-            await self._ask()
+            await self._poller.nodes()
         check_known("node", node, [n for n in self._poller.addresses if not n.startswith(("source:", "client:"))])
-
-    async def _ask(self) -> dict[str, NodeStatus]:
-        """What each node that answers says now; also of nodes that have joined."""
-        answered: dict[str, NodeStatus] = {}
-
-        async def ask(name: str) -> None:
-            if await self._poller.ask_status(name):
-                status = self._poller.seen[name].status
-                if isinstance(status, NodeStatus):
-                    answered[name] = status
-                elif isinstance(status, CoordinatorStatus):
-                    for other in status.joined:
-                        nursery.start_soon(ask, other)
-
-        async with trio.open_nursery() as nursery:
-            for name in list(self._poller.addresses):
-                if not name.startswith(("source:", "client:", SUPERVISOR)):
-                    nursery.start_soon(ask, name)
-        return answered

@@ -20,7 +20,7 @@ from spe.cli.rolling import hindrances
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.errors import ConfigError
 from spe.plan.directory import Directory
-from spe.status import FaultStatus, NodeStatus, SupervisorStatus
+from spe.status import FaultStatus, SupervisorStatus
 
 #: A process that is just starting does not listen yet; it is told of its conditions again until it does.
 _TELL_S = 3.0
@@ -126,26 +126,10 @@ class Restarts:
             return f"{node} is not a node that this run has started"
         if (phase := self._cluster.processes[node].phase) is not Phase.RUNNING:
             return f"{node} is {phase}, not running"
-        if lacking := hindrances(self._directory, await self._nodes(), node):
+        if lacking := hindrances(self._directory, await self._poller.nodes(), node):
             return "; ".join(lacking)
         await self._cluster.stop([node], phase=Phase.STOPPED)
         return await self._hands.perform(Action(Do.START, node))
-
-    async def _nodes(self) -> dict[str, NodeStatus]:
-        """What each node that answers says now."""
-        answered: dict[str, NodeStatus] = {}
-
-        async def ask(name: str) -> None:
-            if await self._poller.ask_status(name):
-                status = self._poller.seen[name].status
-                if isinstance(status, NodeStatus):
-                    answered[name] = status
-
-        async with trio.open_nursery() as nursery:
-            for name in list(self._poller.addresses):
-                if name != SUPERVISOR:
-                    nursery.start_soon(ask, name)
-        return answered
 
 
 class SupervisorService(Bystander):

@@ -1,9 +1,9 @@
 """The strings of one connection: sent once, then named by number.
 
 Both ends keep the same table, entry 0 being the empty string (what stands under a null).  The sender adds the strings
-that its rows use, no others: a pool's dictionary may hold a hundred thousand strings of which a stream uses ten.  Before
-the table has more than 131,072 entries or 32 MiB, the sender begins a new one.  The receiver brings strings into its pool's current
-dictionary when rows first use them, so a full pool can begin a new dictionary at any time.
+that its rows use, no others: a pool's dictionary may hold a hundred thousand strings of which a stream uses ten.
+Before the table has more than 131,072 entries or 32 MiB, the sender begins a new one.  The receiver brings strings into
+its pool's current dictionary when rows first use them, so a full pool can begin a new dictionary at any time.
 
 A STRINGS body is ``begins, before, count, more`` (``<IIII``), the byte length of each entry (uint32, padded to 8), and
 the texts in UTF-8.  ``begins`` = 1 starts a new table; ``more`` = 1 says that the next frame continues a text that is

@@ -415,7 +415,7 @@ def test_a_suffix_beyond_its_cap_loses_its_oldest_part() -> None:
     for t in range(12, 42):
         one.tentative(f"T/{t}x b{t + 1}")
     assert one.log.suffix.nbytes <= 3_000
-    dropped = one.log.statistics()["suffix_dropped"]
+    dropped = one.log.suffix_dropped
     assert 1 < dropped < 31
     assert pulled(p) == " ".join(f"T/{t}x" for t in range(11 + dropped, 42)) + " b42"
 
@@ -541,7 +541,7 @@ def test_acknowledgements_of_unknown_consumers_are_only_counted() -> None:
     assert (log.truncation_line, log.first) == (6, 7)
     log.acknowledge("client:desk", 5, 7)
     assert (log.truncation_line, log.first) == (7, 8)
-    assert log.statistics()["unknown_acks"] == 2
+    assert log.unknown_acks == 2
 
 
 def test_acknowledgements_grow_within_an_incarnation_and_may_fall_with_a_new_one() -> None:
@@ -595,16 +595,21 @@ def test_only_dead_consumers_with_a_live_sibling_further_on_can_be_evicted() -> 
     assert log.truncation_line == 1
 
 
+def evicted(log: OutputLog) -> int:
+    """How many consumers have lost their places."""
+    return sum(acknowledged.evicted for acknowledged in log._acks.values())
+
+
 def test_an_evicted_consumer_must_install_before_it_counts_again() -> None:
     log = truncating(2, 9, 8, 8)
     log.evict("v/0@a")
     assert log.first == 9
     assert log.subscribe(MAIN, 2, 3, False, 2) == LogTruncated(9)
     log.acknowledge("v/0@a", 6, 2)
-    assert (log.truncation_line, log.statistics()["evicted"]) == (8, 1)
+    assert (log.truncation_line, evicted(log)) == (8, 1)
     log.acknowledge("v/0@a", 6, 8)
     log.acknowledge("v/0@b", 5, 10)
-    assert (log.truncation_line, log.statistics()["evicted"]) == (8, 0)
+    assert (log.truncation_line, evicted(log)) == (8, 0)
 
 
 def test_a_live_standby_that_alone_keeps_the_log_can_be_evicted() -> None:
@@ -635,7 +640,7 @@ def test_an_evicted_standby_returns_where_the_log_begins() -> None:
     log.acknowledge("v/0@a", 5, 2)
     for name in ("v/0@b", "v/1@a", "client:desk"):
         log.acknowledge(name, 5, 10)
-    assert (log.truncation_line, log.first, log.statistics()["evicted"]) == (8, 9, 0)
+    assert (log.truncation_line, log.first, evicted(log)) == (8, 9, 0)
     log.acknowledge("v/0@a", 5, 9)
     assert log.first == 10
 

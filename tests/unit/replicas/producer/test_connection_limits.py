@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from replicas.link.connection import Identity
-from replicas.producer.admission import (
+from replicas.producer.connection_limits import (
     GUESTS,
     GUESTS_MAX,
     PLACES,
