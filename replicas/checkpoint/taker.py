@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from replicas.checkpoint.store import CheckpointStore, decode_snapshot
+from replicas.checkpoint.store import CheckpointStore, decode_snapshot, is_held
 from replicas.placement.standby import Standby
 from spe.errors import OtherOrigin, RemoteProtocolError
 from spe.plan.plan import Plan
@@ -61,6 +61,9 @@ class CheckpointTaker:
         standby.came(maker)
         try:
             snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
+            if is_held(snapshot):  # it has just become a standby: another one runs
+                standby.failed(maker, self._env.clock.monotonic_us())
+                return
             if standby.useful(snapshot):
                 size = await self._store.write(data)
                 standby.holds(snapshot)

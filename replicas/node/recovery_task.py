@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from replicas.checkpoint.store import decode_snapshot
+from replicas.checkpoint.store import decode_snapshot, is_held
 from replicas.node.hosting import Hosting
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
@@ -74,8 +74,11 @@ class RecoveryTask:
         except RemoteProtocolError as error:
             hosting.env.trace.event("no_snapshot", replica=host.name, partner=partner, why=str(error))
             return False
-        if hosting.running.get(id.of) is host and not host.replica.reading.installed:
-            return host.replica.install_newest(state, hosting.now())
+        replica = host.replica
+        if is_held(state) and not replica.partners.stands_by(partner):  # it has just become a standby
+            return False
+        if hosting.running.get(id.of) is host and not replica.reading.installed:
+            return replica.install_newest(state, hosting.now())
         return False
 
     async def read_again(self, host: ReplicaHost, why: str) -> None:

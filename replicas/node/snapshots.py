@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from replicas.checkpoint.store import encode_snapshot
+from replicas.checkpoint.store import encode_held, encode_snapshot
 from replicas.consumer.upstream import GONE
 from replicas.link.connection import Identity, dial
 from replicas.node.hosting import Hosting
@@ -91,7 +91,7 @@ class Snapshots:
         stored = await hosting.store(id).newest()
         if stored is None:
             return SnapshotRefused(f"{hosting.node} holds no checkpoint of {id.of}")
-        return await hosting.env.compute.run(lambda: encode_snapshot(hosting.plan, id.of, stored))
+        return await hosting.env.compute.run(lambda: encode_held(hosting.plan, id.of, stored))
 
     async def encoded(self, host: ReplicaHost, snapshot: Mapping[str, Any]) -> memoryview:
         """Its bytes, made in a thread.  Raises LocalProtocolError where a user's operator has what cannot be stored."""

@@ -6,6 +6,7 @@ While a partition is not chosen, no query that needs it is, so the number stays.
 
 from __future__ import annotations
 
+from replicas.checkpoint.taker import CheckpointTaker
 from replicas.placement.coordination import Coordination
 from replicas.placement.lending import Lending
 from replicas.placement.recovery_order import RecoveryOrder
@@ -172,4 +173,9 @@ edited(
     "the-next-coordinator-does-not-know-what-was-lent",
     "a role that a coordinator lent stays when the coordinator dies (O5)",
     Edit(Lending, "__init__", "set(known)", "set()"),
+)
+edited(
+    "what-a-standby-holds-counts-as-new",
+    "a standby takes what another one holds for a checkpoint of what runs (O5, H2)",
+    Edit(CheckpointTaker, "_take", "if is_held(snapshot):", "if False:"),
 )

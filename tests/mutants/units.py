@@ -30,6 +30,7 @@ from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.checkpoint import test_extent as extent
 from tests.unit.replicas.checkpoint import test_log as checkpoint_log
+from tests.unit.replicas.checkpoint import test_taker as taker
 from tests.unit.replicas.checkpoint import test_targets as log_targets
 from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
@@ -74,6 +75,7 @@ UNITS: Final[dict[str, Test]] = {
     "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
     "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
+    "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION
