@@ -32,6 +32,7 @@ class InForce:
     Args:
       over_time: who has run what, or could have: roles as they are in the end, and as standbys those that had one.
       steps: of each node for each partition; the configuration counts where there are none.
+      began_with: what the configuration says; None: ``over_time``, for nothing was changed.
 
     Attributes:
       directory: ``over_time``, each node with the policies that promise least of those that it had.
@@ -43,7 +44,9 @@ class InForce:
         plan: Plan,
         over_time: Directory,
         steps: Mapping[tuple[PartitionId, NodeId], Sequence[NodeStep]],
+        began_with: Directory | None = None,
     ) -> None:
+        self.began_with = over_time if began_with is None else began_with
         configured: dict[tuple[PartitionId, NodeId], Sequence[NodeStep]] = {
             (of, node): [(BEFORE_TIME, over_time.share(plan, of.unit, node))]
             for of in over_time.roles
@@ -72,7 +75,7 @@ class InForce:
             for of in over_time.roles
             for node in over_time.hosts(of)
         }
-        return cls(plan, over_time, steps)
+        return cls(plan, over_time, steps, versions[CONFIGURED])
 
     @classmethod
     def announced(cls, plan: Plan, directory: Directory, heard: Iterable[Announcement], began_us: int) -> Self:

@@ -7,13 +7,13 @@
   earlier, and not much later.
 * While nothing changes, nothing that a standby has room for stays lost, nor what a node without a role has room for.
 
-Nothing is claimed of who cannot be heard or has just changed, nor of runs in which standbys run by plan or partitions
-move: what then runs beside others is no recovery.
+Nothing is claimed of who cannot be heard or has just changed, nor of partitions that move.  What a budget or a move
+lets run beside others is no recovery, but it takes room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import chain
 from typing import Final
 
@@ -36,12 +36,15 @@ _LITTLE: Final = 1e-6
 
 def check_recovery_order(run: CheckedRun) -> Iterator[Finding]:
     """See the module."""
-    history, static, plan, directory, _, bounds, counters = run
-    if not directory.recovery.loads or not directory.standbys or directory.coordinator.budget:
+    history, static, plan, _, in_force, bounds, counters = run
+    directory = in_force.began_with
+    if not directory.recovery.loads or not directory.standbys:
         return
-    if any(isinstance(event, Note) and event.name == "move" for event in history):
-        return
-    checker = _Checker(plan, directory, bounds, counters)
+    moves = (_fields(e) for e in history if isinstance(e, Note) and e.name == "move")
+    moved = {move["target"].partition("@")[0] for move in moves}
+    counters.add("recovery orders judged beside moves", bool(moved))
+    counters.add("recovery orders judged beside a budget", bool(directory.coordinator.budget))
+    checker = _Checker(plan, directory, bounds, counters, moved)
     later = iter(static)
     interval = next(later)
     for event in history:
@@ -61,9 +64,14 @@ class _Checker:
     quiet_since: since when nobody's state has changed.
     changed_us: when the state of each replica changed last.
     planned_us: when the newest plan was made.
+    served_us: when each partition was last seen to be served.
     """
 
-    def __init__(self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters) -> None:
+    def __init__(
+        self, plan: Plan, directory: Directory, bounds: Bounds, counters: Counters, moved: Set[str] = frozenset()
+    ) -> None:
+        self._moved = moved
+        self.served_us: dict[str, int] = {}
         self._plan = plan
         self._directory = directory
         self._settle_us = bounds.settle_us
@@ -100,6 +108,8 @@ class _Checker:
             case StateChanged(at_us, replica, state, _, runs):
                 partition, _, node = replica.partition("@")
                 self.changed_us[replica] = at_us
+                if self._served(partition):
+                    self.served_us[partition] = at_us
                 here = self.runs.setdefault(node, {})
                 if runs:
                     here[partition] = state
@@ -111,7 +121,7 @@ class _Checker:
                     self.restoring = {p: n for p, n in self.restoring.items() if (p, n) != (partition, node)}
                 self.quiet_since = at_us
             case ProcessDown(at_us, host) | ProcessUp(at_us, host):
-                self._forget(host)
+                self._forget(host, at_us)
                 self.shaken_us[host] = self.quiet_since = at_us
                 if host == COORDINATOR:
                     self.planned = None
@@ -137,7 +147,8 @@ class _Checker:
         self.shaken_us |= dict.fromkeys(self.lasting.get(fault, ()), at_us)
         self.quiet_since = at_us
 
-    def _forget(self, host: str) -> None:
+    def _forget(self, host: str, at_us: int) -> None:
+        self.served_us |= {p: at_us for p in self.runs.get(host, {}) if self._served(p)}
         self.runs.pop(host, None)
         self.restoring = {p: n for p, n in self.restoring.items() if n != host}
         self.allowed = {replica for replica in self.allowed if not replica.endswith(f"@{host}")}
@@ -157,7 +168,9 @@ class _Checker:
         partition, _, node = replica.partition("@")
         if fields["verb"] != "install" or partition not in self._load or self._helps(partition):
             return
-        if self.planned is None:
+        if self._runs_beside(partition, note.at_us):
+            return
+        if self.planned is None or partition in self._moved:
             self.allowed.add(replica)
             return
         coming = self.planned.get(node, [])
@@ -201,7 +214,7 @@ class _Checker:
         if fields["refused"] or fields["verb"] != "install":
             return
         partition, _, node = fields["replica"].partition("@")
-        if partition not in self._load or not self._calm(node, note.at_us):
+        if partition not in self._load or partition in self._moved or not self._calm(node, note.at_us):
             return
         if self._served(partition) or self._helps(partition):
             return
@@ -222,6 +235,13 @@ class _Checker:
             yield Finding("O6", "what is being installed is not ordered again", note.at_us, node, what)
         self.restoring.setdefault(partition, node)
 
+    def _runs_beside(self, partition: str, at_us: int) -> bool:
+        """May the order be the budget's, as far as the coordinator knows who serves the partition?"""
+        if not self._directory.coordinator.budget:
+            return False
+        served = self._served(partition)
+        return served or at_us - self.served_us.get(partition, -self._each_us) < self._each_us
+
     def _helps(self, partition: str) -> bool:
         """Is a node that runs it always back, and may lack a state that only a standby has?"""
         return any(partition in self.runs.get(str(n), {}) for n in self._placed[partition])
@@ -237,10 +257,11 @@ class _Checker:
         lost = {
             of: [n for n in standbys.nodes if n not in down]
             for of, standbys in self._directory.standbys.items()
-            if str(of) in self._load and all(n in down for n in self._placed[str(of)])
+            if str(of) in self._load and str(of) not in self._moved and all(n in down for n in self._placed[str(of)])
         }
         lost = {of: nodes for of, nodes in lost.items() if not any(str(of) in runs for runs in self.runs.values())}
         waiting = sum(self._load[str(of)] for of, nodes in lost.items() if nodes)
+        waiting += sum(self._load.get(of, 0.0) for of in self._moved if not self._served(of))
         for of, nodes in lost.items():
             allowed_us = self._each_us * depth(self._plan, self._plan.unit[of.unit]) + self._settle_us
             if not nodes or interval.to_us - since <= allowed_us:

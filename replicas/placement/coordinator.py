@@ -112,6 +112,7 @@ class Coordinator(Bystander):
         for id, nodes in self.activation.wanted().items():
             self.coordination.want(id, nodes, now)
         self._meter = RateMeter(plan, now)
+        self._source_meter = RateMeter(plan, now)
         self._loads = HeardLoads(plan, directory)
         self._upstream = Upstream(
             env,
@@ -266,6 +267,8 @@ class Coordinator(Bystander):
         """For the next coordinator, in a task of its own: who must be restored does not wait for our disk."""
         while True:
             await self._env.clock.sleep(SAMPLE_US / 1e6)
+            rates = self._source_meter.take(self._env.clock.monotonic_us())
+            self.recovery.fed({str(s): rates[s][0] for s in self._plan.sources if s in rates})
             if (loads := self.recovery.to_keep()) is not None:
                 try:
                     await self._store.keep_loads(self._plan.fingerprint, loads)
@@ -324,6 +327,7 @@ class Coordinator(Bystander):
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._meter.heard(answer.outputs)
+        self._source_meter.heard(answer.outputs)
         self.mover.heard(peer, answer)
         if peer in self.directories.current.nodes:
             now = self._env.clock.monotonic_us()

@@ -107,6 +107,13 @@ class RecoveryOrder:
         self._planning: RecoverySchedule | None = None
         self._settled = True
         self._measured: dict[PartitionId, float] = {}
+        #: Tuples per second of each source, as measured last, and as the goal has them.
+        self._rates: dict[str, float] = {}
+        self._weighed: dict[str, float] = {}
+        self._sources = {id: _sources_of(plan, id) for id in directory.roles}
+        #: What the sources of each partition gave together when its load was measured.
+        self._fed: dict[PartitionId, float] = {}
+        self._topology = self._weigh()
         self._kept: Mapping[PartitionId, float] = {id: load for id, load in known.items() if id in directory.roles}
         self.measured(self._kept)
 
@@ -137,6 +144,7 @@ class RecoveryOrder:
         What the configuration expects is kept free for them, also if they need less now.
         """
         self._measured |= loads
+        self._fed |= {id: fed for id in loads if (fed := self._input_of(id)) is not None}
         loads = {id: max(load, self._expected.get(id, 0.0)) for id, load in loads.items()}
         if loads.keys() - self._load.keys():
             self._schedule = None  # it counts what nothing was known of as if it ran
@@ -147,6 +155,33 @@ class RecoveryOrder:
     def measured_memory(self, memory: Mapping[PartitionId, float]) -> None:
         """The same of memory, bytes."""
         self._memory |= memory
+
+    def fed(self, rates: Mapping[str, float]) -> None:
+        """Tuples per second of sources; of the others the last ones stay.
+
+        What is lost cannot be measured, and will need as much more as its sources give more than when it was.
+        """
+        self._rates |= rates
+        loads = {}
+        for id, fed in self._fed.items():
+            if fed > 0 and (now := self._input_of(id)) is not None:
+                times = now / fed if abs(now - fed) > MOVED * fed else 1.0
+                loads[id] = max(self._measured[id] * times, self._expected.get(id, 0.0))
+        self._load |= loads
+        known = self._weighed
+        moved = any(n not in known or abs(rate - known[n]) > MOVED * known[n] for n, rate in self._rates.items())
+        if moved:
+            self._weighed = dict(self._rates)
+            self._topology = self._weigh()
+        if self._schedule is not None:
+            self._schedule.measured({self._task[id]: load for id, load in loads.items()})
+            if moved:
+                self._schedule.revalue(self._goal())
+
+    def _input_of(self, id: PartitionId) -> float | None:
+        """Tuples per second of all its sources; None: not all are known."""
+        sources = self._sources[id]
+        return sum(self._rates[s] for s in sources) if sources <= self._rates.keys() else None
 
     def to_keep(self) -> Mapping[PartitionId, float] | None:
         """Loads that the next coordinator should know; None: they are little else than those that were asked for last.
@@ -242,9 +277,9 @@ class RecoveryOrder:
 
     # --- how ---
 
-    @cached_property
-    def _topology(self) -> Topology:
-        return topology_of(self._plan, self._directory, {}, self._directory.recovery.priorities)
+    def _weigh(self) -> Topology:
+        rates = {name: [rate] for name, rate in self._weighed.items()}
+        return topology_of(self._plan, self._directory, rates, self._directory.recovery.priorities)
 
     @cached_property
     def _ids(self) -> list[PartitionId | None]:
@@ -404,3 +439,18 @@ class RecoveryOrder:
             values=tuple(ValueStatus(after_s=s, value=v) for s, v in (planned.values if planned is not None else ())),
             room=dict(schedule.room()),
         )
+
+
+def _sources_of(plan: Plan, id: PartitionId) -> frozenset[str]:
+    """Names of the sources that a partition reads, directly or through others."""
+    found: set[str] = set()
+    waiting, seen = [id], {id}
+    while waiting:
+        of = waiting.pop()
+        for channel in plan.unit[of.unit].channels_in(of.partition):
+            if channel.stream in plan.sources:
+                found.add(str(channel.stream))
+            elif (maker := plan.maker_of(channel)) not in seen:
+                seen.add(maker)
+                waiting.append(maker)
+    return frozenset(found)

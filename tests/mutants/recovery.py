@@ -179,3 +179,13 @@ edited(
     "a standby takes what another one holds for a checkpoint of what runs (O5, H2)",
     Edit(CheckpointTaker, "_take", "if is_held(snapshot):", "if False:"),
 )
+edited(
+    "what-is-lost-needs-what-it-needed",
+    "a source that gives more changes nothing of what lost partitions are thought to need (O6)",
+    Edit(RecoveryOrder, "fed", "self._load |= loads", "pass"),
+)
+edited(
+    "no-plan-when-a-source-changes",
+    "the order stays as it was under the rates of before (O6)",
+    Edit(RecoverySchedule, "revalue", "self._stale = True", "pass"),
+)

@@ -76,6 +76,8 @@ UNITS: Final[dict[str, Test]] = {
     "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
     "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,
+    "what-is-lost-needs-what-it-needed": (restoring.test_what_is_lost_is_taken_to_need_more_when_its_source_gives_more),
+    "no-plan-when-a-source-changes": restoring.test_another_rate_while_something_waits_makes_a_new_plan,
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION

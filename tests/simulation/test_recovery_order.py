@@ -179,3 +179,18 @@ def test_when_no_standby_is_left_the_lost_begins_anew_on_another_node() -> None:
         await until(lambda: not any("n6" in roles for roles in cluster.current.roles.values()))
 
     play(*example(nodes=nodes), script)
+
+
+def test_the_rate_of_a_source_is_measured_and_makes_a_new_plan() -> None:
+    """Nothing else changes after 8 s; the rates are known at 20 s."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await lose_them(cluster)
+        await trio.sleep(15)
+        for node in LOST:
+            cluster.restart(node)
+        await until(lambda: recovery(cluster) is None)
+
+    met = play(*example(), script)
+    plans = [e.at_us for e in met.history if isinstance(e, Note) and e.name == "recovery_planned"]
+    assert [at for at in plans if 19_000_000 < at < 20_900_000], plans

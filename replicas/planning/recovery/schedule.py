@@ -108,6 +108,11 @@ class RecoverySchedule:
         known = np.maximum(self._planned_with, NOISE)
         self._stale |= bool((np.abs(self._load - self._planned_with) > MOVED * known).any())
 
+    def revalue(self, goal: RecoveryGoal) -> None:
+        """The same partitions are worth something else."""
+        self.goal = goal
+        self._stale = True
+
     def holds(self, partition: int, node: str, position: int) -> None:
         """A node has a checkpoint; the greater the position, the newer.  It keeps it while it is away."""
         held = self._checkpoints.setdefault(partition, {})

@@ -324,3 +324,55 @@ def test_a_node_of_which_is_not_known_what_it_needs_gets_nothing_more() -> None:
     assert found.beat(60) == "", "n3 runs fc"
     found.order.measured({FC: 0.1})
     assert "fb/0: n3 standby" in found.beat(60)
+
+
+def test_what_is_lost_is_taken_to_need_more_when_its_source_gives_more() -> None:
+    """With a source twice as fast only one of the three fits on n4."""
+    loads = {FA: 0.35, FB: 0.35, FC: 0.35}
+    for rate, back in ((100.0, 2), (110.0, 2), (200.0, 1)):
+        found = RestoringCluster(three_queries({}, backs=["n4"]))
+        found.order.fed({"s": 100.0})
+        found.order.measured(loads)
+        found.kill("n1", "n2", "n3")
+        found.order.fed({"s": rate})
+        found.beat(20)
+        assert len(found.serving().split()) == back, rate
+
+
+def test_the_order_of_what_has_not_begun_follows_the_rates_of_sources() -> None:
+    """n4 has room for the union and one of its inputs: the one with more rows, as measured last."""
+    source = {"from": {"generator": {"name": "sequence", "rate": 100}}}
+    for first, second in ((1000.0, 10.0), (10.0, 1000.0)):
+        found = RestoringCluster(
+            three_queries(
+                {"fa": 0.3, "fb": 0.3, "fc": 0.2},
+                backs=["n4"],
+                sources={"s": source, "t": source},
+                query={
+                    "a": {"filter": {"from": "s", "where": "n >= 0"}},
+                    "b": {"filter": {"from": "t", "where": "n >= 0"}},
+                    "c": {"union": ["a", "b"]},
+                },
+                outputs=["c"],
+                coordinator={"cap": 0.5},
+            )
+        )
+        found.kill("n1", "n2", "n3")
+        found.beat(2, plans=False)
+        found.order.fed({"s": first, "t": second})
+        found.beat(20)
+        assert found.serving() == ("fa/0 fc/0" if first > second else "fb/0 fc/0")
+
+
+def test_another_rate_while_something_waits_makes_a_new_plan() -> None:
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    assert found.order.task() is None
+    found.order.fed({"s": 100.0})
+    assert found.order.task() is not None
+    found.beat(2)
+    found.order.fed({"s": 105.0})
+    assert found.order.task() is None
+    found.order.fed({"s": 130.0})
+    assert found.order.task() is not None
