@@ -113,9 +113,7 @@ class _Checker:
                 here = self.runs.setdefault(node, {})
                 if runs:
                     here[partition] = state
-                else:
-                    here.pop(partition, None)
-                if not runs:
+                elif here.pop(partition, None) is not None:  # not where it only becomes a standby
                     self.allowed.discard(replica)
                 if not runs or state is not NodeState.RECOVERING:
                     self.restoring = {p: n for p, n in self.restoring.items() if (p, n) != (partition, node)}
@@ -138,7 +136,7 @@ class _Checker:
                 self._plans(event)
             case Note(name="recovery_over"):
                 self.planned = None
-            case Note(name="ordered"):
+            case Note(name="ordered" | "role_wanted"):
                 yield from self._ordered(event)
             case Note(name="order"):
                 yield from self._obeyed(event)
@@ -162,7 +160,7 @@ class _Checker:
         self._counters.add("partitions that wait for room", bool(fields.get("waits")))
 
     def _ordered(self, note: Note) -> Iterator[Finding]:
-        """The coordinator gives an order."""
+        """The coordinator gives an order, or begins with the role that its node needs first."""
         fields = _fields(note)
         replica = fields["replica"]
         partition, _, node = replica.partition("@")

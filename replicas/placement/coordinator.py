@@ -201,6 +201,8 @@ class Coordinator(Bystander):
             self.coordination.hold(
                 self.recovery.look(unserved, now, self._plan.timing.heartbeat_us, self.mover.moves.know)
             )
+            for replica in self.recovery.without_role if self.recovery.in_force else ():
+                self._env.trace.event("role_wanted", verb="install", replica=str(replica))
             if short and not self.recovery.in_force:
                 self._env.trace.event("recovery_over")
             for decision in self.coordination.decide(now, behind):

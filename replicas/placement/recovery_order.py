@@ -70,6 +70,7 @@ class RecoveryOrder:
 
     Attributes:
       lending: which roles are lent now.
+      without_role: what the last look began on nodes that must get a role first.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class RecoveryOrder:
         self._plan = plan
         self._directory = directory
         self.lending = Lending(directory, lent)
+        self.without_role: list[ReplicaId] = []
         self._shares = SharesOfX(plan, directory)
         #: May a node have a role for a partition, by its X?
         self._may_wait: dict[tuple[PartitionId, NodeId], bool] = {}
@@ -240,16 +242,19 @@ class RecoveryOrder:
             return self._held
         self._settled = not soon
         self._tell(self._schedule, unserved, {id: may[id] for id in due})
+        self.without_role = []
         for install in self._schedule.dispatch() if self._settled else ():
-            self._pending[self._id(install.partition)] = NodeId(install.node)
+            id = self._id(install.partition)
+            self._pending[id] = NodeId(install.node)
+            if install.node not in self._directory.hosts(id):
+                self.without_role.append(ReplicaId(*id, NodeId(install.node)))
         for id, one in known.items():
             if one.recovering:
                 self._held[id] = one.recovering[0]
             elif may[id]:
-                where = self._schedule.ordered.get(self._task[id])
-                node = None if where is None else NodeId(where)
-                told = node is not None and node in self._directory.hosts(id) and know(id, node)
-                self._held[id] = node if told else None
+                self._held[id] = None
+                if (where := self._schedule.ordered.get(self._task[id])) in self._directory.hosts(id):
+                    self._held[id] = NodeId(where) if know(id, NodeId(where)) else None
         return self._held
 
     def role_change(self, moving: Collection[PartitionId]) -> RoleChange | None:

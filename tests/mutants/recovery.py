@@ -162,7 +162,7 @@ edited(
 edited(
     "lent-role-used-before-it-is-known",
     "a node restores what producers do not know that it reads (O5, M2)",
-    Edit(RecoveryOrder, "look", " and know(id, node)", ""),
+    Edit(RecoveryOrder, "look", "if know(id, NodeId(where)) else None", ""),
 )
 edited(
     "lent-role-stays",
