@@ -111,6 +111,11 @@ class Balance:
 
     def _nodes(self, alive: Collection[str]) -> None:
         hosts = {n for roles in self._directory.roles.values() for n in roles}
+        for node in self._known.difference(self._directory.nodes):  # it has left
+            self._known.discard(node)
+            self._spare[node] = True
+            self._balancer.stands_aside(node, True)
+            self._balancer.went(node)
         for node, one in self._directory.nodes.items():
             if node not in self._known:  # it has joined
                 self._known.add(node)

@@ -17,7 +17,7 @@ from replicas.placement.activation import Activation, RateMeter
 from replicas.placement.coordination import Coordination, Decision
 from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
-from replicas.placement.joining import JoinRefused, joined
+from replicas.placement.joining import JoinRefused, LeaveRefused, joined, left
 from replicas.placement.mover import Mover
 from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.setting import SettingsChange, SettingsRefused
@@ -374,8 +374,22 @@ class Coordinator(Bystander):
         self._superseded = f"{who} a coordinator that began later (epoch {epoch}, ours {self._epoch})"
 
     async def move(self, message: MoveOrder) -> MoveAnswer:
-        """What somebody wants moved."""
-        return await self.mover.order(message)
+        """What somebody wants moved, or who is to leave."""
+        return await (self._leave(NodeId(message.source)) if message.verb == "leave" else self.mover.order(message))
+
+    async def _leave(self, node: NodeId) -> MoveAnswer:
+        """A node that has joined is no node of ours any more."""
+        moves = self.mover.moves
+        try:
+            await self.directories.publish(
+                lambda directory: left(directory, node, self._configured, moves.alive(), moves.open()), f"{node} leaves"
+            )
+        except (LeaveRefused, ValueError) as error:
+            return MoveAnswer(1, 0, str(error))
+        except OSError as error:
+            return MoveAnswer(1, 0, f"the directory cannot be kept: {error}")
+        self._env.trace.event("left", node=node)
+        return MoveAnswer(1, 0, "")
 
     async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
         """A node that no configuration names wants to be one of ours (D4)."""

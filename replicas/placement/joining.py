@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
 from replicas.link.connection import Identity, dial
 from replicas.link.directory import revision_file
+from replicas.placement.moves import Move, some
 from replicas.producer.server import request
 from spe.errors import PeerRefused, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
@@ -45,13 +46,44 @@ def joined(directory: Directory, node: Node, configured: Collection[NodeId], ali
     others = {at: name for name, at in directory.addresses().items() if name != node.id}
     if node.address in others:
         raise JoinRefused(f"{node.address} is the address of {others[node.address]}; expected another one")
-    return directory if before == node else directory.with_node(node)
+    return directory if directory.joined.get(node.id) == node else directory.with_node(node)
+
+
+class LeaveRefused(SpeError):
+    """A node cannot leave; says why, and what would make it possible."""
+
+
+def left(
+    directory: Directory, node: NodeId, configured: Collection[NodeId], alive: Collection[str], moves: Iterable[Move]
+) -> Directory:
+    """The directory without a node that has joined.
+
+    Args:
+      configured: nodes that the configuration names.
+      alive: processes that answer.
+      moves: those that have not ended.
+
+    Raises:
+      LeaveRefused: it is somebody else, or is still needed.
+    """
+    if node in configured:
+        raise LeaveRefused(f"the configuration names {node}; drain it, stop it, and take it out of the file")
+    if node not in directory.nodes:
+        raise LeaveRefused(f"there is no node {node}; there are {some(directory.nodes)}")
+    if coming := [move for move in moves if node in (move.source, move.target)]:
+        raise LeaveRefused(f"{node} cannot leave: {coming[0]} has not ended")
+    if hosted := [partition for partition, roles in directory.roles.items() if node in roles]:
+        raise LeaveRefused(f"{node} cannot leave: it hosts {some(map(str, hosted))}; drain it first")
+    if node in alive:
+        raise LeaveRefused(f"{node} cannot leave: it runs; stop its process first")
+    return directory.without_node(node)
 
 
 async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: str) -> None:
     """Asks the coordinator until it answers, and leaves the directory with the node where its process looks for it.
 
-    A node that has joined before does not ask: what its disk says counts, and it hears what is newer.
+    A node that has joined before asks once, for it may have left since then: where nobody answers, what its disk says
+    counts.
 
     Raises:
       JoinRefused: the coordinator says why.
@@ -59,8 +91,7 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
       OSError: the disk refuses.
     """
     path = revision_file(PurePosixPath("nodes", node.id), plan)
-    if _joined_before(env, path, node):
-        return
+    before = _joined_before(env, path, node)
     me = Identity("newcomer", node.id, env.clock.wall_us(), token)
     told = ""
     while True:
@@ -70,20 +101,25 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
         except PeerRefused:
             raise
         except SpeError as error:
+            if before is not None:
+                return
             if str(error) != told:
                 told = str(error)
                 say(f"{node.id} waits for the coordinator to let it join: {told}", Level.WARNING)
             await env.clock.sleep(_AGAIN_S)
     if answer.error:
         raise JoinRefused(f"{node.id} cannot join: {answer.error}")
-    await env.storage.write_atomic(path, answer.revision)
+    if before is None or before.version < Revision.decode(answer.revision).version:
+        await env.storage.write_atomic(path, answer.revision)
 
 
-def _joined_before(env: Env, path: PurePosixPath, node: Node) -> bool:
+def _joined_before(env: Env, path: PurePosixPath, node: Node) -> Revision | None:
+    """The directory on its disk, if that has the node as it is."""
     try:
-        return env.storage.exists(path) and Revision.decode(env.storage.read(path)).nodes.get(node.id) == node
+        found = Revision.decode(env.storage.read(path)) if env.storage.exists(path) else None
     except (OSError, ValueError):  # the coordinator gives it again
-        return False
+        return None
+    return found if found is not None and found.nodes.get(node.id) == node else None
 
 
 async def _ask(env: Env, plan: Plan, me: Identity, address: str, node: Node) -> JoinClusterAnswer:

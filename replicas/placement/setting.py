@@ -11,7 +11,7 @@ from spe.plan.describe import show_duration
 from spe.plan.directory import Directory, Role
 from spe.plan.plan import Plan
 from spe.plan.review import least_x_us, refused_share
-from spe.plan.settings import FROM_FILE, NodeSettings, describe_waits
+from spe.plan.settings import NodeSettings, describe_waits
 from spe.stream.names import NodeId
 from spe.stream.times import MILLISECOND
 
@@ -42,9 +42,7 @@ class SettingsChange:
             raise SettingsRefused(f"there is no node {self.node}; there are {some(directory.nodes)}")
         if not self.changes:
             raise SettingsRefused("nothing to change; expected one of x=4s, alpha=0.7, policy=delay")
-        if self.node not in self.configured.nodes and FROM_FILE in dict(self.changes).values():
-            raise SettingsRefused(f"no file names {self.node}, which has joined; expected a value")
-        configured = self.configured.nodes.get(self.node, directory.nodes[self.node])
+        configured = self.configured.nodes.get(self.node) or directory.joined.get(self.node, directory.nodes[self.node])
         try:
             settings = directory.settings.get(self.node, NodeSettings()).changed(self.changes)
         except ValueError as error:

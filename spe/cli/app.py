@@ -351,6 +351,16 @@ def drain(
 
 
 @app.command(sort_key=7)
+def leave(
+    target: Target, node: Annotated[str, Parameter(help="A node that has joined, is drained, and is stopped.")], /
+) -> int:
+    """Take a node that no file names out of a running cluster."""
+    from spe.cli.move import leave
+
+    return leave(target, node)
+
+
+@app.command(sort_key=7)
 def balance(
     target: Target,
     /,

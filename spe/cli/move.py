@@ -1,4 +1,4 @@
-"""``spe move``, ``spe drain``, ``spe balance``, ``spe cancel``: who runs what is changed while a cluster runs."""
+"""``spe move``, ``drain``, ``leave``, ``balance``, ``cancel``: who runs what is changed while a cluster runs."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def cancel(path: Path, number: int) -> int:
     return _order(path, MoveOrder("cancel", "", "", "", number), wait=True)
 
 
+def leave(path: Path, node: str) -> int:
+    """Takes a node that has joined out of the cluster."""
+    return _order(path, MoveOrder("leave", "", node, "", 0), wait=False)
+
+
 def _order(path: Path, order: MoveOrder, *, wait: bool) -> int:
     """Raises SpeError where the order is refused, or the coordinator does not answer."""
     target = load_target(path)
@@ -74,6 +79,9 @@ async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
         if order.verb == "propose" and answer.proposed:
             return 0
     numbers = range(answer.first, answer.last + 1)
+    if order.verb == "leave":
+        print(f"{order.source} is no node of this cluster any more")
+        return 0
     if not numbers:
         print("there is nothing to move")
         return 0

@@ -170,6 +170,7 @@ class Directory:
       coordinator: of the process that tells standbys to run.
       recovery: what of a loss comes back first.
       settings: what of ``nodes`` was changed while they run.
+      joined: nodes that the configuration does not name, as they were when they joined.
       version: of roles and settings.
     """
 
@@ -182,6 +183,7 @@ class Directory:
     coordinator: CoordinatorSettings = CoordinatorSettings()
     recovery: RecoverySettings = RecoverySettings()
     settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)
+    joined: Mapping[NodeId, Node] = field(default_factory=dict)
     version: Version = CONFIGURED
 
     @cached_property
@@ -219,8 +221,19 @@ class Directory:
         )
 
     def with_node(self, node: Node) -> Directory:
-        """The same with another node, or with other facts of one."""
-        return replace(self, nodes={**self.nodes, node.id: node})
+        """The same with a node that no configuration names, or with other facts of one."""
+        settings = self.settings.get(node.id, NodeSettings())
+        return replace(self, nodes={**self.nodes, node.id: settings.over(node)}, joined={**self.joined, node.id: node})
+
+    def without_node(self, node: NodeId) -> Directory:
+        """The same without a node that has joined, and has no role."""
+        assert not any(node in roles for roles in self.roles.values()), "D4: who leaves has no role"
+        return replace(
+            self,
+            nodes={n: one for n, one in self.nodes.items() if n != node},
+            joined={n: one for n, one in self.joined.items() if n != node},
+            settings={n: one for n, one in self.settings.items() if n != node},
+        )
 
     def with_past(self, before: Directory) -> Directory:
         """The same, in which whoever had a role in an earlier version, and has none now, stands by: it may run."""
@@ -228,7 +241,7 @@ class Directory:
             partition: {**dict.fromkeys(before.roles[partition], Role.STANDBY), **now}
             for partition, now in self.roles.items()
         }
-        return replace(self, roles=roles)
+        return replace(self, nodes={**before.nodes, **self.nodes}, roles=roles)
 
     def addresses(self) -> dict[str, str]:
         """Address of every process that listens, by node id, ``source:NAME`` and, if there is one, ``coordinator``."""

@@ -54,7 +54,7 @@ class Revision:
     Attributes:
       configured: fingerprint of the roles in the configuration that it began with (:func:`roles_fingerprint`).
       roles: of the nodes of every partition.
-      nodes: that take the place of what the configuration says of them, if it names them at all.
+      nodes: that the configuration does not name, as they joined.
       settings: what was changed of nodes while they run; what they leave open is the configuration's.
     """
 
@@ -83,7 +83,10 @@ class Revision:
             raise OtherConfiguration(f"for version {self.version} of the directory the configuration has {what}")
         settings = {id: one for id, one in self.settings.items() if id in nodes}
         nodes |= {id: one.over(nodes[id]) for id, one in settings.items()}
-        return replace(configuration, nodes=nodes, roles=self.roles, settings=settings, version=self.version)
+        joined = {id: node for id, node in self.nodes.items() if id not in configuration.nodes}
+        return replace(
+            configuration, nodes=nodes, roles=self.roles, settings=settings, joined=joined, version=self.version
+        )
 
     def encode(self) -> bytes:
         """As it is sent and stored.  Raises ValueError where it is too large."""
@@ -134,7 +137,7 @@ def revised(configuration: Directory, version: Version, changed: Directory) -> R
         known = configuration.nodes.get(node.id)
         return known is None or changed.settings.get(node.id, _AS_CONFIGURED).over(known) != node
 
-    nodes = {id: node for id, node in changed.nodes.items() if is_new(node)}
+    nodes = {id: changed.joined.get(id, node) for id, node in changed.nodes.items() if is_new(node)}
     return Revision(version, roles_fingerprint(configuration), changed.roles, nodes, changed.settings)
 
 

@@ -12,7 +12,7 @@ from spe.plan.describe import show_duration
 from spe.plan.nodes import Node, Policy
 from spe.stream.times import parse_duration
 
-#: A value that gives a setting back to the configuration.
+#: A value that gives a setting back to the configuration; of a node that has joined to what it joined with.
 FROM_FILE: Final = "file"
 _POLICIES: Final = ", ".join(Policy)
 _NAMES: Final = "x, alpha, policy, failure, stabilization"

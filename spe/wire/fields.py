@@ -159,5 +159,6 @@ Role = Annotated[
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
 Verb = Annotated[Literal["install", "restore", "retire", "replay"], one_of("install", "restore", "retire", "replay")]
 MoveVerb = Annotated[
-    Literal["move", "drain", "cancel", "balance", "propose"], one_of("move", "drain", "cancel", "balance", "propose")
+    Literal["move", "drain", "cancel", "balance", "propose", "leave"],
+    one_of("move", "drain", "cancel", "balance", "propose", "leave"),
 ]

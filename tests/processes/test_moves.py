@@ -79,6 +79,9 @@ def test_a_node_is_drained_to_a_spare_one_and_back_over_one_that_joins(tmp_path:
         back = ask("move", run_dir, "f1", "n9", "n2")
         joined.terminate()
         told = joined.communicate(timeout=PATIENCE_S)[1].decode()
+        while (left := ask("leave", run_dir, "n9")).returncode and time.monotonic() < until:
+            time.sleep(0.2)  # its silence is noticed after a moment
+        after = ask("status", run_dir)
         ended.set()
         rows = feeding.result(PATIENCE_S)
         assert running.stdout is not None
@@ -92,6 +95,8 @@ def test_a_node_is_drained_to_a_spare_one_and_back_over_one_that_joins(tmp_path:
     assert "n9" in again.stdout, told
     assert over.returncode == 0, over.stdout + over.stderr + told
     assert back.returncode == 0, back.stdout + back.stderr
+    assert left.stdout == "n9 is no node of this cluster any more\n", left.stderr
+    assert "n9" not in after.stdout.partition("moves")[0]
     assert running.returncode == 0, said
     assert "equals the reference run" in said
     summary = json.loads((run_dir / "summary.json").read_text())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
@@ -12,10 +14,11 @@ from replicas.simulation.clock import now_us
 from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Role
+from spe.plan.revision import Revision, encode_node
 from spe.stream.history import Received
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import MoveAnswer, MoveOrder
+from spe.wire.messages import JoinCluster, MoveAnswer, MoveOrder
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_standbys import tentative
@@ -118,6 +121,51 @@ def test_opposite_orders_are_refused_until_the_first_is_carried_out() -> None:
         await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
 
     assert tentative(play(plan, directory, script)) == 0
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_node_joins_and_leaves_again(kills: bool) -> None:
+    """Something moves there and back; a coordinator that begins meanwhile knows of both."""
+    plan, directory = two_units()
+    newcomer = replace(directory.nodes[NodeId("n1b")], id=NodeId("n9"), address="n9:1")
+
+    async def leave(cluster: SimCluster) -> str:
+        return (await order(cluster, "leave", "", "n9", "")).error
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(1)
+        assert cluster.coordinator is not None
+        answer = await cluster.coordinator.join("n9", JoinCluster(encode_node(newcomer)))
+        cluster.directories["n9"] = Revision.decode(answer.revision).over(directory)
+        cluster.launch("n9", partial(cluster._node, NodeId("n9")))
+        await until(lambda: "n9" in alive(cluster))
+        await order(cluster, "move", "u1/0", "n1a", "n9")
+        assert "has not ended" in await leave(cluster)
+        await until(lambda: phases(cluster) == ["done"], within_s=6)
+        assert await leave(cluster) == "n9 cannot leave: it hosts u1/0; drain it first"
+        await order(cluster, "drain", "", "n9", "")
+        await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
+        assert await leave(cluster) == "n9 cannot leave: it runs; stop its process first"
+        cluster.kill("n9")
+        if kills:
+            cluster.kill(COORDINATOR)
+            await trio.sleep(1)
+            cluster.restart(COORDINATOR)
+        await until(lambda: cluster.runs(COORDINATOR) and len(alive(cluster)) > 5 and "n9" not in alive(cluster))
+        assert await leave(cluster) == ""
+        await trio.sleep(1)
+        assert not any("n9" in node.hosting.directory.nodes for node in cluster.nodes.values())
+        assert await leave(cluster) == f"there is no node n9; there are {', '.join(directory.nodes)}".replace(
+            ", n2c", " and 1 more"
+        )
+        cluster.restart("n9")  # who left and is started again as it was disturbs nobody
+
+    play(plan, directory, script)
+
+
+def alive(cluster: SimCluster) -> Collection[str]:
+    assert cluster.coordinator is not None
+    return cluster.coordinator.mover.moves.alive()
 
 
 def one_node() -> Deployed:

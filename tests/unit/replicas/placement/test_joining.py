@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from replicas.placement.joining import JoinRefused, joined
+from replicas.placement.joining import JoinRefused, LeaveRefused, joined, left
+from replicas.placement.moves import Move
 from spe.config.load import load_newcomer
 from spe.errors import ConfigError
-from spe.plan.directory import Role
-from spe.plan.revision import decode_node, encode_node
+from spe.plan.directory import Role, Version
+from spe.plan.revision import decode_node, encode_node, revised
 from spe.stream.names import NodeId
 from tests.support.moves import PARTITION, A, plan_of
 
@@ -58,3 +59,32 @@ def test_defaults_of_the_file_hold_for_a_node_that_it_does_not_name(tmp_path: Pa
     assert (node.x_us, node.capacity, node.memory, node.spare) == (7_000_000, 2.0, 4_000_000_000, True)
     with pytest.raises(ConfigError, match="memory"):
         load_newcomer(file, "n9", {"memory": "much"})
+
+
+def test_a_node_that_has_joined_and_is_needed_no_more_leaves() -> None:
+    directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set())
+    gone = left(directory, NEW.id, CONFIGURED.nodes, set(), [])
+    assert (gone.nodes, gone.joined) == (CONFIGURED.nodes, {})
+    read = revised(CONFIGURED, Version(5, 2), gone).over(CONFIGURED)
+    assert NEW.id not in read.nodes
+
+
+def test_who_is_needed_does_not_leave() -> None:
+    directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set())
+    n9 = NEW.id
+    move = Move(3, PARTITION, A, n9, Role.ACTIVE, "ordered")
+    for now, node, alive, moves, why in (
+        (directory, A, {A}, [], "the configuration names n1a; drain it, stop it, and take it out of the file"),
+        (directory, NodeId("n8"), {A}, [], "there is no node n8; there are n1a, n1b, n1c, n9"),
+        (directory, n9, {A}, [move], r"n9 cannot leave: move 3 \(u1/0 from n1a to n9\) has not ended"),
+        (
+            directory.with_role(PARTITION, n9, Role.STANDBY),
+            n9,
+            {A},
+            [],
+            "n9 cannot leave: it hosts u1/0; drain it first",
+        ),
+        (directory, n9, {A, n9}, [], "n9 cannot leave: it runs; stop its process first"),
+    ):
+        with pytest.raises(LeaveRefused, match=why):
+            left(now, node, CONFIGURED.nodes, alive, moves)

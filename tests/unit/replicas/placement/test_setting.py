@@ -76,18 +76,20 @@ def test_what_moves_will_place_there_counts() -> None:
         change(deployed, x, moves=[move])
 
 
-def test_a_node_that_has_joined_is_changed_too_and_has_no_file() -> None:
+def test_a_node_that_has_joined_is_changed_too_and_gets_back_what_it_joined_with() -> None:
     plan, directory = make_plan(2)
     n9 = replace(directory.nodes[N1A], id=NodeId("n9"), address="n9:1")
     now = directory.with_node(n9)
 
-    def having(*changes: tuple[str, str]) -> Directory:
-        return SettingsChange(plan, directory, n9.id, changes, list)(now)
+    def having(*changes: tuple[str, str], before: Directory = now) -> Directory:
+        return SettingsChange(plan, directory, n9.id, changes, list)(before)
 
     changed = having(("x", "4s"))
-    assert revised(directory, Version(5, 2), changed).over(directory).nodes[n9.id] == replace(n9, x_us=4_000_000)
-    with pytest.raises(SettingsRefused, match="no file names n9, which has joined"):
-        having(("x", "file"))
+    read = revised(directory, Version(5, 2), changed).over(directory)
+    assert read.nodes[n9.id] == replace(n9, x_us=4_000_000)
+    assert having(("x", "file"), before=read).nodes[n9.id] == n9
+    again = read.with_node(replace(n9, address="n9:2"))
+    assert again.nodes[n9.id] == replace(n9, address="n9:2", x_us=4_000_000), "it has joined again"
 
 
 @pytest.mark.parametrize(
