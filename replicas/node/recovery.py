@@ -179,6 +179,14 @@ class ReplicaRecovery:
         """Is no state left to start from, or none whose following input upstream still has (H8)?"""
         return not self._inputs.installed and self._begins_too_late()
 
+    def stranded(self, now: int) -> list[str]:
+        """What it lacks, where nothing that can be reached has given it for X: it can only wait (A3, H8)."""
+        waited = now - self._inputs.started_at
+        if waited < self._node.x_us or not self.lacking():
+            return []
+        able = any(state not in (None, NodeState.RECOVERING) for state in self._partners.told.values())
+        return [] if able and self._turns.asking_for(now) < self._node.x_us else self.missing()
+
     def missing(self) -> list[str]:
         """Which inputs lack what, while recovery cannot go on."""
         if self._inputs.installed:

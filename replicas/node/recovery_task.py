@@ -38,9 +38,17 @@ class RecoveryTask:
                     continue
                 if not replica.reading.installed and host.error is None:
                     await self._install(host)
+                    self._tell_if_stranded(host)
             except OperatorFailed as error:
                 hosting.fail(host, error)
             await hosting.env.clock.sleep(INSTALLED_PERIODS * period if replica.reading.installed else period)
+
+    def _tell_if_stranded(self, host: ReplicaHost) -> None:
+        """Once, where it can go on from nothing that is left."""
+        hosting, recovery = self._hosting, host.replica.recovery
+        if (lacks := recovery.stranded(hosting.now())) and host.say_once("stranded"):
+            hosting.env.trace.event("stranded", replica=host.name, lacks="; ".join(lacks))
+            say(f"{host.name} cannot recover: no partner and no disk has its state, and of {'; '.join(lacks)}")
 
     async def _look_on_disk(self, partition: PartitionId) -> None:
         host = self._hosting.running.get(partition)

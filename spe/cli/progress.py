@@ -9,7 +9,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.status import ClientStatus, NodeStatus, ProcessStatus, ReplicaStatus, SourceLogStatus, SourceStatus
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeState
+from spe.stream.names import NodeId, NodeState
 
 
 class ProgressWatch:
@@ -25,6 +25,9 @@ class ProgressWatch:
         self._moved_us: dict[str, int] = {}
         self._figures: dict[str, Any] = {}
         self._hopeless_us: int | None = None
+        #: Since when a replica lacks something that it would recover from; wall time.
+        self._lacks_us: dict[str, int] = {}
+        self._told: set[str] = set()
         self.complete = False
 
     def look(self, last: Mapping[str, ProcessStatus], now_us: int) -> None:
@@ -36,6 +39,31 @@ class ProgressWatch:
                 self._figures[name] = figures
                 self._moved_us[name] = now_us
         self.complete = not self._open()
+        self._lacks_us = {name: self._lacks_us.get(name, now_us) for name in self._lacking()}
+
+    def _lacking(self) -> dict[str, tuple[str, NodeId]]:
+        """By replica that recovers: what it lacks, and its node."""
+        return {
+            f"{partition}@{node}": (replica.missing[0], node)
+            for partition, nodes in self._directory.placement.items()
+            for node in nodes
+            if (replica := self._replica(partition, node)) is not None and replica.missing and not replica.installed
+        }
+
+    def stranded(self, now_us: int) -> list[str]:
+        """Replicas that have lacked something for X, each with what it is."""
+        return [
+            f"{name} lacks {what}"
+            for name, (what, node) in self._lacking().items()
+            if now_us - self._lacks_us.get(name, now_us) >= self._directory.nodes[node].x_us
+        ]
+
+    def newly_stranded(self, now_us: int) -> list[str]:
+        """Those of them that were not named by the last call."""
+        now = self.stranded(now_us)
+        new = [one for one in now if one not in self._told]
+        self._told = set(now)
+        return new
 
     def _open(self) -> list[str]:
         """Sources that have not ended, channels that are not complete."""
@@ -114,9 +142,9 @@ class ProgressWatch:
         """A fault or a repair happened: the time without progress counts anew for all processes."""
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
 
-    def what_is_open(self) -> str:
+    def what_is_open(self, now_us: int) -> str:
         faults = self._faults()
-        return "; ".join(faults) if faults else f"{', '.join(self._open())} not complete"
+        return "; ".join(faults or [f"{', '.join(self._open())} not complete", *self.stranded(now_us)])
 
 
 def _progress(status: ProcessStatus | None) -> Any:

@@ -276,6 +276,8 @@ class Supervisor:
                 self._stopped_as_asked = True
                 return f"stopped after {seconds(now - begun_us)} s, as asked"
             watch.look(self._history.latest(), now)
+            for what in watch.newly_stranded(now):
+                self._say(f"{what}; it waits for a partner or a disk that has it")
             if watch.complete:
                 await self._until_returned(watch, cluster, faults)
                 return ""
@@ -291,7 +293,7 @@ class Supervisor:
                 await faults.inject(Fault(FaultKind.HEAL))
                 watch.restart(now)
             elif watch.stuck(now, STUCK_US):
-                return f"nothing moves any more: {watch.what_is_open()}"
+                return f"nothing moves any more: {watch.what_is_open(now)}"
 
     async def _until_returned(self, watch: ProgressWatch, cluster: Cluster, faults: FaultRunner) -> None:
         """Clients are complete; replicas that still recover may go on for a while, without faults that last."""

@@ -7,6 +7,7 @@ While a partition is not chosen, no query that needs it is, so the number stays.
 from __future__ import annotations
 
 from replicas.checkpoint.taker import CheckpointTaker
+from replicas.node.recovery import ReplicaRecovery
 from replicas.placement.coordination import Coordination
 from replicas.placement.lending import Lending
 from replicas.placement.recovery_order import RecoveryOrder
@@ -188,4 +189,14 @@ edited(
     "no-plan-when-a-source-changes",
     "the order stays as it was under the rates of before (O6)",
     Edit(RecoverySchedule, "revalue", "self._stale = True", "pass"),
+)
+edited(
+    "who-is-stranded-says-nothing",
+    "a replica that can go on from nothing waits without a word (A3)",
+    Edit(ReplicaRecovery, "stranded", "else self.missing()", "else []"),
+)
+edited(
+    "said-before-anybody-could-help",
+    "a replica says at once that nobody can help it (A3)",
+    Edit(ReplicaRecovery, "stranded", "waited < self._node.x_us or", "False or"),
 )

@@ -15,6 +15,7 @@ from spe.stream.names import NodeState
 from tests.simulation import test_moves as simulated
 from tests.simulation import test_set as settings_simulated
 from tests.simulation import test_standbys as standbys
+from tests.simulation import test_stranded as stranded
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
 from tests.unit.consistency.dpc import test_partners as partners
@@ -78,6 +79,8 @@ UNITS: Final[dict[str, Test]] = {
     "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,
     "what-is-lost-needs-what-it-needed": (restoring.test_what_is_lost_is_taken_to_need_more_when_its_source_gives_more),
     "no-plan-when-a-source-changes": restoring.test_another_rate_while_something_waits_makes_a_new_plan,
+    "who-is-stranded-says-nothing": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
+    "said-before-anybody-could-help": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION

@@ -626,7 +626,7 @@ def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything()
     assert not watch.complete
     watch.look(statuses(source_ended=True), 1)
     assert not watch.complete
-    assert watch.what_is_open() == "client:client per_second/0 not complete"
+    assert watch.what_is_open(SECOND) == "client:client per_second/0 not complete"
     watch.look(statuses(source_ended=True, ended=True), 2)
     assert watch.complete
 
@@ -665,7 +665,7 @@ def test_a_run_without_progress_for_too_long_is_stuck() -> None:
     watch.look(statuses(position=4, fault="the disk is full"), 8 * SECOND)
     assert not watch.stuck(16 * SECOND, SECOND)
     assert watch.stuck(17 * SECOND, SECOND)
-    assert watch.what_is_open() == "source:shop: the disk is full"
+    assert watch.what_is_open(SECOND) == "source:shop: the disk is full"
     watch.restart(18 * SECOND)
     assert not watch.stuck(18 * SECOND, SECOND)
 
@@ -690,6 +690,20 @@ def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
     }
     watch.look({**statuses(), **replicas}, 0)
     assert bool(watch.hopeless(0, 0, gone)) is hopeless
+
+
+def test_a_replica_that_lacks_something_for_x_is_named_once_and_where_nothing_moves() -> None:
+    """X is 2 s."""
+    watch = ProgressWatch(*plan_of())
+    recovers = a_node("n1", a_replica(NodeState.RECOVERING, installed=False, missing=("s/0: n2 begins at id 5",)))
+    watch.look({**statuses(), "n1": recovers}, 0)
+    assert watch.newly_stranded(SECOND) == []
+    watch.look({**statuses(), "n1": recovers}, 2 * SECOND)
+    assert watch.newly_stranded(2 * SECOND) == ["main/0@n1 lacks s/0: n2 begins at id 5"]
+    assert watch.newly_stranded(3 * SECOND) == []
+    assert watch.what_is_open(3 * SECOND).endswith("; main/0@n1 lacks s/0: n2 begins at id 5")
+    watch.look({**statuses(), "n1": a_node("n1", a_replica())}, 3 * SECOND)
+    assert watch.stranded(9 * SECOND) == []
 
 
 # -- history and summary ---------------------------------------------------------------------------------------------
@@ -892,7 +906,7 @@ def test_a_source_without_an_open_log_is_running_and_empty() -> None:
     assert Story().heard(opening) == []
     watch, history = ProgressWatch(*plan_of()), EventList()
     watch.look({**statuses(ended=True), "source:shop": opening}, 0)
-    assert watch.what_is_open() == "source:shop not complete"
+    assert watch.what_is_open(SECOND) == "source:shop not complete"
     assert history.heard(opening) == []
     (source,) = figures(*plan_of(), history, [], 0, SECOND)["sources"]
     assert (source["tuples"], source["ended"], source["late"], source["starts"]) == (0, False, 0, 1)
