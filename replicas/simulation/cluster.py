@@ -11,6 +11,7 @@ it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -100,6 +101,8 @@ class SimCluster:
         self.changes: dict[str, list[Change]] = {name: [] for name in directory.clients}
         self.clients: dict[str, Client] = {}
         self.nodes: dict[str, NodeProcess] = {}
+        #: Clients with sinks that run now.
+        self.client_processes: dict[str, ClientProcess] = {}
         #: Plans and directories of processes that were started with others than ours.
         self.plans: dict[str, Plan] = {}
         self.directories: dict[str, Directory] = {}
@@ -270,6 +273,7 @@ class SimCluster:
         self.network.gone(host, silently=power)
         self.nodes.pop(host, None)
         self.clients.pop(host.removeprefix("client:"), None)
+        self.client_processes.pop(host.removeprefix("client:"), None)
         self._processors.thaw(host)
         self._ended("freeze", host)
         if power:
@@ -437,10 +441,11 @@ class SimCluster:
         self.clients[name] = client
         async with trio.open_nursery() as nursery:
             await nursery.start(client.run)
-            async for change in client.changes():
-                self.changes[name].append(change)
-                if lag := self.lag_s.get(name):
-                    await trio.sleep(lag)
+            async with aclosing(client.changes()) as changes:
+                async for change in changes:
+                    self.changes[name].append(change)
+                    if lag := self.lag_s.get(name):
+                        await trio.sleep(lag)
             # All streams have ended; what it holds goes on being acknowledged.
 
     async def _client_process(self, name: str) -> None:
@@ -462,6 +467,7 @@ class SimCluster:
                 tap=self.changes[name].append,
             )
             self.clients[name] = process.client
+            self.client_processes[name] = process
             await process.run()
         except* SpeError as group:
             if host in self.forgetful:

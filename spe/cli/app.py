@@ -303,6 +303,23 @@ def wait(
     return wait(target, node, partners=partners, within_us=_duration("--within", within))
 
 
+@app.command(name="explain-stall", sort_key=6)
+def explain_stall(
+    target: Target,
+    output: Annotated[str, Parameter(help="Only this output; all by default.")] = "",
+    /,
+    *,
+    json: Annotated[bool, Parameter(help="Print JSON.")] = False,
+) -> int:
+    """Say why an output of a running cluster is tentative, late or silent now, and what will happen next.
+
+    Exit status 0: every output is stable or has ended, 1: one is not.
+    """
+    from spe.cli.explain_stall import explain_stall
+
+    return explain_stall(target, output, json)
+
+
 @app.command(sort_key=7)
 def inject(
     run_dir: RunDir,

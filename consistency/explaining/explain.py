@@ -1,0 +1,475 @@
+"""Follows an output from its client upstream, to what holds it up.
+
+It compares two looks at the cluster, a second apart: what does not advance between them stands still.  From a producer
+that advances to a consumer that does not, the link is to blame; where the producer stands still too, what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from consistency.explaining.model import Cause, CauseKind, Condition, Explanation, Look, Step
+from spe.plan.describe import show_duration
+from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
+from spe.plan.plan import Plan
+from spe.status import ChannelStatus, InputStatus, ReplicaStatus
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeId, NodeState, StreamId, UnitId
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+#: Time that should lie between two looks.
+BETWEEN_US: Final = 1_000_000
+#: Of why a process was not asked: it could not be reached.  Whatever else it is, somebody refused.
+_UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "not known")
+#: An answer is this late at most where nothing is wrong, besides the buckets and boundaries of the plan.
+USUAL_US: Final = 300_000
+
+
+def explain(plan: Plan, directory: Directory, before: Look, now: Look, stream: str = "") -> list[Explanation]:
+    """Why outputs are as they are.
+
+    Args:
+      directory: who runs what; what nodes say that they run counts as well.
+      before, now: two looks, about ``BETWEEN_US`` apart.  Of a client that was not asked, its outputs are explained.
+      stream: only this output; "": all.
+    """
+    wanted = [s for s in plan.query.outputs if stream in ("", s)]
+    asked = {n: c for n, c in directory.clients.items() if f"client:{n}" in {**now.statuses, **now.errors}}
+    pairs = [(name, s) for name, settings in asked.items() for s in settings.reads if s in wanted]
+    pairs += [("", s) for s in wanted if s not in {read for _, read in pairs}]
+    return [
+        _Chain(plan, directory, before, now).explain(name, Channel(s, partition))
+        for name, s in pairs
+        for partition in range(plan.partitions_of(s))
+    ]
+
+
+class _Waits(NamedTuple):
+    """How long a replica waits, and what then."""
+
+    alpha_x_us: int
+    during_failure: Policy
+
+
+class _Chain:
+    """One explanation in the making."""
+
+    def __init__(self, plan: Plan, directory: Directory, before: Look, now: Look) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._before = before
+        self._now = now
+        self._steps: list[Step] = []
+        self._causes: dict[Cause, None] = {}
+        self._next: dict[str, None] = {}
+        #: Replicas that were looked at: each is explained once.
+        self._known: set[tuple[str, PartitionId]] = set()
+
+    # --- the client ---
+
+    def explain(self, client: str, channel: Channel) -> Explanation:
+        condition = self._client(client, channel) if client else self._output(channel)
+        steps, causes, next_ = tuple(self._steps), tuple(self._causes), tuple(self._next)
+        return Explanation(client, str(channel), condition, steps, causes, next_, self._elsewhere(causes))
+
+    def _client(self, client: str, channel: Channel) -> Condition:
+        name = f"client:{client}"
+        status = self._now.client(client)
+        one = None if status is None else next((c for c in status.channels if c.channel == str(channel)), None)
+        if status is None or one is None:
+            self._down(0, name)
+            self._next[f"when {name} is back, it reads on where its recording and its sinks end"] = None
+            self._output(channel, depth=1)
+            return Condition.UNKNOWN
+        condition = self._condition(client, channel, one)
+        self._step(0, name, self._of_client(condition, one))
+        if condition in (Condition.FINE, Condition.ENDED):
+            return condition
+        if status.disk_full:
+            for what, why in status.disk_full.items():
+                self._disk(name, what, why)
+            return condition
+        if one.producer is None:
+            for host in self._hosts(self._plan.maker_of(channel)):
+                self._unread(1, host, name, self._plan.maker_of(channel))
+            return condition
+        self._producer(1, channel, one.producer, name, one.frontier, stuck=self._stuck_client(client, channel, one))
+        if one.held and not self._causes:
+            self._cause(
+                CauseKind.CORRECTING,
+                (one.producer, name),
+                f"what {name} holds is old; {one.producer} is stable and corrects it",
+            )
+        return condition
+
+    def _condition(self, client: str, channel: Channel, one: ChannelStatus) -> Condition:
+        if one.ended:
+            return Condition.ENDED
+        if one.held:
+            return Condition.TENTATIVE
+        if self._stuck_client(client, channel, one):
+            silent = one.last_arrival_us is None or self._now.at_us - one.last_arrival_us >= BETWEEN_US
+            return Condition.SILENT if silent else Condition.LATE
+        if one.delay_us is not None and one.bound_us is not None and one.delay_us > one.bound_us:
+            return Condition.LATE
+        reach = [r for h in self._hosts(self._plan.maker_of(channel)) if (r := self._reach(self._now, h, channel))]
+        if max(reach, default=one.frontier) - one.frontier > self._lag_us(channel):
+            return Condition.LATE
+        return Condition.FINE
+
+    def _of_client(self, condition: Condition, one: ChannelStatus) -> str:
+        read = "reads nobody" if one.producer is None else f"reads {one.producer}"
+        match condition:
+            case Condition.TENTATIVE:
+                return f"{read}, and holds tentative results after id {one.position}"
+            case Condition.SILENT if one.last_arrival_us is None:
+                return f"{read}, and has received nothing yet"
+            case Condition.SILENT:
+                ago = max(0, self._now.at_us - (one.last_arrival_us or 0))
+                return f"{read}, and has received nothing for {_short(ago)}"
+            case Condition.LATE:
+                late = "" if one.delay_us is None else f"; the delay is {_short(one.delay_us)}"
+                return f"{read}, and gets results late{late}"
+            case Condition.ENDED:
+                return "has everything: the stream is over"
+        return f"{read}, and gets stable results"
+
+    def _stuck_client(self, client: str, channel: Channel, one: ChannelStatus) -> bool:
+        status = self._before.client(client)
+        old = None if status is None else next((c for c in status.channels if c.channel == str(channel)), None)
+        return old is not None and old.frontier >= one.frontier
+
+    def _output(self, channel: Channel, depth: int = 0) -> Condition:
+        """Where no client says how it is: by the replicas."""
+        maker = self._plan.maker_of(channel)
+        hosts = self._hosts(maker)
+        states = [r.state for h in hosts if (r := self._now.replica(h, *maker)) is not None and r.error is None]
+        for host in hosts:
+            self._producer(depth, channel, host, "", BEFORE_TIME, stuck=False)
+        if not states:
+            return Condition.SILENT
+        return Condition.FINE if NodeState.STABLE in states else Condition.TENTATIVE
+
+    # --- a producer, as somebody reads it ---
+
+    def _producer(
+        self, depth: int, channel: Channel, producer: str, reader: str, frontier: int, *, stuck: bool
+    ) -> None:
+        """Who is read has not given what the reader lacks, or it is under way.
+
+        Args:
+          reader: "": nobody in particular.
+          frontier: that the reader has; ``stuck``: it does not advance.
+        """
+        if producer in self._now.errors:
+            self._down(depth, producer)
+            self._says_who_else(channel, producer, reader)
+            return
+        reach, old = self._reach(self._now, producer, channel), self._reach(self._before, producer, channel)
+        behind = 0 if reach is None else reach - max(frontier, BEFORE_TIME)
+        moves = reach is not None and old is not None and reach > old
+        if reader and reach is not None and behind > self._lag_us(channel) and (stuck or moves):
+            self._link(depth, channel, producer, reader, behind, stuck)
+            return
+        if channel.stream in self._plan.sources:
+            self._source(depth, channel.stream, moves=moves)
+        else:
+            self._replica(depth, producer, self._plan.maker_of(channel))
+
+    def _link(self, depth: int, channel: Channel, producer: str, reader: str, behind_us: int, stuck: bool) -> None:
+        """The producer has what the reader lacks."""
+        got = "gets nothing of it" if stuck else "gets it later"
+        self._step(
+            depth, f"{producer} → {reader}", f"{producer} has {_short(behind_us)} more of {channel}; {reader} {got}"
+        )
+        if self._all_late(reader) and (stuck or not reader.startswith("client:")):
+            why = f"{reader} is behind all that it reads: it is overloaded, or everything between them is slow"
+            self._cause(CauseKind.SLOW, (reader,), why)
+            self._next[f"{reader} catches up when it has more CPU, or less to do"] = None
+            return
+        if reader.startswith("client:"):
+            why = f"{reader} takes what {producer} has late: it is slow, or the link between them is cut or slow"
+            self._cause(CauseKind.SLOW, (reader, producer), why)
+            self._next[f"{producer} keeps what {reader} has not acknowledged; it gets everything in order"] = None
+            return
+        kind = "cut or far too slow" if stuck else "slow"
+        self._cause(CauseKind.LINK, (producer, reader), f"the link between {producer} and {reader} is {kind}")
+        self._next[f"when it works again, {reader} reads on where it stopped"] = None
+
+    def _all_late(self, reader: str) -> bool:
+        """Does a node lag whatever it reads, of several producers?"""
+        node = self._now.node(reader)
+        inputs = [] if node is None else [i for r in node.replicas for i in r.inputs]
+        behind = []
+        for one in inputs:
+            channel = _channel(one.channel)
+            reach = None if one.main is None else self._reach(self._now, one.main, channel)
+            behind.append(reach is not None and reach - one.frontier > self._lag_us(channel))
+        return len({one.main for one in inputs}) > 1 and all(behind)
+
+    def _says_who_else(self, channel: Channel, producer: str, reader: str) -> None:
+        if channel.stream in self._plan.sources:
+            self._next[f"when {producer} is back, what it has logged comes, and all is corrected"] = None
+            return
+        others = [h for h in self._hosts(self._plan.maker_of(channel)) if h != producer]
+        able = [h for h in others if self._serves(h, self._plan.maker_of(channel))]
+        heartbeats = show_duration(4 * self._plan.timing.heartbeat_us)
+        if able:
+            self._next[f"{reader or 'whoever reads it'} switches to {able[0]} within {heartbeats}"] = None
+        else:
+            names = ", ".join([producer, *others])
+            self._next[f"nothing comes until a replica is back: {names}"] = None
+
+    # --- a replica ---
+
+    def _replica(self, depth: int, node: str, id: PartitionId) -> None:
+        name = f"{id}@{node}"
+        one = self._now.replica(node, *id)
+        if (node, id) in self._known:
+            self._step(depth, name, "as above")
+            return
+        self._known.add((node, id))
+        if one is None:
+            self._step(depth, name, f"{node} does not run it")
+            self._cause(CauseKind.RECOVERING, (node,), f"{node} does not run {id}")
+            return
+        if one.error is not None:
+            self._step(depth, name, f"has stopped: {one.error}")
+            self._cause(CauseKind.FAILED, (node,), f"{name} has stopped: {one.error}")
+            self._next[f"it begins again from a partner's state when {node} is restarted"] = None
+            return
+        self._of_state(depth, name, node, id, one)
+
+    def _of_state(self, depth: int, name: str, node: str, id: PartitionId, one: ReplicaStatus) -> None:
+        status = self._now.node(node)
+        for what, why in {} if status is None else dict(status.disk_full).items():
+            self._disk(node, what, why)
+        match one.state:
+            case NodeState.RECOVERING:
+                lacks = f"; it lacks {', '.join(one.missing)}" if one.missing else ""
+                self._step(depth, name, f"is RECOVERING{lacks}")
+                if not self._inputs(depth + 1, node, one):
+                    self._cause(CauseKind.RECOVERING, (node,), f"{name} takes its state and catches up{lacks}")
+                self._next[f"{name} serves when it has caught up"] = None
+            case NodeState.STABILIZATION:
+                self._step(depth, name, f"is in STABILIZATION; {one.redone_rows:,} rows redone so far")
+                self._cause(CauseKind.CORRECTING, (node,), f"{name} corrects what was tentative")
+                self._next[f"{name} sends an undo and the stable results, then it is STABLE"] = None
+            case NodeState.UP_FAILURE:
+                policy = self._settings(node, id).during_failure
+                how = "waits (policy suspend)" if policy is Policy.SUSPEND else "goes on without some input"
+                self._step(depth, name, f"is in UP_FAILURE: it {how}")
+                if not self._inputs(depth + 1, node, one):
+                    self._turn(name, node, one)
+                self._next[f"{name} corrects when all of its input is there"] = None
+            case NodeState.STABLE:
+                self._stable(depth, name, node, id, one)
+
+    def _stable(self, depth: int, name: str, node: str, id: PartitionId, one: ReplicaStatus) -> None:
+        if one.fill >= 1:
+            self._step(depth, name, "is STABLE, and its output buffer is full")
+            self._cause(CauseKind.FULL, (node,), f"the output buffer of {name} is full: somebody does not acknowledge")
+            self._next["nothing stable leaves until a consumer acknowledges, or is removed"] = None
+            return
+        waits = f", and has waited for {_short(one.waiting_us)}" if one.waiting_us else ""
+        self._step(depth, name, f"is STABLE{waits}")
+        if self._inputs(depth + 1, node, one):
+            settings = self._settings(node, id)
+            left = max(0, settings.alpha_x_us - one.waiting_us)
+            then = "waits on" if settings.during_failure is Policy.SUSPEND else "goes on without, tentative"
+            self._next[f"in {_short(left)} {name} {then}"] = None
+
+    def _turn(self, name: str, node: str, one: ReplicaStatus) -> None:
+        """Nothing is missing: it corrects soon."""
+        busy = [partner for partner, state in one.partners.items() if state is NodeState.STABILIZATION]
+        if one.skew:
+            self._cause(CauseKind.X, (node,), f"{one.skew[0]}, more than αX waits for at {name}")
+            self._next["results stay tentative until it catches up, or X is longer"] = None
+        elif busy:
+            self._cause(
+                CauseKind.CORRECTING,
+                (node, *busy),
+                f"{name} has all of its input, and waits until {busy[0]} has corrected",
+            )
+        else:
+            self._cause(CauseKind.CORRECTING, (node,), f"{name} has all of its input, and is about to correct")
+
+    # --- inputs ---
+
+    def _inputs(self, depth: int, node: str, one: ReplicaStatus) -> bool:
+        """Follows the inputs that hold up a replica; returns whether there are any."""
+        old = self._before.replica(node, one.unit, one.partition)
+        earlier = {} if old is None else {i.channel: i for i in old.inputs}
+        ahead = max((i.frontier for i in one.inputs), default=BEFORE_TIME)
+        found = False
+        for each in one.inputs:
+            channel, was = _channel(each.channel), earlier.get(each.channel)
+            if each.frontier >= END_OF_TIME:
+                continue
+            stuck = was is not None and was.frontier >= each.frontier
+            allowed_us = self._lag_us(channel)
+            if one.state is NodeState.UP_FAILURE:
+                allowed_us = min(
+                    allowed_us, self._settings(node, PartitionId(UnitId(one.unit), one.partition)).alpha_x_us
+                )
+            behind = min(ahead, END_OF_TIME) - each.frontier if ahead < END_OF_TIME else 0
+            if stuck or each.main is None or behind > allowed_us:
+                found = True
+                self._input(depth, node, one, each, stuck=stuck, behind_us=behind)
+        return found
+
+    def _input(
+        self, depth: int, node: str, of: ReplicaStatus, one: InputStatus, *, stuck: bool, behind_us: int
+    ) -> None:
+        channel, who = _channel(one.channel), f"{of.unit}/{of.partition}@{node} ← {one.channel}"
+        if one.other_logs and one.main is None:
+            producer, why = next(iter(one.other_logs.items()))
+            self._step(depth, who, f"does not read {producer}")
+            self._cause(CauseKind.OTHER_LOG, (producer, node), why)
+            return
+        how = "brings nothing new" if stuck else f"is {_short(behind_us)} behind another input"
+        if one.main is None:
+            self._step(depth, who, "is read from nobody")
+            makers = self._makers(channel)
+            for maker in makers:
+                self._unread(
+                    depth + 1,
+                    maker,
+                    node,
+                    None if channel.stream in self._plan.sources else self._plan.maker_of(channel),
+                )
+            return
+        self._step(depth, who, f"{how}, read from {one.main}")
+        count = len(self._causes)
+        self._producer(depth + 1, channel, one.main, node, one.frontier, stuck=stuck)
+        if len(self._causes) == count and not stuck:
+            x_us = of.x_us or self._directory.nodes[NodeId(node)].x_us
+            why = f"{one.channel} comes {_short(behind_us)} later than other input; X at {node} is {_short(x_us)}"
+            self._cause(CauseKind.X, (one.main, node), why)
+            self._next[f"an X above {_short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"] = None
+
+    def _unread(self, depth: int, producer: str, reader: str, id: PartitionId | None) -> None:
+        """A producer that somebody should read, and does not."""
+        if producer in self._now.errors:
+            self._down(depth, producer)
+            self._next[f"when {producer} is back, {reader} reads on where it stopped"] = None
+            return
+        replica = None if id is None else self._now.replica(producer, *id)
+        if id is not None and (replica is None or replica.error is not None or replica.state is NodeState.RECOVERING):
+            self._replica(depth, producer, id)
+            return
+        self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it")
+        why = f"the link between {producer} and {reader} is cut, refuses connections, or is far too slow"
+        self._cause(CauseKind.LINK, (producer, reader), why)
+        self._next[f"when it works again, {reader} reads on where it stopped"] = None
+
+    def _source(self, depth: int, stream: StreamId, *, moves: bool) -> None:
+        name, status = f"source:{stream}", self._now.source(stream)
+        if status is None:
+            self._down(depth, name)
+            return
+        log = status.log
+        if status.disk_full:
+            for what, why in status.disk_full.items():
+                self._step(depth, name, "takes in nothing")
+                self._disk(name, what, why)
+        elif log is None:
+            self._step(depth, name, "has not opened its log yet")
+            self._cause(CauseKind.RECOVERING, (name,), f"{name} opens its log")
+        elif log.fault is not None:
+            self._step(depth, name, "has failed")
+            self._cause(CauseKind.FAILED, (name,), f"{name} has failed: {log.fault}")
+        elif not moves and not log.ended:
+            note = f" ({log.note})" if log.note else ""
+            self._step(depth, name, f"answers, and brings nothing new{note}")
+            self._cause(
+                CauseKind.QUIET, (name,), f"{name} logs nothing new: no input comes to it, or its disk hangs{note}"
+            )
+            self._next[f"when {name} goes on, what was missing comes, and all is corrected"] = None
+        else:
+            self._step(depth, name, "goes on")
+
+    # --- causes ---
+
+    def _down(self, depth: int, name: str) -> None:
+        why = self._now.errors.get(name, "it is not known")
+        refused = not any(words in why for words in _UNREACHABLE)
+        self._step(depth, name, f"does not answer: {why}")
+        if refused:
+            self._cause(CauseKind.REFUSED, (name,), f"{name} is refused, or refuses: {why}")
+        else:
+            self._cause(CauseKind.DOWN, (name,), f"{name} is down, frozen, cut off or far too slow: {why}")
+
+    def _disk(self, name: str, what: str, why: str) -> None:
+        self._cause(CauseKind.DISK, (name,), f"{name} has no room for {what}: {why}")
+        self._next[f"{name} goes on by itself when there is room"] = None
+
+    def _cause(self, kind: CauseKind, processes: tuple[str, ...], why: str) -> None:
+        self._causes[Cause(kind, processes, why)] = None
+
+    def _step(self, depth: int, who: str, what: str) -> None:
+        self._steps.append(Step(depth, who, what))
+
+    def _elsewhere(self, causes: Sequence[Cause]) -> tuple[Cause, ...]:
+        """What is wrong in the cluster besides these."""
+        other = _Chain(self._plan, self._directory, self._before, self._now)
+        for name in self._now.errors:
+            other._down(0, name)
+        for name, status in self._now.statuses.items():
+            for what, why in status.disk_full.items():
+                other._disk(name, what, why)
+        for node, one in self._now.replicas():
+            if one.state is not NodeState.STABLE or one.error is not None:
+                other._replica(0, node, PartitionId(UnitId(one.unit), one.partition))
+        known = {(c.kind, c.processes) for c in causes}
+        return tuple(c for c in other._causes if (c.kind, c.processes) not in known)
+
+    # --- facts ---
+
+    def _hosts(self, id: PartitionId) -> list[str]:
+        """Nodes that run a partition, or should."""
+        placed = [str(n) for n in self._directory.placement.get(id, ())]
+        running = [name for name, r in self._now.replicas() if (r.unit, r.partition) == id]
+        return list(dict.fromkeys([*placed, *running]))
+
+    def _makers(self, channel: Channel) -> list[str]:
+        if channel.stream in self._plan.sources:
+            return [f"source:{channel.stream}"]
+        return self._hosts(self._plan.maker_of(channel))
+
+    def _serves(self, node: str, id: PartitionId) -> bool:
+        one = self._now.replica(node, *id)
+        return one is not None and one.error is None and one.state is not NodeState.RECOVERING
+
+    def _reach(self, look: Look, producer: str, channel: Channel) -> int | None:
+        """Stable boundary that a producer has; None: it does not say."""
+        if channel.stream in self._plan.sources:
+            source = look.source(channel.stream)
+            return None if source is None or source.log is None else source.log.frontier
+        one = look.replica(producer, *self._plan.maker_of(channel))
+        return None if one is None else one.frontier
+
+    def _lag_us(self, channel: Channel) -> int:
+        """What a reader may be behind while all is well."""
+        return USUAL_US + 2 * self._plan.bucket_us + 2 * self._plan.boundary_us(channel.stream)
+
+    def _settings(self, node: str, id: PartitionId) -> _Waits:
+        status = self._now.node(node)
+        share = self._directory.share(self._plan, id.unit, NodeId(node)) if node in self._directory.nodes else None
+        if status is not None and status.settings is not None:
+            said, one = status.settings, self._now.replica(node, *id)
+            x_us = one.x_us if one is not None and one.x_us is not None else said.x_us
+            return _Waits(round(said.alpha * x_us), Policy(said.during_failure))
+        return _Waits(0, Policy.PROCESS) if share is None else _Waits(share.alpha_x_us, share.during_failure)
+
+
+def _channel(name: str) -> Channel:
+    stream, _, partition = name.rpartition("/")
+    return Channel(StreamId(stream), int(partition))
+
+
+def _short(us: int) -> str:
+    """A duration for people."""
+    return f"{us / 1000:.0f} ms" if us < 1_000_000 else f"{us / 1e6:.1f} s"

@@ -1,0 +1,137 @@
+"""What is explained, out of what, and how."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, ReplicaStatus, SourceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Statuses of all processes at about the same time.
+
+    Attributes:
+      at_us: wall time.
+      statuses: of the processes that answer, by name.
+      errors: why the others do not.
+    """
+
+    at_us: int
+    statuses: Mapping[str, ProcessStatus]
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    def node(self, name: str) -> NodeStatus | None:
+        found = self.statuses.get(name)
+        return found if isinstance(found, NodeStatus) else None
+
+    def source(self, stream: str) -> SourceStatus | None:
+        found = self.statuses.get(f"source:{stream}")
+        return found if isinstance(found, SourceStatus) else None
+
+    def client(self, name: str) -> ClientStatus | None:
+        found = self.statuses.get(f"client:{name}")
+        return found if isinstance(found, ClientStatus) else None
+
+    def coordinator(self) -> CoordinatorStatus | None:
+        return next((s for s in self.statuses.values() if isinstance(s, CoordinatorStatus)), None)
+
+    def replicas(self) -> Iterator[tuple[str, ReplicaStatus]]:
+        """All replicas that answer, with their nodes."""
+        for name, status in self.statuses.items():
+            if isinstance(status, NodeStatus):
+                yield from ((name, replica) for replica in status.replicas)
+
+    def replica(self, node: str, unit: str, partition: int) -> ReplicaStatus | None:
+        status = self.node(node)
+        replicas: Iterable[ReplicaStatus] = () if status is None else status.replicas
+        return next((r for r in replicas if (r.unit, r.partition) == (unit, partition)), None)
+
+
+class Condition(enum.StrEnum):
+    """How an output is at a client."""
+
+    FINE = "fine"  # stable results arrive
+    TENTATIVE = "tentative"  # the client holds results that will be undone
+    LATE = "late"  # something arrives, but nothing stable, or later than X allows
+    SILENT = "silent"  # nothing arrives
+    ENDED = "ended"
+    UNKNOWN = "unknown"  # the client does not answer
+
+
+class CauseKind(enum.StrEnum):
+    """What is wrong where a chain ends."""
+
+    DOWN = "down"  # a process does not answer anybody
+    REFUSED = "refused"  # a process answers, and refuses
+    LINK = "link"  # two processes do not reach each other, or slowly
+    QUIET = "quiet"  # a source answers, and brings nothing new
+    FAILED = "failed"  # a source or a replica has stopped for an error
+    DISK = "disk"  # a disk is full
+    SLOW = "slow"  # a process does not keep up
+    X = "x"  # an input comes later than X allows to wait for
+    OTHER_LOG = "other log"  # a producer has not what was read before
+    FULL = "full"  # an output buffer is full
+    RECOVERING = "recovering"  # a replica takes its state
+    CORRECTING = "correcting"  # a replica corrects, or is about to
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Where a chain ends.
+
+    Attributes:
+      processes: that it is about; both ends of a link, the producer first.
+    """
+
+    kind: CauseKind
+    processes: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A link of a chain.
+
+    Attributes:
+      depth: distance from the client; a step is because of those below it that are deeper by one.
+      who: client, replica, input or source.
+    """
+
+    depth: int
+    who: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Of one output at one client.
+
+    Attributes:
+      client: its name; "" where the run has none.
+      channel: stream and partition.
+      steps: from the client to the causes, each before what is behind it.
+      causes: without repetition; empty where all is well.
+      next: what will happen.
+      elsewhere: what is wrong, and does not reach this output now.
+    """
+
+    client: str
+    channel: str
+    condition: Condition
+    steps: tuple[Step, ...]
+    causes: tuple[Cause, ...]
+    next: tuple[str, ...]
+    elsewhere: tuple[Cause, ...] = ()
+
+    def lines(self) -> list[str]:
+        """As text."""
+        at = f" at client {self.client}" if self.client else ""
+        found = [f"{self.channel}{at} is {self.condition}"]
+        found += [f"{'  ' * (step.depth + 1)}{step.who}: {step.what}" for step in self.steps]
+        found += [f"cause ({cause.kind}): {cause.why}" for cause in self.causes]
+        found += [f"next: {text}" for text in self.next]
+        found += [f"elsewhere ({cause.kind}): {cause.why}" for cause in self.elsewhere]
+        return found

@@ -1,0 +1,61 @@
+"""``spe explain-stall``: why an output is tentative, late or silent now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import trio
+
+from consistency.explaining.explain import BETWEEN_US, explain
+from consistency.explaining.model import Condition, Explanation, Look
+from replicas.link.connection import secured
+from spe.cli.polling import Poller
+from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.problems import check_known
+from spe.runtime.production import production_env
+from spe.runtime.tls import CONTROL
+
+#: What needs nobody.
+_GOOD = (Condition.FINE, Condition.ENDED)
+
+
+def explain_stall(path: Path, output: str, as_json: bool) -> int:
+    """Prints why each output is as it is; 1 where one is not as it should be."""
+    target = load_target(path)
+    require_addresses(path, target)
+    if output:
+        check_known("output", output, target.plan.query.outputs)
+    before, now = trio.run(_looks, target)
+    found = explain(target.plan, target.directory, before, now, output)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        print("\n\n".join("\n".join(one.lines()) for one in found))
+    return 0 if all(good(one) for one in found) else 1
+
+
+def good(one: Explanation) -> bool:
+    """Does it need nobody?"""
+    return one.condition in _GOOD
+
+
+async def _looks(target: Target) -> tuple[Look, Look]:
+    """Two, with enough time between them for everything to advance that works."""
+    first = await _look(target)
+    slowest = max((target.plan.boundary_us(s) for s in target.plan.query.outputs), default=0)
+    await trio.sleep(max(BETWEEN_US, 2 * (slowest + target.plan.bucket_us)) / 1e6)
+    return first, await _look(target)
+
+
+async def _look(target: Target) -> Look:
+    env = secured(production_env(Path()), target.plan, CONTROL)
+    poller = Poller(env, target.plan, target.addresses, target.token)
+    async with trio.open_nursery() as nursery:
+        poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
+        for name in target.addresses:
+            if name != SUPERVISOR:
+                nursery.start_soon(poller.ask_status, name)
+    statuses = {name: seen.status for name, seen in poller.seen.items()}
+    return Look(env.clock.wall_us(), statuses, dict(poller.errors))

@@ -1,0 +1,171 @@
+"""What is said of statuses that faults of the simulation do not bring about, or only for a moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from consistency.explaining.explain import BETWEEN_US, explain
+from consistency.explaining.model import CauseKind, Condition, Explanation, Look
+from spe.config import load_text
+from spe.status import NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
+from spe.stream.names import NodeState
+from spe.stream.times import END_OF_TIME, SECOND
+from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, an_input
+
+CONFIG = """
+sources:
+  shop: {from: {generator: {name: orders, rate: 100, seed: 1, duration: 60s}}}
+query: {large: {filter: {from: shop, where: qty >= 0}}}
+fragments: {main: {operators: [large], replicas: [n1, n2]}}
+nodes: {n1: {x: 2s}, n2: {x: 2s}}
+"""
+AT_US = 1_000 * SECOND
+
+
+def look(at_us: int, client: dict[str, Any], **replica: Any) -> Look:
+    """Everything advances with the time, but what is given; the client reads n1."""
+    one = an_input(frontier=replica.pop("input", at_us), **replica.pop("reads", {}))
+    replica = {"frontier": at_us, "inputs": (one,), "x_us": 2_000_000, "partners": {"n2": NodeState.STABLE}, **replica}
+    channel = {"channel": "large/0", "frontier": at_us, "last_arrival_us": at_us, "delay_us": 1_000, **client}
+    statuses: dict[str, ProcessStatus] = {
+        "n1": a_node("n1", a_replica(**replica)),
+        "n2": a_node("n2", a_replica(frontier=at_us, inputs=(an_input(frontier=at_us),))),
+        "source:shop": a_source(frontier=at_us),
+        "client:client": a_client(a_channel(**channel)),
+    }
+    return Look(at_us, statuses)
+
+
+def explained(client: dict[str, Any], **replica: Any) -> Explanation:
+    before = look(AT_US, client, **replica)
+    (found,) = explain(*load_text(CONFIG), before, look(AT_US + BETWEEN_US, client, **replica))
+    return found
+
+
+def kinds(found: Explanation) -> list[CauseKind]:
+    return [cause.kind for cause in found.causes]
+
+
+def test_a_cluster_without_failure_has_nothing_to_explain() -> None:
+    found = explained({})
+    assert (found.condition, found.causes, found.next, found.elsewhere) == (Condition.FINE, (), (), ())
+    assert found.lines() == [
+        "large/0 at client client is fine",
+        "  client:client: reads n1, and gets stable results",
+    ]
+
+
+def test_a_stream_that_is_over_is_not_stuck() -> None:
+    found = explained({"ended": True, "frontier": END_OF_TIME}, input=END_OF_TIME, frontier=END_OF_TIME)
+    assert (found.condition, found.causes) == (Condition.ENDED, ())
+
+
+@pytest.mark.parametrize(
+    ("replica", "why"),
+    [
+        ({"state": NodeState.STABILIZATION, "redone_rows": 500}, "main/0@n1 corrects what was tentative"),
+        (
+            {"state": NodeState.UP_FAILURE, "partners": {"n2": NodeState.STABILIZATION}, "asks": True},
+            "main/0@n1 has all of its input, and waits until n2 has corrected",
+        ),
+        ({"state": NodeState.UP_FAILURE}, "main/0@n1 has all of its input, and is about to correct"),
+        ({"state": NodeState.STABLE}, "what client:client holds is old; n1 is stable and corrects it"),
+    ],
+)
+def test_a_correction_is_a_cause_that_ends_by_itself(replica: dict[str, Any], why: str) -> None:
+    found = explained({"held": True}, **replica)
+    assert (found.condition, kinds(found)) == (Condition.TENTATIVE, [CauseKind.CORRECTING])
+    assert found.causes[0].why == why
+
+
+def test_a_replica_that_stopped_for_an_error_is_named_with_it() -> None:
+    found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, error="division by zero")
+    assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.FAILED])
+    assert found.causes[0].why == "main/0@n1 has stopped: division by zero"
+
+
+def test_a_full_output_buffer_is_a_cause() -> None:
+    found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, fill=1.0)
+    assert (kinds(found), found.next) == (
+        [CauseKind.FULL],
+        ("nothing stable leaves until a consumer acknowledges, or is removed",),
+    )
+
+
+def test_another_log_is_a_cause() -> None:
+    why = "the log of source:shop is f00d; n1 has read log beef"
+    found = explained(
+        {"held": True},
+        state=NodeState.UP_FAILURE,
+        input=AT_US,
+        reads={"main": None, "other_logs": {"source:shop": why}},
+    )
+    assert (kinds(found), found.causes[0].why) == ([CauseKind.OTHER_LOG], why)
+
+
+def test_a_replica_that_recovers_says_what_it_lacks() -> None:
+    found = explained({"frontier": AT_US, "last_arrival_us": 0}, state=NodeState.RECOVERING, frontier=AT_US)
+    assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.RECOVERING])
+
+
+def test_before_x_is_over_it_says_how_long_results_wait() -> None:
+    found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, input=AT_US, waiting_us=800_000)
+    assert kinds(found) == [CauseKind.LINK]
+    assert "in 1.0 s main/0@n1 goes on without, tentative" in found.next
+
+
+def test_under_suspend_it_waits_on() -> None:
+    settings = SettingsStatus(x_us=2_000_000, alpha=0.5, during_failure="suspend", during_stabilization="suspend")
+    stuck: dict[str, Any] = {"frontier": AT_US, "input": AT_US, "waiting_us": 800_000}
+    before, now = (look(at, {"frontier": AT_US}, **stuck) for at in (AT_US, AT_US + BETWEEN_US))
+    node = now.statuses["n1"]
+    assert isinstance(node, NodeStatus)
+    now = replace(now, statuses={**now.statuses, "n1": replace(node, settings=settings)})
+    (found,) = explain(*load_text(CONFIG), before, now)
+    assert "in 200 ms main/0@n1 waits on" in found.next
+
+
+def test_a_cluster_whose_clients_are_not_asked_is_explained_by_its_replicas() -> None:
+    """As of a configuration, whose clients answer nobody."""
+    looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
+    before, now = (replace(one, statuses=without(one, "client:client")) for one in looks)
+    (found,) = explain(*load_text(CONFIG), before, now)
+    assert (found.client, found.condition, found.causes) == ("", Condition.FINE, ())
+
+    errors = {"n1": "cannot connect to n1", "n2": "cannot connect to n2"}
+    now = replace(now, statuses=without(now, "client:client", "n1", "n2"), errors=errors)
+    (found,) = explain(*load_text(CONFIG), before, now)
+    assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.DOWN] * 2)
+    assert found.next == (
+        "nothing comes until a replica is back: n1, n2",
+        "nothing comes until a replica is back: n2, n1",
+    )
+
+
+def test_a_producer_that_is_lost_is_replaced() -> None:
+    before, now = look(AT_US, {}), look(AT_US + BETWEEN_US, {"frontier": AT_US})
+    now = replace(now, statuses=without(now, "n1"), errors={"n1": "n1 did not answer within 1 s"})
+    (found,) = explain(*load_text(CONFIG), before, now)
+    assert (kinds(found), found.next) == ([CauseKind.DOWN], ("client:client switches to n2 within 400ms",))
+
+
+def without(one: Look, *names: str) -> dict[str, ProcessStatus]:
+    return {name: status for name, status in one.statuses.items() if name not in names}
+
+
+def test_only_the_output_that_is_asked_for_is_explained() -> None:
+    looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
+    assert explain(*load_text(CONFIG), *looks, "other") == []
+    assert len(explain(*load_text(CONFIG), *looks, "large")) == 1
+
+
+def test_whatever_a_node_says_there_is_an_explanation() -> None:
+    """A replica that the plan places nowhere, and inputs that read each other."""
+    odd: ReplicaStatus = a_replica(NodeState.UP_FAILURE, inputs=(an_input(main=None), an_input(main="n9")))
+    base = look(AT_US, {})
+    one = replace(base, statuses={**base.statuses, "n9": a_node("n9", odd)}, errors={"n8": "no answer"})
+    (found,) = explain(*load_text(CONFIG), one, one)
+    assert {cause.kind for cause in found.elsewhere} >= {CauseKind.DOWN}
