@@ -23,6 +23,7 @@ from benchmarks.experiments import (
     migration,
     partitions,
     policies,
+    predicting,
     reconciling,
     recovery,
     scheduling,
@@ -58,6 +59,7 @@ EXPERIMENTS = {
     "lifecycle": lifecycle,
     "locations": locations,
     "partitions": partitions,
+    "predicting": predicting,
 }
 
 

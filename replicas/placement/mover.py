@@ -245,9 +245,9 @@ class Mover:
         orders, full = await self._env.compute.run(partial(self.balance.proposed, now))
         told = [*self.balance.remarks(now), *(f"{one.node} stays full: {one.reason}" for one in full)]
         remarks = [Remark(text) for text in told[:MANY]]
-        asked, overhead_us = [_asked(order) for order in orders[:MANY]], self.moves.overhead_us()
+        asked = [_asked(order) for order in orders[:MANY]]
         proposed = [
-            ProposedMove(*p, source, target, round(move.seconds * SECOND) + overhead_us)
+            ProposedMove(*p, source, target, self.moves.expected_us(round(move.seconds * SECOND), move.source))
             for p, source, target, move in asked
         ]
         if dry_run or not asked:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import median
 from typing import Final
 
@@ -30,7 +31,7 @@ TRIES: Final = 3
 #: Moves that have ended and are kept for people, the newest.
 KEPT: Final = 1_000
 #: Moves from which is learned how long one takes, the newest.
-LEARNED: Final = 9
+LEARNED: Final = 15
 #: Heartbeats that a move takes beside its state, as long as there was none.
 _BEATS: Final = 15
 #: Checkpoints that a standby holds before another one may leave in its favour (H2: it acknowledges the older of two).
@@ -234,7 +235,7 @@ class Moves:
         move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason)
         if predicted is not None:
             move.state_us, move.state_from = round(predicted.seconds * SECOND), predicted.source
-            move.predicted_us = move.state_us + self.overhead_us()
+            move.predicted_us = self.expected_us(move.state_us, move.state_from)
         self._moves[move.number] = move
         ended = [number for number, one in self._moves.items() if one.over]
         for number in ended[:-KEPT]:
@@ -264,14 +265,29 @@ class Moves:
             assert move.phase is MovePhase.WAIT, "M1: what has begun is cancelled, not forgotten"
             del self._moves[move.number]
 
-    def overhead_us(self) -> int:
-        """What a move takes beside its state: of the latest ones the median, at first what its phases must take."""
-        found = [
-            move.took_us - move.state_us
-            for move in self._moves.values()
-            if move.phase is MovePhase.DONE and move.state_us is not None
-        ]
-        return max(0, round(median(found[-LEARNED:]))) if found else _BEATS * self._pause_us
+    def expected_us(self, state_us: int, source: StateSource = StateSource.PARTNER) -> int:
+        """How long a whole move takes, as the latest ones did (M8).
+
+        What they took is a line over what their states were expected to take: its slope is how much longer states took
+        than expected, its offset what a move takes beside that, at first what its phases must take.  The slope counts
+        where states differed so much that it is no chance, against the one of this move; else states take what is
+        expected.
+
+        Args:
+          state_us: how long the state is expected to take.
+          source: where it is from.
+        """
+        done = [m for m in self._moves.values() if m.phase is MovePhase.DONE and m.state_us is not None][-LEARNED:]
+        if not done:
+            return state_us + _BEATS * self._pause_us
+        points = {one.number: (float(one.state_us or 0), float(one.took_us)) for one in done}
+        alike = [points[one.number] for one in done if one.state_from is source]
+        pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in combinations(alike, 2)]
+        least = max([state_us / 2, 1.0, *(abs(apart) / 2 for apart, _ in pairs)])
+        slopes = [longer / apart for apart, longer in pairs if abs(apart) >= least]
+        slope = max(0.0, median(slopes)) if slopes else 1.0
+        offset = median(took - slope * state for state, took in points.values())
+        return max(0, round(offset)) + round(slope * state_us)
 
     def alive(self) -> Collection[str]:
         """Processes that answer."""

@@ -326,3 +326,13 @@ edited(
     "an order brings something to a node that another order empties (M1)",
     Edit(Mover, "_drain_of", "move.source == node", "False"),
 )
+edited(
+    "how-long-states-took-is-not-learned",
+    "a move is expected to take what its state should, however slow links are (M8)",
+    Edit(Moves, "expected_us", "max(0.0, median(slopes)) if slopes else 1.0", "1.0"),
+)
+edited(
+    "small-differences-count-for-large-states",
+    "what a large state will take follows from chance (M8)",
+    Edit(Moves, "expected_us", "least = max([state_us / 2, 1.0,", "least = max([1.0,"),
+)

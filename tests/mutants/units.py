@@ -81,6 +81,8 @@ UNITS: Final[dict[str, Test]] = {
     "no-plan-when-a-source-changes": restoring.test_another_rate_while_something_waits_makes_a_new_plan,
     "who-is-stranded-says-nothing": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
     "said-before-anybody-could-help": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
+    "how-long-states-took-is-not-learned": moves.test_where_states_took_longer_than_expected_those_to_come_do,
+    "small-differences-count-for-large-states": moves.test_small_differences_say_nothing_of_large_states,
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
         TestCorrecting().test_live_resumes_when_the_partner_does_not_serve, NodeState.STABILIZATION

@@ -189,3 +189,10 @@ def test_all_tuples_are_counted_however_many_partitions_there_are(tmp_path: Path
     few, more = results("partitions", tmp_path)
     assert (few["partitions"], more["partitions"], few["came"]) == (2, 10, 1)
     assert min(few["nodes_cpu"], more["idle_nodes_cpu"], few["memory_mb"]) > 0
+
+
+def test_most_moves_take_as_long_as_was_expected(tmp_path: Path) -> None:
+    rows = results("predicting", tmp_path)
+    assert rows[-1]["which"] == "all"
+    assert rows[-1]["moves"] == 16
+    assert min(row["near"] for row in rows) >= 0.75

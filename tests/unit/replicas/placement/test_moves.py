@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replicas.placement.moves import Move, MovePhase, MoveRefused
+from replicas.placement.moves import Move, MovePhase, MoveRefused, Moves
+from replicas.planning.prediction import StateSource
 from spe.plan.directory import Role
 from spe.stream.names import NodeId, NodeState
 from tests.support.moves import PARTITION, A, B, C, FakeCluster, plan_of
@@ -254,3 +255,48 @@ def test_a_target_that_dies_once_it_has_replaced_the_old_replica_is_helped_out_f
     beats(world, 60)
     assert move.phase is MovePhase.DONE
     assert world.running() == [B]
+
+
+def having_moved(*moves: tuple[int, int], source: StateSource = StateSource.PARTNER) -> Moves:
+    """A coordinator that knows of moves: (state expected, took), milliseconds.  A heartbeat is 100 ms."""
+    known = [
+        Move(
+            at,
+            PARTITION,
+            A,
+            B,
+            Role.ACTIVE,
+            "ordered",
+            state_us=1_000 * state,
+            state_from=source,
+            phase=MovePhase.DONE,
+            began_us={MovePhase.JOIN: 0, MovePhase.DONE: 1_000 * took},
+        )
+        for at, (state, took) in enumerate(moves, 1)
+    ]
+    return Moves(*plan_of([A]), pause_us=100_000, patience_us=1_000_000, known=known)
+
+
+def test_before_the_first_move_its_phases_are_what_is_expected() -> None:
+    assert having_moved().expected_us(20_000) == 1_520_000
+
+
+def test_what_the_latest_moves_took_is_expected_of_the_next() -> None:
+    assert having_moved((10, 2010), (10, 2210), (10, 2110)).expected_us(10_000) == 2_110_000
+    assert having_moved((10, 2010), (10, 2210), (10, 2110)).expected_us(5_000_000) == 7_100_000, (
+        "as for its state alone"
+    )
+
+
+def test_where_states_took_longer_than_expected_those_to_come_do() -> None:
+    """Ten times as long, beside 2 s: links are slower than assumed."""
+    slow = having_moved((1, 2010), (100, 3000), (1, 2010), (2, 2020))
+    assert slow.expected_us(100_000) == 3_000_000
+    assert slow.expected_us(50_000) == 2_500_000
+    assert slow.expected_us(1_000) == 2_010_000
+    assert slow.expected_us(100_000, StateSource.CHECKPOINT) == pytest.approx(2_100_000, rel=0.1), "a disk is no link"
+
+
+def test_small_differences_say_nothing_of_large_states() -> None:
+    """10 ms more for 1 ms of state may be chance."""
+    assert having_moved((1, 2000), (2, 2010), (3, 2020)).expected_us(1_000_000) == pytest.approx(3_008_000, rel=0.01)

@@ -1,0 +1,158 @@
+"""How long moves take, and were expected to take, in virtual time.
+
+Each cluster has aggregates of different sizes, links of one speed, which the coordinator is not told, and its own
+heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import trio
+
+from benchmarks.experiments.results import Row
+from replicas.placement.moves import MovePhase
+from replicas.simulation.clock import JumpClock
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.link import LinkState
+from replicas.simulation.scenario import Scenario
+from spe.plan.directory import Role
+from spe.plots import Line, Panel
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from spe.wire.messages import MoveOrder
+
+TITLE = "Predicted and measured time of moves"
+CLUSTERS: Final = 20
+MOVES: Final = 12
+#: What counts as right: so far from what was expected, as a share of that; and what share of the moves must be.
+NEAR: Final = 0.3
+SHARE: Final = 0.8
+NODES: Final = ("n1", "n2", "n3", "n4")
+GROUPS: Final = (10, 1_000, 5_000, 20_000)
+#: Bytes per second.
+SPEEDS: Final = (300_000, 1_000_000, 3_000_000, 100_000_000)
+#: Loads and state have been measured when moves begin, seconds.
+_BEGIN_S: Final = 22.0
+_END_S: Final = 150.0
+_RATE: Final = 1_000
+_COMPUTING_S: Final = 600.0
+
+
+class _Moved(NamedTuple):
+    """A move that was made, seconds; ``number`` counts the moves of its cluster."""
+
+    number: int
+    expected: float
+    took: float
+
+    @property
+    def near(self) -> bool:
+        return abs(self.took - self.expected) <= NEAR * self.expected
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    found: dict[int, list[_Moved]] = {}
+    for seed in range(4 if quick else CLUSTERS):
+        speed = SPEEDS[seed % len(SPEEDS)]
+        found.setdefault(speed, []).extend(moves_of(seed, speed, 4 if quick else MOVES))
+    every = [one for moves in found.values() for one in moves]
+    for which, moves in (
+        *((f"{speed / 1e6:g} MB/s", moves) for speed, moves in found.items()),
+        ("first moves", [one for one in every if one.number == 1]),
+        ("all", every),
+    ):
+        row = _row(which, moves)
+        if row["near"] < SHARE:
+            row["findings"] = f"{row['near']:.0%} of the moves took what was expected, give or take {NEAR:.0%}"
+        yield row
+
+
+def _row(which: str, moves: Sequence[_Moved]) -> dict[str, Any]:
+    ratios = [one.took / one.expected for one in moves]
+    return {
+        "moves": len(moves),
+        "which": which,
+        "near": sum(one.near for one in moves) / len(moves),
+        "expected_s": median(one.expected for one in moves),
+        "took_s": median(one.took for one in moves),
+        "longest_s": max(one.took for one in moves),
+        "least_ratio": min(ratios),
+        "p10_ratio": float(np.percentile(ratios, 10)),
+        "p90_ratio": float(np.percentile(ratios, 90)),
+        "most_ratio": max(ratios),
+        "findings": "",
+    }
+
+
+def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
+    """The moves of one cluster whose links have this speed."""
+    found: list[_Moved] = []
+
+    async def main() -> None:
+        random = Random(f"predicting {seed}")
+        plan, directory = Scenario(seed, _configuration(random)).deployed()
+        async with SimCluster(plan, directory, seed=seed, link=LinkState(bytes_per_s=speed)) as cluster:
+            await cluster.start()
+            await trio.sleep(_BEGIN_S)
+            assert cluster.coordinator is not None
+            mover = cluster.coordinator.mover
+            while len(found) < many and trio.current_time() < _END_S:
+                partition = PartitionId(UnitId(f"f{random.randrange(len(GROUPS))}"), 0)
+                roles = cluster.current.roles[partition]
+                source = next(node for node, role in roles.items() if role is Role.ACTIVE)
+                target = random.choice([n for n in NODES if NodeId(n) not in roles])
+                answer = await mover.order(MoveOrder("move", str(partition), source, target, 0))
+                assert not answer.error, answer.error
+                while mover.moves.open() and trio.current_time() < _END_S:  # noqa: ASYNC110 - it has no event
+                    await trio.sleep(0.1)
+                move = mover.moves.all()[-1]
+                if move.phase is MovePhase.DONE and move.predicted_us is not None:
+                    found.append(_Moved(len(found) + 1, move.predicted_us / 1e6, move.took_us / 1e6))
+                await trio.sleep(random.uniform(0.5, 3.0))
+
+    with seeded_scheduling(seed):
+        trio.run(main, clock=JumpClock(_COMPUTING_S))
+    return found
+
+
+def _configuration(random: Random) -> dict[str, Any]:
+    generator = {"name": "sequence", "rate": _RATE, "duration": f"{_END_S:g}s", "seed": 1}
+    names = [f"f{at}" for at in range(len(GROUPS))]
+    return {
+        "cluster": "predicting",
+        "defaults": {"x": "8s"},
+        "timing": {"heartbeat": random.choice(["50ms", "100ms", "200ms"])},
+        "sources": {"s": {"from": {"generator": generator}}},
+        "query": {
+            f"q{at}": {
+                "aggregate": {
+                    "from": "s",
+                    "window": {"tumbling": "24h"},
+                    "group_by": {"group": f"n % {groups}"},
+                    "compute": {"total": "sum(value)"},
+                }
+            }
+            for at, groups in enumerate(GROUPS)
+        },
+        "outputs": [f"q{at}" for at in range(len(GROUPS))],
+        "fragments": {name: {"operators": [f"q{at}"], "replicas": [NODES[at % 2]]} for at, name in enumerate(names)},
+        "nodes": {n: {"spare": True} if n in NODES[2:] else {} for n in NODES},
+        "coordinator": {},
+    }
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    """Median of what was expected, and of what it took, by the speed of the links."""
+    speeds = [row for row in rows if str(row["which"]).endswith("MB/s")]
+    xs = [float(np.log10(float(str(row["which"]).split(" ")[0]))) for row in speeds]
+    lines = [Line([row[column] for row in speeds], label) for column, label in _COLUMNS]
+    return [Panel("median of moves, s", xs, lines, "links, MB/s, powers of ten")]
+
+
+_COLUMNS: Final = (("expected_s", "expected"), ("took_s", "measured"))
