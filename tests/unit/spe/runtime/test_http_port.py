@@ -120,7 +120,8 @@ class TestHostileClients:
             for stream in hanging[::2]:
                 await stream.send_all(b"GET /met")
             assert "made 1" in await get(address)
-            assert port.dropped == len(hanging) + 1 - CONNECTIONS_MAX
+            assert port.dropped > 0
+            assert len(port._connections) <= CONNECTIONS_MAX
             for stream in hanging:
                 await trio.aclose_forcefully(stream)
 
@@ -157,20 +158,17 @@ class TestHostileClients:
 
     async def test_a_flood_is_accepted_at_the_stated_rate_and_makes_few_pages(self) -> None:
         """Clients that ask as fast as they can, some of them for pages that do not exist."""
-        length_s = 2.0
         async with served() as (address, port, pages):
             begun = trio.current_time()
 
             async def flood(path: str) -> None:
-                while True:
+                while port.accepted < BURST + ACCEPTED_PER_SECOND:
                     await get(address, path)
 
-            with trio.move_on_after(length_s):
-                async with trio.open_nursery() as nursery:
-                    for path in ("/metrics", "/nothing", "/metrics?x=1") * 10:
-                        nursery.start_soon(flood, path)
+            async with trio.open_nursery() as nursery:
+                for path in ("/metrics", "/nothing", "/metrics?x=1") * 10:
+                    nursery.start_soon(flood, path)
             took_s = trio.current_time() - begun
-            assert port.accepted > BURST
             assert port.accepted <= BURST + took_s * ACCEPTED_PER_SECOND + 1
             assert 1 <= pages.made <= took_s / FRESH_S + 1
             assert "HTTP/1.1 200" in await get(address)
