@@ -1,8 +1,9 @@
 """Aggregates over windows, as Spark computes them.
 
-A sliding window is put together from the rows that share first and last window, where all aggregates can be; otherwise
-every row goes to each of its windows.  Sums of floats that other operators read are added in the engine's order, to
-the bit, since a filter or a ranking may turn on the last bit; sums that leave as they are compare within a tolerance.
+A sliding window is put together from its panes, where all aggregates can be; otherwise every row goes to each of its
+windows.  Sums of floats that other operators read are added in the engine's order, to the bit, since a filter or a
+ranking may turn on the last bit: the rows of a pane, then pane after pane.  Sums that leave as they are compare within
+a tolerance.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
     if spec.window.count:
         return _by_count(spec, stream, calls, groups, keyed)
     keys = [PARTITION, *groups, WINDOW]
-    parts = _parts(calls)
+    parts = _parts(calls, stream.position, spec.window.on)
     place = position_struct(stream.position)
     counted = with_windows(keyed, spec.window, None if spec.window.on is None else "__on")
     if spec.window.size_us > spec.window.slide_us and parts is not None:
-        shared = [PARTITION, *groups, FIRST, LAST]
+        shared = [PARTITION, *groups, _PANE, FIRST, LAST]
         made = counted.groupBy(*shared).agg(F.min(place).alias(_BORN), *[p.first() for p in parts])
         found = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
         results = {c.name: c.from_parts() for c in calls}
@@ -196,12 +197,20 @@ class _Call:
         entry = F.struct(F.col(_PANE), *columns(position), F.col(self.argument).alias("x"))
         return F.array_sort(F.collect_list(F.when(F.col(self.argument).isNotNull(), entry)))
 
-    def parts(self) -> list[_Part] | None:
-        """What has to be kept of rows that share their windows; None: it cannot be put together from parts."""
-        if self.user or self.in_order or self.function in ("count_distinct", "first", "last"):
+    def parts(self, position: list[str], on: str | None) -> list[_Part] | None:
+        """What has to be kept of the rows of a pane; None: it cannot be put together from parts.
+
+        With ``on`` a late row counts in some windows of its pane only, so a pane has no sum in order.
+        """
+        if self.user or self.function in ("count_distinct", "first", "last") or (self.in_order and on is not None):
             return None
-        kept = [self.sum, "count"] if self.function == "avg" else [self.function]
-        return [_Part(self, function) for function in kept]
+        total = _SumInOrder(self, self._sorted(position)) if self.in_order else _Part(self, self.sum)
+        match self.function:
+            case "avg":
+                return [total, _Part(self, "count")]
+            case "sum" if self.in_order:
+                return [total]
+        return [_Part(self, self.function)]
 
     def from_parts(self) -> Column:
         if self.function == "avg":
@@ -226,10 +235,28 @@ class _Part:
         return merged
 
 
-def _parts(calls: list[_Call]) -> list[_Part] | None:
+class _SumInOrder(_Part):
+    """The sum of each pane, and these added pane after pane."""
+
+    def __init__(self, call: _Call, rows: Column) -> None:
+        super().__init__(call, "sum")
+        self._rows = rows
+
+    def first(self) -> Column:
+        made: Column = F.when(F.count(self._argument) > 0, _added(self._rows)).alias(self._name)
+        return made
+
+    def then(self) -> Column:
+        part = F.when(F.col(self._name).isNotNull(), F.struct(F.col(_PANE), F.col(self._name).alias("x")))
+        total = F.aggregate(F.array_sort(F.collect_list(part)), F.lit(0.0), lambda acc, entry: acc + entry["x"])
+        merged: Column = F.when(F.count(self._name) > 0, total).alias(self._name)
+        return merged
+
+
+def _parts(calls: list[_Call], position: list[str], on: str | None) -> list[_Part] | None:
     found = []
     for call in calls:
-        parts = call.parts()
+        parts = call.parts(position, on)
         if parts is None:
             return None
         found += parts
