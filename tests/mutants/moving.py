@@ -246,7 +246,12 @@ edited(
 edited(
     "installed-before-producers-know",
     "a target runs before its producers keep input for it (M2)",
-    Edit(Moves, "_join", "if behind := self._behind({*self._producers(move.partition), move.target}):", 'if behind := "":'),
+    Edit(
+        Moves,
+        "_join",
+        "if behind := self._behind({*self._producers(move.partition), move.target}):",
+        'if behind := "":',
+    ),
 )
 edited(
     "left-before-the-mark",

@@ -1,4 +1,4 @@
-"""The same faults on real processes: injected inside the processes, by proxies, and by the kernel."""
+"""Faults of links on real processes: injected inside the processes, by proxies, and by the kernel."""
 
 from __future__ import annotations
 

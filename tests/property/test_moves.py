@@ -1,4 +1,4 @@
-"""Whoever dies while a partition moves, and whenever, the move ends and one replica runs where the directory says."""
+"""Whichever process dies during a move, the move ends and a replica runs where the directory says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``make bench`` says about ratios then and now.  Nothing here measures time."""
+"""``make bench`` compares ratios with those of the last release.  Nothing here measures time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What slices add to a checkpoint log, and how a fragment is made again from it: by hand (rules G2 to G4).
+"""Records that slices add to a checkpoint log, and a fragment restored from them; small cases by hand (G2 to G4).
 
 Events are written ``time key value``.  ``a(1,5)`` is a footprint of key a with one tuple and the sum 5.
 """

@@ -1,4 +1,4 @@
-"""What tentative results may lack and contain: constructed histories, and runs of a simulated cluster."""
+"""The checker of tentative results, on constructed histories and on runs of a simulated cluster."""
 
 from __future__ import annotations
 

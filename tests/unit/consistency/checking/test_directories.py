@@ -1,4 +1,4 @@
-"""The checker of rule D2."""
+"""The checker of D2: the versions of the directory that a process goes by only grow."""
 
 from __future__ import annotations
 

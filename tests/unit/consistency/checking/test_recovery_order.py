@@ -1,4 +1,4 @@
-"""What the checker of recoveries says of orders that break a rule (O1, O6)."""
+"""The checker of recoveries finds orders beyond a node's room (O1) and orders against the newest plan (O6)."""
 
 from __future__ import annotations
 

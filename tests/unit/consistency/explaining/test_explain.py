@@ -1,4 +1,4 @@
-"""What is said of statuses that faults of the simulation do not bring about, or only for a moment."""
+"""Explanations of statuses that the simulation's faults never cause, or only for a moment."""
 
 from __future__ import annotations
 

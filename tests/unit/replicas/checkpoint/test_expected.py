@@ -1,4 +1,4 @@
-"""What a configuration tells of the time to recover from a log (G7), and which times are refused."""
+"""The expected time to recover from a checkpoint log (G7), computed from a configuration; refused times."""
 
 from __future__ import annotations
 

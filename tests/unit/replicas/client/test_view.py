@@ -1,4 +1,4 @@
-"""What a client passes on (F7, B4), that tentative tuples are undone first (P4), and the views."""
+"""Changes that a client passes on (F7), the undo before stable tuples (P4), and the views."""
 
 from __future__ import annotations
 

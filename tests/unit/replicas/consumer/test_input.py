@@ -628,7 +628,7 @@ class TestRules:
 
 
 class TestOtherProducers:
-    """The directory names others (D2)."""
+    """A new version of the directory names other producers of the stream (D2, D3)."""
 
     def test_a_removed_producer_is_not_read_and_a_new_one_is_once_heard(self) -> None:
         case = Case()

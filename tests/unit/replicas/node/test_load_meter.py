@@ -1,4 +1,4 @@
-"""What replicas need, measured (L1): CPU is shared out by steps, and who was not STABLE has no sample."""
+"""Load samples (L1): CPU is divided by the steps of each replica; a replica that was not STABLE has no sample."""
 
 from __future__ import annotations
 

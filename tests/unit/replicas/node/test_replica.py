@@ -1,4 +1,4 @@
-"""What a replica tells its partners (K5) and acknowledges upstream (A1, A8, H3)."""
+"""A replica reports lost partners (K5) and acknowledges upstream what survives a restart (A1, A8, H3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordinator issues is in its store first, and of its own epoch (rules D2, H6)."""
+"""The coordinator stores a version of the directory before it sends it, under its own epoch (D2, H6)."""
 
 from __future__ import annotations
 

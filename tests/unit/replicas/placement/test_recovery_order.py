@@ -1,4 +1,4 @@
-"""What a coordinator restores first where there is too little room (O1 to O6), on heartbeats of a made-up cluster."""
+"""Order of recovery where there is too little room (O1 to O6), from heartbeats of a constructed cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator stores, and how it reports a disk that fails."""
+"""The coordinator's database, and its errors when the disk fails."""
 
 from __future__ import annotations
 

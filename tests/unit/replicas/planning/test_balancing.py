@@ -1,4 +1,4 @@
-"""Who moves where as load shifts (rules L5 to L8): trace 9 of the design, and random shifts and failures."""
+"""Moves as load shifts (L5 to L8): relief, one at a time, spares; by an example, and by random shifts and failures."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ EVENTS = st.lists(st.integers(-50, 200), min_size=1, max_size=40)
 
 
 def one_by_one(events: list[int], disorder: int, lease: int) -> list[int]:
-    """S1, implemented literally."""
+    """Stamps (S1), row by row: the largest of event time, watermark and last logged promise."""
     out = []
     for i, event in enumerate(events):
         floor = max(events[:i]) - disorder if i else BEFORE_TIME

@@ -1,4 +1,4 @@
-"""What ``spe check`` prints."""
+"""The drawing of a plan, as ``spe check`` prints it."""
 
 from __future__ import annotations
 

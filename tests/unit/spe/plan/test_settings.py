@@ -1,4 +1,4 @@
-"""What of a node can be changed while it runs, as people write it (X1)."""
+"""Settings that ``spe set`` changes on a running node (X1): how they are written and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process logs: which events, how often, and no control characters from strangers."""
+"""The log of a process: which events it has, how often, and no control characters from strangers."""
 
 from __future__ import annotations
 

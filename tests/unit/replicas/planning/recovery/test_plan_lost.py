@@ -1,4 +1,4 @@
-"""``spe plan --lost`` (O1-O6)."""
+"""``spe plan --lost`` prints the order of recovery and the places (O1 to O6)."""
 
 from __future__ import annotations
 
