@@ -126,6 +126,7 @@ class Environment:
         self._sources: Options = {}
         self._query: Options = {}
         self._outputs: list[str] = []
+        self._bounds: dict[str, str] = {}
         self._fragments: Options = {}
         self._nodes: Options = {}
         self._clients: Options = {}
@@ -192,11 +193,18 @@ class Environment:
         """The call that is under way writes this part of the configuration."""
         self._marks[place] = caller(__file__)
 
-    def outputs(self, *streams: Stream | str) -> Environment:
-        """The streams that clients read; without any, those that no operator reads."""
+    def outputs(self, *streams: Stream | str, bound: str | None = None) -> Environment:
+        """The streams that clients read; without any, those that no operator reads.
+
+        Args:
+          bound: longest time that a new result of these may take; X of the nodes on the way follows from it.
+        """
         for name in _names(streams):
             self._written("outputs", len(self._outputs))
+            self._written("outputs", name)
             self._outputs.append(name)
+            if bound is not None:
+                self._bounds[name] = bound
         return self
 
     def fragment(
@@ -267,7 +275,7 @@ class Environment:
         sections = {
             "sources": self._sources,
             "query": self._query,
-            "outputs": self._outputs,
+            "outputs": {n: _given(bound=self._bounds.get(n)) for n in self._outputs} if self._bounds else self._outputs,
             "fragments": self._fragments,
             "nodes": self._nodes,
             "clients": self._clients,
@@ -458,9 +466,9 @@ class Stream:
         self.environment.on_error(self.name, what)
         return self
 
-    def output(self) -> Stream:
-        """Makes this a stream that clients read."""
-        self.environment.outputs(self)
+    def output(self, *, bound: str | None = None) -> Stream:
+        """Makes this a stream that clients read; ``bound`` as in :meth:`Environment.outputs`."""
+        self.environment.outputs(self, bound=bound)
         return self
 
 

@@ -114,8 +114,10 @@ def _check_x(config: Mapping[str, Any], x_us: int) -> None:
 
 
 def with_x(config: Mapping[str, Any], x_us: int) -> dict[str, Any]:
-    """The configuration with one X for all nodes."""
+    """The configuration with one X for all nodes, instead of one that follows from bounds."""
     changed = deepcopy(dict(config))
+    if isinstance(changed.get("outputs"), Mapping):
+        changed["outputs"] = list(changed["outputs"])
     changed["defaults"] = {**(changed.get("defaults") or {}), "x": show_duration(x_us)}
     nodes = changed.get("nodes")
     if isinstance(nodes, Mapping):

@@ -355,6 +355,16 @@ class FragmentModel(Model):
         )
 
 
+class OutputModel(Model):
+    """A stream that clients read.
+
+    Attributes:
+      bound: longest time that a new result may take; X of the nodes on the way follows from it.
+    """
+
+    bound: PositiveDuration | None = None
+
+
 class SinkKeys(Model):
     """Where a client writes: stable tuples only, or all of them with their corrections."""
 
@@ -475,6 +485,19 @@ def _check_effect(name: str, entry: Mapping[str, Any], model: FragmentModel, pro
             "is how often standbys get a checkpoint, and the fragment has none, so that it has no effect; expected "
             f"standby: 1 as well, {instead} for what each node writes to its own disk, or a log, checkpoint: {_LOGGED}",
         )
+
+
+def read_bounds(section: Any, outputs: Sequence[StreamId], problems: Problems) -> dict[StreamId, int]:
+    """The longest time that a new result of an output may take, for those that say it."""
+    if not isinstance(section, Mapping):
+        return {}
+    found: dict[StreamId, int] = {}
+    for name in outputs:
+        entry = section.get(name)
+        model = validated(OutputModel, {} if entry is None else entry, ("outputs", str(name)), problems)
+        if model is not None and model.bound is not None:
+            found[name] = model.bound
+    return found
 
 
 def read_clients(

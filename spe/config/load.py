@@ -15,6 +15,7 @@ from spe.config.deployment import (
     MetricsModel,
     SecurityModel,
     TimingModel,
+    read_bounds,
     read_clients,
     read_defaults,
     read_fragments,
@@ -27,6 +28,7 @@ from spe.config.script import read_script
 from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.errors import ConfigError
+from spe.plan.bounds import with_bounds
 from spe.plan.deploy import Deployed, Deployment, check_cover, place, try_deploy, usable
 from spe.plan.directory import COORDINATOR
 from spe.plan.nodes import Node
@@ -115,8 +117,15 @@ def load_newcomer(path: str | os.PathLike[str], name: str, own: Mapping[str, Any
       ConfigError: something in that is wrong; says what.
     """
     document, problems = read_document(path), Problems()
-    defaults = document.data.get("defaults") if isinstance(document.data, Mapping) else None
-    found = read_nodes({name: {**own, "spare": True}}, read_defaults(defaults, problems), 1, problems)
+    plan, directory = load_document(document)
+    found = read_nodes(
+        {name: {**own, "spare": True}}, read_defaults(document.data.get("defaults"), problems), 1, problems
+    )
+    if not problems:
+        joined = with_bounds(
+            plan, directory.with_node(found[NodeId(name)]), [NodeId(name)] if "x" in own else [], problems
+        )
+        found = dict(joined.nodes)
     if problems:
         raise ConfigError(Document(f"node {name}", own, home=document.home).in_order(problems))
     return found[NodeId(name)]
@@ -190,6 +199,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     section = data.get("query")
     typed = type_query(schemas, specs, section, problems) if isinstance(section, Mapping) else {}
     outputs = find_outputs(data.get("outputs"), specs, problems)
+    bounds = read_bounds(data.get("outputs"), outputs, problems)
     defaults = read_defaults(data.get("defaults"), problems)
     fragments = read_fragments(data.get("fragments"), defaults, problems)
     nodes = read_nodes(data.get("nodes"), defaults, _most_replicas(fragments), problems)
@@ -227,8 +237,16 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         addresses,
         None if defaults.checkpoint is None else defaults.checkpoint.log(),
         metrics.metrics() if "metrics" in data else None,
+        bounds,
+        frozenset(n for n in nodes if _says_x(data.get("nodes"), n)),
     )
     return try_deploy(query, deployment, problems)
+
+
+def _says_x(section: Any, node: NodeId) -> bool:
+    """Does the configuration give X of this very node?"""
+    entry = section.get(node) if isinstance(section, Mapping) else None
+    return isinstance(entry, Mapping) and entry.get("x") is not None
 
 
 def _check_names(data: Mapping[str, Any], problems: Problems) -> None:

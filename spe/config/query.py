@@ -180,13 +180,15 @@ def find_outputs(section: Any, specs: Mapping[StreamId, OperatorSpec | None], pr
     if section is None:
         read = {s for spec in specs.values() if spec is not None for s in spec.inputs}
         return [name for name in specs if name not in read]
-    items = [section] if isinstance(section, str) else section
+    items = [section] if isinstance(section, str) else list(section) if isinstance(section, Mapping) else section
     if not isinstance(items, list | tuple) or not items:
-        problems.add(("outputs",), f"expected a list of operators, {one_of(list(specs))}")
+        problems.add(
+            ("outputs",), f"expected a list of operators, {one_of(list(specs))}; or a mapping: NAME: {{bound: 6s}}"
+        )
         return []
     outputs: list[StreamId] = []
     for i, name in enumerate(items):
-        path: Path = ("outputs", i) if items is section else ("outputs",)
+        path: Path = ("outputs", name if isinstance(section, Mapping) else i) if items != [section] else ("outputs",)
         if not isinstance(name, str) or name not in specs:
             hint = did_you_mean(str(name), specs)
             problems.add(path, f"no operator {name!r}{hint}; expected {one_of(list(specs))}")

@@ -10,7 +10,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source, Watermark
 from spe.plan.timing import origins
 from spe.stream.ids import PartitionId
-from spe.stream.names import StreamId
+from spe.stream.names import StreamId, UnitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,15 @@ def longest_path(plan: Plan, stream: StreamId) -> int:
 
 def delay_bound_us(plan: Plan, directory: Directory, stream: StreamId) -> int:
     """kX: the longest time that a new result of a stream may take, the sum of X along the slowest path."""
+    return sum(us for _, us in slowest_way(plan, directory, stream))
+
+
+def slowest_way(plan: Plan, directory: Directory, stream: StreamId) -> list[tuple[UnitId, int]]:
+    """The units on that path, in order, and the share of X of each: the longest of its replicas."""
     if stream in plan.sources:
-        return 0
+        return []
     unit = plan.producer[stream]
     nodes = [n for p in range(unit.partitions) for n in directory.placement[PartitionId(unit.id, p)]]
-    return max(directory.share(plan, unit.id, n).x_us for n in nodes) + max(
-        delay_bound_us(plan, directory, i.stream) for i in unit.inputs
-    )
+    share_us = max(directory.share(plan, unit.id, n).x_us for n in nodes)
+    ways = [slowest_way(plan, directory, i.stream) for i in unit.inputs]
+    return [*max(ways, key=lambda way: sum(us for _, us in way)), (unit.id, share_us)]

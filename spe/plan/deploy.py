@@ -11,6 +11,7 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
+from spe.plan.bounds import with_bounds
 from spe.plan.continuous import Continuous
 from spe.plan.directory import (
     ANY_ADDRESS,
@@ -42,6 +43,8 @@ class Deployment:
     Attributes:
       addresses: of sources; one that is not in it has any free port of this machine.
       log: of the fragment that holds the whole query where none is configured.
+      bounds: of outputs, microseconds; X of nodes on the way to these follows.
+      own_x: nodes whose X was given, and does not follow.
     """
 
     cluster: str
@@ -59,6 +62,8 @@ class Deployment:
     addresses: Mapping[StreamId, str] = field(default_factory=dict)
     log: Continuous | None = None
     metrics: MetricsSettings | None = None
+    bounds: Mapping[StreamId, int] = field(default_factory=dict)
+    own_x: frozenset[NodeId] = frozenset()
 
 
 class Deployed(NamedTuple):
@@ -114,7 +119,9 @@ def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Depl
         logs={id: log for id, name, _ in of if (log := spec[name].log) is not None},
         coordinator=deployment.coordinator,
         recovery=deployment.recovery,
+        bounds=deployment.bounds,
     )
+    directory = with_bounds(plan, directory, deployment.own_x, problems)
     if why := _beyond(deployment.coordinator.budget, directory):
         problems.add(("coordinator", "budget"), why)
         return None

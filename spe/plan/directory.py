@@ -169,6 +169,7 @@ class Directory:
       logs: of partitions whose replicas write a checkpoint log; the others take whole checkpoints.
       coordinator: of the process that tells standbys to run.
       recovery: what of a loss comes back first.
+      bounds: of outputs, microseconds: X of the nodes on the way follows from these (spe.plan.bounds).
       settings: what of ``nodes`` was changed while they run.
       joined: nodes that the configuration does not name, as they were when they joined.
       version: of roles and settings.
@@ -182,6 +183,7 @@ class Directory:
     logs: Mapping[PartitionId, Continuous] = field(default_factory=dict)
     coordinator: CoordinatorSettings = CoordinatorSettings()
     recovery: RecoverySettings = RecoverySettings()
+    bounds: Mapping[StreamId, int] = field(default_factory=dict)
     settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)
     joined: Mapping[NodeId, Node] = field(default_factory=dict)
     version: Version = CONFIGURED

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spe.connectors import READERS
+from spe.plan.bounds import bound_lines
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.directory import Directory
 from spe.plan.log_use import log_lines
@@ -32,6 +33,7 @@ def check_text(plan: Plan, directory: Directory) -> str:
         *(_unit(plan, directory, u) for u in plan.units),
         ["CHECKPOINT LOG", *text_table(log_lines(plan, directory), indent="  ")],
         ["NODES", *_nodes(directory)],
+        *([["BOUNDS", *text_table(list(bound_lines(plan, directory)), indent="  ")]] if directory.bounds else []),
         ["CLIENTS", *_clients(directory)],
         _findings(review(plan, directory)),
     ]

@@ -10,14 +10,16 @@ from __future__ import annotations
 import enum
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from spe.plan.bounds import derived
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.directory import Directory
 from spe.plan.exposure import is_open
 from spe.plan.lineage import key_names
 from spe.plan.log_use import hints, logged_fragments, mistakes
+from spe.plan.nodes import Policy
 from spe.plan.plan import Plan, Source, Unit, Watermark
 from spe.plan.timing import NORMAL_DELAY_US, depth, needed_wait_us, origins, speed_of, stall_us
 from spe.problems import Path
@@ -44,6 +46,7 @@ def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
     """All findings, errors first, in the order of the plan."""
     found = [
         *_waiting(plan, directory),
+        *_bounds(plan, directory),
         *_silence(plan, directory),
         *_doors(plan, directory),
         *_disorder(plan),
@@ -58,11 +61,11 @@ def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
 
 
 class _Short(NamedTuple):
-    """An αX that is too short for a unit.  ``rule`` tells in which way; ``needed_us`` is what it must exceed."""
+    """An αX that is too short for a unit.  ``rule`` tells in which way; ``enough_us`` is the shortest that is not."""
 
     rule: int
     severity: Severity
-    needed_us: int
+    enough_us: int
     why: str
 
 
@@ -74,7 +77,7 @@ def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
         yield _Short(
             0,
             Severity.ERROR,
-            bare,
+            bare + 1,
             f"is too short for unit {unit.id!r}: a healthy system would be tentative; expected more than "
             f"bucket + boundary + disorder = {_show(bare)} of wall time",
         )
@@ -82,7 +85,7 @@ def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
         yield _Short(
             1,
             Severity.WARNING,
-            normal,
+            normal + 1,
             f"is close to bucket + boundary + disorder = {_show(bare)} of unit {unit.id!r}: any delay "
             f"makes it tentative; {_show(normal + 1)} leaves room for a normal one",
         )
@@ -121,21 +124,52 @@ def least_x_us(plan: Plan, directory: Directory, node: NodeId) -> int:
 
 def _waiting(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
     """One finding for all nodes whose αX is too short in the same way, with the unit that needs most."""
-    alike: dict[tuple[int, int, bool], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
+    bound = derived(plan, directory)
+    alike: dict[tuple[int, int, bool, StreamId | None], list[tuple[_Short, UnitId, NodeId]]] = defaultdict(list)
     for unit in plan.units:
         hosts = {n for p in range(unit.partitions) for n in directory.hosts(PartitionId(unit.id, p))}
         for node in (n for n in directory.nodes.values() if n.id in hosts):
             share = directory.share(plan, unit.id, node.id)
             for short in _shortfalls(plan, unit, share.alpha_x_us):
-                alike[short.rule, share.alpha_x_us, share is not node].append((short, unit.id, node.id))
-    for (_, alpha_x_us, divided), found in alike.items():
-        worst = max((short for short, _, _ in found), key=lambda short: short.needed_us)
+                output = bound[node.id].of.output if node.id in bound else None
+                alike[short.rule, share.alpha_x_us, share is not node, output].append((short, unit.id, node.id))
+    for (_, alpha_x_us, divided, output), found in alike.items():
+        worst = max((short for short, _, _ in found), key=lambda short: short.enough_us)
         nodes = ", ".join(dict.fromkeys(repr(node) for _, _, node in found))
         whose = f", the share of one unit on {nodes}," if divided else f" of {nodes}"
         others = len({unit for _, unit, _ in found}) - 1
         more = f" (and {others} more unit{'s' if others > 1 else ''})" if others else ""
         path: Path = ("nodes", str(found[0][2]), "x")
+        if output is not None:
+            path = ("outputs", str(output), "bound")
+            least_us = _least_bound_us(plan, directory, output, worst.enough_us, [(u, n) for _, u, n in found])
+            more += f"; expected a bound of at least {_show(least_us)}"
         yield PlanFinding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
+
+
+def _least_bound_us(
+    plan: Plan, directory: Directory, output: StreamId, alpha_x_us: int, where: Sequence[tuple[UnitId, NodeId]]
+) -> int:
+    """A bound of an output that gives each of these units so much of αX, in whole milliseconds."""
+    least = 0
+    for unit, node in where:
+        share = directory.share(plan, unit, node)
+        wanted_us = math.ceil(alpha_x_us / share.alpha)
+        least = max(least, math.ceil(directory.bounds[output] * wanted_us / share.x_us))
+    return -(-least // 1000) * 1000
+
+
+def _bounds(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
+    """A node that holds results back as long as a failure lasts keeps no bound."""
+    for node, one in derived(plan, directory).items():
+        has = directory.nodes[node]
+        if Policy.SUSPEND in (has.during_failure, has.during_stabilization):
+            yield PlanFinding(
+                Severity.ERROR,
+                ("nodes", str(node), "policy"),
+                f"suspend holds results of {node!r} back as long as a failure lasts, and outputs.{one.of.output}.bound "
+                f"= {show_duration(one.of.bound_us)} could not be kept; expected process or delay, or no bound",
+            )
 
 
 def _silence(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
