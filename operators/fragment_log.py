@@ -36,6 +36,7 @@ class SliceLog(NamedTuple):
       replaced: older ones that count no more.
       oldest_row: least time of a row that somebody still keeps; None: nobody keeps one.
       whole: of some operator nothing that was written before counts: the log's live footprints are to be counted anew.
+      complete: of no operator does anything count that was written before.
     """
 
     closings: dict[str, list[Tree]]
@@ -46,6 +47,7 @@ class SliceLog(NamedTuple):
     replaced: LiveFootprints
     oldest_row: int | None
     whole: bool
+    complete: bool
 
 
 class LoggedSlice(NamedTuple):
@@ -82,6 +84,7 @@ class FragmentLog:
                     self._keeps_rows.append(declared.name)
         #: End of the slice from which on the records of an operator count.
         self._from: dict[str, int] = {}
+        self._is_complete = True
 
     def slice_log(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[SliceLog]:
         """What the slice that has just ended adds, in portions; nothing may come meanwhile.  Raises OperatorFailed.
@@ -125,8 +128,17 @@ class FragmentLog:
             count += 1
             not_final += 1
         commit = self._commit()
+        is_complete, self._is_complete = self._is_complete, False
         return SliceLog(
-            closings, footprints, commit, count, not_final, LiveFootprints.joined(replaced), self.oldest_row(), is_whole
+            closings,
+            footprints,
+            commit,
+            count,
+            not_final,
+            LiveFootprints.joined(replaced),
+            self.oldest_row(),
+            is_whole,
+            is_complete,
         )
 
     def _is_in_reach(self, name: StreamId, begin: int) -> bool:
@@ -164,6 +176,7 @@ class FragmentLog:
 
     def forget(self) -> None:
         """The next slice writes everything: the log may lack some of what was written, or it is another's log."""
+        self._is_complete = True
         for operator in self._cells.values():
             operator.forget_footprints()
         self._whole = dict.fromkeys([*self._whole, *self._keeps_rows], UNWRITTEN)
@@ -186,7 +199,7 @@ class FragmentLog:
           LogCorrupt: a footprint is missing.
           OperatorFailed: of a user's.
         """
-        states, takes_from = commit["operators"], {}
+        states, takes_from, self._is_complete = commit["operators"], {}, False
         for name, operator in self._fragment.operators.items():
             known = states[name].get("from", UNWRITTEN)
             if name in self._cells:

@@ -7,6 +7,7 @@ from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
 from replicas.checkpoint.log_records import Copies
+from replicas.checkpoint.state_log import StateLog
 from tests.mutants.patching import Edit, edited
 
 # --- the log ---
@@ -92,6 +93,17 @@ edited(
     "what-is-read-is-cut-off",
     "a segment goes while somebody reads it (G5)",
     Edit(CheckpointLog, "cut", "min(held.needs, *self._readings) if self._readings else held.needs", "held.needs"),
+)
+
+edited(
+    "what-the-commit-has-is-acknowledged",
+    "upstream forgets what is replayed from T on (G5)",
+    Edit(StateLog, "_synced", "_, begin = self._written.popleft()", "begin, _ = self._written.popleft()"),
+)
+edited(
+    "slice-after-a-refused-one-is-taken",
+    "a slice follows one that the log lacks (G2)",
+    Edit(StateLog, "write", "if self.lacks and not one.made.complete:", "if False:"),
 )
 
 # --- what to rewrite ---

@@ -31,6 +31,7 @@ from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.checkpoint import test_extent as extent
 from tests.unit.replicas.checkpoint import test_log as checkpoint_log
+from tests.unit.replicas.checkpoint import test_state_log as state_log
 from tests.unit.replicas.checkpoint import test_taker as taker
 from tests.unit.replicas.checkpoint import test_targets as log_targets
 from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
@@ -252,6 +253,8 @@ UNITS: Final[dict[str, Test]] = {
     "segment-left-without-a-mark": checkpoint_log.test_a_mark_without_room_counts_for_nothing_and_is_written_later,
     "cut-by-a-commit-that-is-not-synced": checkpoint_log.test_whole_segments_below_what_both_need_are_cut,
     "what-is-read-is-cut-off": checkpoint_log.test_what_is_being_read_is_not_cut_off_and_does_not_grow,
+    "what-the-commit-has-is-acknowledged": state_log.test_upstream_may_forget_what_t_has_in_both_copies,
+    "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
     "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),
     "log-cut-at-t": extent.test_final_cells_hold_the_log_but_no_replay,
     "kept-rows-hold-nothing": extent.test_row_keepers_hold_replay_whatever_is_rewritten,

@@ -1,0 +1,255 @@
+"""What a replica writes to its checkpoint log at each stable slice, and what it goes on from (rules G1, G4 and G5).
+
+Encoding is done off the event loop.  Slices are written in their order, one at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from operators.footprints import LiveFootprints, Tree
+from operators.fragment_log import LoggedSlice, SliceLog
+from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader, LogRecord
+from spe.errors import LogError, LogFull
+from spe.runtime.env import Compute
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.state import decode_state, encode_state
+
+
+@dataclass(frozen=True, slots=True)
+class StableSlice:
+    """A slice that has just been worked on.
+
+    Attributes:
+      end: of the slice.
+      made: what the operators add.
+      live: all footprints that count, where ``made.whole``.
+      positions: of each input, the last id that is in it.
+      rows: input rows up to its end, since any fixed moment.
+      outputs: counters of the outputs at its end.
+      released: the stable output of the slice, of a complete one (``made``) all that somebody may still ask for; None
+        where there is none.
+      released_from: end of the oldest slice whose output somebody may still ask for.
+    """
+
+    end: int
+    made: SliceLog
+    live: LiveFootprints | None
+    positions: Sequence[int]
+    rows: int
+    outputs: Sequence[Tree]
+    released: Any = None
+    released_from: int = END_OF_TIME
+
+
+class LoggedState(NamedTuple):
+    """What a log says of its newest commit.
+
+    Attributes:
+      end: t_c; ``commit``: of the operators, and ``outputs``, of its slice.
+      begin: T; ``start``: what the operators committed there.
+      positions: of each input, at the ends of slices from T on: input is replayed from those of T.
+      slices: footprints and closings, from the oldest that counts on.
+      released: the stable output of these slices, in order.
+      extent: of these slices; its footprints are to be counted anew when they are loaded.
+      rows: as in :class:`StableSlice`, at ``end``.
+    """
+
+    end: int
+    commit: Tree
+    outputs: Sequence[Tree]
+    begin: int
+    start: Tree
+    positions: Mapping[int, Sequence[int]]
+    slices: Sequence[LoggedSlice]
+    released: Sequence[Any]
+    extent: Extent
+    rows: int
+
+
+class StateLog:
+    """Writes the checkpoint log of one replica.
+
+    Args:
+      log: nobody else writes it.
+      compute: what encodes.
+
+    Attributes:
+      extent: what would have to be read and replayed; of no use while :attr:`lacks`.
+      lacks: a slice is missing: only one with a complete state can follow.
+    """
+
+    def __init__(self, log: CheckpointLog, compute: Compute) -> None:
+        self._log = log
+        self._compute = compute
+        self.extent = Extent()
+        self.lacks = True
+        #: End of the oldest slice that counts: what lies before it is not all there.
+        self._first = BEFORE_TIME
+        #: Input positions at the ends of slices since T.
+        self._positions: dict[int, list[int]] = {}
+        #: (end, T) of slices that are not synced in both copies.
+        self._written: deque[tuple[int, int]] = deque()
+        #: Input positions that upstream need not keep; None: the log holds no state yet.
+        self._durable: list[int] | None = None
+
+    def goes_on(self, found: LoggedState, live: LiveFootprints) -> None:
+        """The replica has the state of the newest commit.
+
+        Args:
+          live: its footprints that count.
+        """
+        self.extent = found.extent
+        self.extent.recount(live.times, live.not_final)
+        self.lacks = False
+        self._first = found.slices[0].end
+        self._positions = {end: list(positions) for end, positions in found.positions.items()}
+        self._written.append((found.end, found.begin))
+        self._synced(self._log.held_by_both)
+
+    async def write(self, one: StableSlice) -> bool:
+        """Writes a slice; returns whether it is in the log.
+
+        Where it is not, or may be in part of it only, the operators are to forget what they wrote: nothing is taken
+        before a slice with a complete state.
+        """
+        if self.lacks and not one.made.complete:
+            return False
+        begin, needs = self._count(one)
+        self.lacks = True
+        records, commit = await self._compute.run(lambda: _encoded(one, begin))
+        try:
+            self._log.write(one.end, records, commit, self._first_of(needs, one.end))
+        except (LogFull, LogError):
+            return False
+        self.lacks = False
+        self._written.append((one.end, begin))
+        self._positions[one.end] = list(one.positions)
+        return True
+
+    def _count(self, one: StableSlice) -> tuple[int, int]:
+        """T, and the end of the oldest slice that a reader of this one needs."""
+        made = one.made
+        if made.complete:
+            self.extent, self._first = Extent(), one.end
+        extent = self.extent
+        extent.held = made.oldest_row
+        extent.commit(one.end, made.written, one.rows, made.not_final)
+        if one.live is not None:
+            extent.recount(one.live.times, one.live.not_final)
+        else:
+            extent.replace(made.replaced.times, made.replaced.not_final)
+        needs = max(min(extent.needs(), one.released_from), self._first)
+        begin = extent.replay_from()
+        extent.cut()
+        return begin, needs
+
+    def _first_of(self, needs: int, end: int) -> int | None:
+        if needs >= end:
+            return None
+        commits = self._log.commits
+        at = bisect_left(commits, needs, key=lambda c: c.time)
+        return commits[at].first if at < len(commits) else None
+
+    async def sync(self) -> None:
+        """Syncs what was written, and cuts off what nobody needs.  Raises LogError: no copy is left."""
+        self._synced(await self._log.sync())
+        self._log.cut()
+
+    def _synced(self, held: Commit | None) -> None:
+        while held is not None and self._written and self._written[0][0] <= held.time:
+            _, begin = self._written.popleft()
+            self._durable = self._positions[begin]
+            self._positions = {end: p for end, p in self._positions.items() if end >= begin}
+
+    def acknowledged(self) -> list[int] | None:
+        """Input positions that upstream may forget: positions(T) of what both copies hold (G5).
+
+        None: nothing.
+        """
+        return self._durable
+
+
+def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]], bytes]:
+    records = []
+    if one.released is not None:
+        records.append((LogKind.OUTPUT, encode_state(one.released)))
+    if one.made.footprints:
+        records.append((LogKind.FOOTPRINTS, encode_state(one.made.footprints)))
+    if one.made.closings:
+        records.append((LogKind.CLOSINGS, encode_state(one.made.closings)))
+    commit = {
+        "begin": begin,
+        "fragment": one.made.commit,
+        "outputs": list(one.outputs),
+        "positions": list(one.positions),
+        "rows": one.rows,
+        "written": one.made.written,
+    }
+    return records, encode_state(commit)
+
+
+async def read_state(log: LogReader, compute: Compute) -> LoggedState | None:
+    """What the newest commit of a log says, read a segment at a time; None: there is no commit.
+
+    Raises:
+      LogCorrupt: a record is damaged in both copies.
+      RemoteProtocolError: a record is no record of a state.
+    """
+    if not log.commits:
+        return None
+    newest = log.commits[-1]
+    found = _Found(newest)
+    with log.reading(newest.needs) as portions:
+        while await compute.run(lambda: found.take(next(portions, None))):
+            pass
+    return found.state()
+
+
+class _Found:
+    """Slices as they are read."""
+
+    def __init__(self, newest: Commit) -> None:
+        self._newest = newest
+        self._kinds: dict[LogKind, Any] = {}
+        self._slices: list[LoggedSlice] = []
+        self._commits: dict[int, Any] = {}
+        self._released: list[Any] = []
+        self._extent = Extent()
+
+    def take(self, portion: Sequence[LogRecord] | None) -> bool:
+        """The next records; None: there are no more."""
+        for record in portion or ():
+            made = decode_state(record.payload)
+            if record.kind is not LogKind.COMMIT:
+                self._kinds[record.kind] = made
+                continue
+            kinds, self._kinds = self._kinds, {}
+            closings, footprints = kinds.get(LogKind.CLOSINGS, {}), kinds.get(LogKind.FOOTPRINTS, {})
+            self._slices.append(LoggedSlice(record.time, closings, footprints))
+            if LogKind.OUTPUT in kinds:
+                self._released.append(kinds[LogKind.OUTPUT])
+            self._commits[record.time] = made
+            self._extent.commit(record.time, made["written"], made["rows"], 0)
+        return portion is not None
+
+    def state(self) -> LoggedState:
+        commit = self._commits[self._newest.time]
+        start = self._commits[commit["begin"]]
+        return LoggedState(
+            self._newest.time,
+            commit["fragment"],
+            commit["outputs"],
+            commit["begin"],
+            start["fragment"],
+            {end: made["positions"] for end, made in self._commits.items() if end >= commit["begin"]},
+            self._slices,
+            self._released,
+            self._extent,
+            commit["rows"],
+        )

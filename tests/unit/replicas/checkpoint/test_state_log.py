@@ -1,0 +1,270 @@
+"""A replica's state in its log: what it goes on from after a crash, and what upstream may forget meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import pairwise
+from operator import itemgetter
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import pytest
+import trio
+
+from operators.footprints import UNWRITTEN
+from operators.fragment import Fragment
+from operators.fragment_log import FragmentLog
+from operators.steps import finished
+from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.log import COPIES, CheckpointLog
+from replicas.checkpoint.state_log import StableSlice, StateLog, read_state
+from replicas.simulation.disk import SimDisk, torn
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
+from spe.query.operators.custom import CustomSpec
+from spe.query.operators.join import JoinKind, JoinSpec
+from spe.query.windows import Window, WindowKind
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME
+from tests.support.logged import digest, given, unit_of
+from tests.support.operators import Tuple, tuples
+
+T = TypeVar("T")
+LOG = PurePosixPath("log")
+SCHEMA = Schema.of(key="string", value="int64!")
+IN, OTHER = StreamId("in"), StreamId("other")
+CALLS = {"n": AggregateCall("count"), "sum": AggregateCall("sum", "value"), "last": AggregateCall("last", "value")}
+UNIT = unit_of(
+    {
+        "threes": AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, CALLS),
+        "sliding": AggregateSpec(OTHER, Window(WindowKind.SLIDING, 30, 10), {"key": "key"}, CALLS),
+        "pairs": JoinSpec(IN, OTHER, JoinKind.LEFT, (("key", "key"),), None, -7, 9),
+        "places": CustomSpec((OTHER,), "tests.support.operators_for_tests:Places", {}),
+    },
+    {"in": SCHEMA, "other": SCHEMA},
+)
+
+
+class Here:
+    """Computes in the task that asks, after others had their turn."""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class Replica:
+    """One that logs each slice, on a disk that forgets what is not synced."""
+
+    def __init__(self, ports: list[list[Tuple]], segment_bytes: int = 1 << 20) -> None:
+        self.ports = ports
+        self.disk = SimDisk()
+        self.segment_bytes = segment_bytes
+        self.fragment = Fragment(UNIT)
+        self.operators = FragmentLog(UNIT, self.fragment)
+        self.end = BEFORE_TIME
+        #: (slice end, what it released) of all slices.
+        self.released: list[tuple[int, Any]] = []
+        #: All that was ever acknowledged upstream.
+        self.acknowledged = [0, 0]
+        self.digests: dict[int, Any] = {}
+        self.begins: list[int] = []
+        self.log: CheckpointLog
+        self.state: StateLog
+
+    async def start(self) -> None:
+        """Goes on from the log, with input from T on."""
+        self.log = await CheckpointLog.open(self.disk, LOG, segment_bytes=self.segment_bytes)
+        self.state = StateLog(self.log, Here())
+        self.fragment = Fragment(UNIT)
+        self.operators = FragmentLog(UNIT, self.fragment)
+        found = await read_state(self.log, Here())
+        if found is None:
+            assert self.acknowledged == [0, 0], "upstream has everything"
+            self.end, self.released = BEFORE_TIME, []
+            return
+        assert all(a <= p for a, p in zip(self.acknowledged, found.positions[found.begin])), "upstream has what follows"
+        finished(self.operators.reconstruct(found.commit, found.start, found.begin, found.slices))
+        given(self.fragment, UNIT, self.ports, found.begin, found.end)
+        self.operators.replayed(found.commit)
+        assert digest(self.fragment) == self.digests[found.end]
+        self.released = [one for one in self.released if one[0] <= found.end]
+        read = [one for part in found.released for one in part]
+        assert read == [list(one) for one in self.released][len(self.released) - len(read) :]
+        self.state.goes_on(found, self.operators.live())
+        self.end = found.end
+        self.begins.append(found.begin)
+
+    async def slice(self, end: int, below: int = UNWRITTEN, most: int = 0, asked_from: int = 1 << 60) -> bool:
+        """One slice; returns whether it is in the log."""
+        out = [[list(row) for _, row in rows] for rows in given(self.fragment, UNIT, self.ports, self.end, end)]
+        self.end = end
+        made = finished(self.operators.slice_log(end, below, most))
+        self.digests[end] = digest(self.fragment)
+        self.released.append((end, out))
+        all_asked = [[e, o] for e, o in self.released if e >= asked_from or e == end]
+        written = await self.state.write(
+            StableSlice(
+                end,
+                made,
+                self.operators.live() if made.whole else None,
+                [bisect_left(port, end, key=itemgetter(0)) for port in self.ports],
+                sum(bisect_left(port, end, key=itemgetter(0)) for port in self.ports),
+                [{"end": end}],
+                all_asked if made.complete else all_asked[-1:],
+                asked_from,
+            )
+        )
+        if not written:
+            self.operators.forget()
+        return written
+
+    async def sync(self) -> None:
+        await self.state.sync()
+        if (durable := self.state.acknowledged()) is not None:
+            assert all(a <= b for a, b in zip(self.acknowledged, durable)), "it never goes back"
+            self.acknowledged = durable
+
+    async def crash(self, disk: SimDisk | None = None) -> None:
+        self.log.close()
+        self.disk = self.disk.restarted() if disk is None else disk
+        await self.start()
+
+
+async def replica_with(text: str, other: str = "", segment_bytes: int = 1 << 20) -> Replica:
+    made = Replica([tuples(SCHEMA, text), tuples(SCHEMA, other)], segment_bytes)
+    await made.start()
+    return made
+
+
+TRACE_11 = "1 a 5\n4 b 2\n12 a 1\n15 c 4\n21 a 7\n26 b 3"
+
+
+async def test_upstream_may_forget_what_t_has_in_both_copies() -> None:
+    """Trace 16: positions 2, 4, 6 at the commits; a is closed, b and c are from 10 and 20."""
+    one = await replica_with(TRACE_11)
+    for end in (10, 20):
+        await one.slice(end, below=11, most=0)
+        await one.sync()
+    assert one.acknowledged == [2, 0]
+    await one.slice(30)
+    assert one.acknowledged == [2, 0]
+    await one.sync()
+    assert one.acknowledged == [2, 0]
+    await one.crash()
+    assert (one.end, one.begins) == (30, [10])
+
+
+async def test_what_is_not_synced_is_made_again() -> None:
+    one = await replica_with(TRACE_11)
+    await one.slice(10)
+    await one.sync()
+    await one.slice(20)
+    one.log.close()
+    await one.crash(one.disk.power_loss(lambda path, synced, written: synced))
+    assert one.end == 10
+    assert await one.slice(25)
+    await one.sync()
+    await one.crash()
+    assert (one.end, one.begins) == (25, [10, 10])
+
+
+async def test_after_a_slice_that_the_disk_refused_the_whole_state_is_written() -> None:
+    """Until it is, the log ends before, and upstream keeps what follows."""
+    one = await replica_with(TRACE_11)
+    await one.slice(10)
+    await one.sync()
+    one.disk.space_left = 30
+    with patch.object(one.operators, "forget"):
+        assert not await one.slice(20)
+        assert one.state.lacks
+        one.disk.space_left = None
+        assert not await one.slice(22)
+    one.operators.forget()
+    assert await one.slice(30, asked_from=20)
+    await one.sync()
+    assert one.acknowledged == [6, 0]
+    await one.crash()
+    assert (one.end, one.begins) == (30, [30])
+
+
+async def test_one_copy_does_for_what_was_acknowledged() -> None:
+    for copy in COPIES:
+        one = await replica_with(TRACE_11)
+        for end in (10, 20, 30):
+            await one.slice(end)
+        await one.sync()
+        one.log.close()
+        gone = one.disk.restarted()
+        for path in [p for p in gone.files if p.parent == LOG / copy]:
+            gone.remove(path)
+        await one.crash(gone)
+        assert one.end == 30
+
+
+async def test_nothing_that_upstream_forgot_is_needed_though_the_last_slice_is_lost() -> None:
+    """The newest slice moves T; until both copies have it, the T of the slice before counts."""
+    one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
+    await one.slice(10)
+    await one.slice(20)
+    await one.sync()
+    assert one.acknowledged == [1, 0]
+    await one.slice(30, 11, 5)  # a is closed, and what is from 10 written anew
+    assert one.acknowledged == [1, 0]
+    one.log.close()
+    await one.crash(one.disk.power_loss(lambda path, synced, written: synced))
+    assert (one.end, one.begins) == (20, [10])
+    await one.slice(30, 11, 5)
+    await one.sync()
+    assert one.acknowledged == [2, 0]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_random_crashes_refusals_and_rewriting(seed: int) -> None:
+    """What is released in the end is what a run without a log or a crash releases, each once."""
+    random = Random(seed)
+
+    def stream() -> list[Tuple]:
+        times = sorted(random.randrange(200) for _ in range(random.choice([20, 60])))
+        return [(t, (random.choice(["a", "b", "c", None, f"k{t // 20}"]), random.randrange(9))) for t in times]
+
+    one = Replica([stream(), stream()], random.choice([1, 2000, 1 << 20]))
+    await one.start()
+    end = 0
+    while end < 230:
+        end = max(one.end, 0) + random.randrange(1, 20)
+        known = list(one.state.extent.counts()) or [0]
+        one.disk.space_left = random.choice([None, None, None, 20, 1500])
+        asked = max(0, end - random.choice([10, 60]))
+        slices = [e for e, _ in one.released if e >= asked] or [end]
+        await one.slice(end, random.choice([UNWRITTEN, random.choice(known) + 1]), random.randrange(6), slices[0])
+        if random.randrange(2):
+            one.disk.space_left = None
+            await one.log.restore()
+            await one.sync()
+        if random.randrange(4) == 0:
+            one.disk.space_left = None
+            one.log.close()
+            await one.crash(one.disk.power_loss(lambda path, synced, written: torn(random, synced, written)))
+            end = max(one.end, 0)
+    expected, ends = Fragment(UNIT), [BEFORE_TIME, *(e for e, _ in one.released)]
+    for (_, out), (begin, upto) in zip(one.released, pairwise(ends), strict=True):
+        assert out == [[list(row) for _, row in rows] for rows in given(expected, UNIT, one.ports, begin, upto)]
+    assert len(one.log.commits) < 40, "the log is cut"
+
+
+def test_extent_counts_anew() -> None:
+    """After a load, only what is live counts (G7)."""
+    extent = Extent()
+    for end in (10, 20, 30):
+        extent.commit(end, 5, end, 5)
+    live = FragmentLog(UNIT, Fragment(UNIT)).live()
+    extent.recount(live.times, live.not_final)
+    assert extent.counts() == {}
+    assert extent.replay_from() == extent.needs() == 30
