@@ -254,7 +254,10 @@ class RecoveryOrder:
             elif may[id]:
                 self._held[id] = None
                 if (where := self._schedule.ordered.get(self._task[id])) in self._directory.hosts(id):
-                    self._held[id] = NodeId(where) if know(id, NodeId(where)) else None
+                    replica = ReplicaId(*id, NodeId(where))
+                    self._held[id] = (
+                        None if replica in self.lending.lent and not know(id, replica.node) else replica.node
+                    )
         return self._held
 
     def role_change(self, moving: Collection[PartitionId]) -> RoleChange | None:

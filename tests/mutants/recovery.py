@@ -163,7 +163,7 @@ edited(
 edited(
     "lent-role-used-before-it-is-known",
     "a node restores what producers do not know that it reads (O5, M2)",
-    Edit(RecoveryOrder, "look", "if know(id, NodeId(where)) else None", ""),
+    Edit(RecoveryOrder, "look", " and not know(id, replica.node)", " and False"),
 )
 edited(
     "lent-role-stays",
