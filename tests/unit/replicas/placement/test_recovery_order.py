@@ -273,7 +273,7 @@ def test_a_lent_role_is_not_used_before_all_know_of_it() -> None:
     found = cluster(backs=["n4"], others=["n6"])
     found.knowing = False
     found.kill("n1", "n2", "n3")
-    assert found.beat(20) == "fb/0: n6 standby"
+    assert found.beat(20) == "fb/0: n6 standby, install fa/0@n4, install fc/0@n4", "n4 had its role before"
     found.knowing = True
     assert "install fb/0@n6" in found.beat(10)
 
