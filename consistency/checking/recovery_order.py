@@ -94,6 +94,8 @@ class _Checker:
             for channels in [plan.unit[id.unit].channels_in(id.partition)]
         }
         self.allowed: set[str] = set()
+        #: What was begun by a plan with the role that its node needs; its order may come after another plan.
+        self.begun: set[str] = set()
         self.restoring: dict[str, str] = {}
         self.lasting: dict[int, set[str]] = {}
         self._placed = {str(id): nodes for id, nodes in directory.placement.items()}
@@ -138,6 +140,8 @@ class _Checker:
                 self.planned = None
             case Note(name="ordered" | "role_wanted"):
                 yield from self._ordered(event)
+                if event.name == "role_wanted":
+                    self.begun.add(_fields(event)["replica"])
             case Note(name="order"):
                 yield from self._obeyed(event)
 
@@ -180,7 +184,7 @@ class _Checker:
             if replica not in self.allowed:
                 yield from self._in_turn(replica, note.at_us)
             self.allowed.add(replica)
-        elif replica not in self.allowed:
+        elif replica not in self.allowed | self.begun:
             what = f"{replica} is ordered; the newest plan has {', '.join(chain(*self.planned.values())) or 'nothing'}"
             yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
 
