@@ -76,11 +76,13 @@ class HistogramStatus:
       bounds: upper ones, ascending.
       counts: values in each interval, the last one above all bounds.
       sum: of all values.
+      largest: of all values; 0 where there is none.
     """
 
     bounds: Many[Number]
     counts: Many[Integer]
     sum: Number
+    largest: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

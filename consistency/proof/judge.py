@@ -99,7 +99,7 @@ def judge_run(
         replicas=replicas,
         losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
         sources=[_source_facts(run.summary, str(s), state, flaws[s]) for s, state in states.items()],
-        promises=promises(plan, directory, heard, scene.begun_us),
+        promises=promises(plan, directory, heard, scene.begun_us, run.summary),
         changes=[
             DirectoryChange(at_us=i.at_us - scene.begun_us, number=i.version.number, why=i.why) for i in run.issued()
         ],

@@ -6,8 +6,10 @@ The copy of the configuration in a run's directory says what X was to be; this s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
 
 from consistency.proof.report.model import Promise
 from spe.log.announced import RecordedAnnouncement
@@ -21,22 +23,31 @@ from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Announcement
 
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: (wall time at which something enters, kX from then on), microseconds.
 Step = tuple[int, int]
 
 
-def promises(plan: Plan, directory: Directory, heard: Iterable[RecordedAnnouncement], begun_us: int) -> list[Promise]:
+def promises(
+    plan: Plan,
+    directory: Directory,
+    heard: Iterable[RecordedAnnouncement],
+    begun_us: int,
+    summary: Mapping[str, Any] = _NONE,
+) -> list[Promise]:
     """A row per node, unit and settings, in the order of the plan.
 
     Args:
       heard: of all clients.
       begun_us: wall time that the rows' times count from.
+      summary: of the run, which knows how much of X was used.
     """
+    used = _used(summary)
     alike: dict[tuple[object, ...], list[Announcement]] = {}
     for _, one in heard:
         key = (one.node, one.unit, *_settings(one))
         alike.setdefault(key, []).append(one)
-    rows = [_promise(directory, each, begun_us) for each in alike.values()]
+    rows = [_promise(directory, each, begun_us, used) for each in alike.values()]
     units, nodes = [str(u.id) for u in plan.units], [str(n) for n in directory.nodes]
     joined = sorted({row.node for row in rows} - set(nodes))  # no file names them (D4)
     order = {node: at for at, node in enumerate([*nodes, *joined])}
@@ -47,7 +58,20 @@ def _settings(one: Announcement) -> tuple[object, ...]:
     return one.x_us, one.share_us, one.alpha, one.during_failure, one.during_stabilization, one.reconcile
 
 
-def _promise(directory: Directory, each: Sequence[Announcement], begun_us: int) -> Promise:
+def _used(summary: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """By node and unit, of several partitions the largest: 99 % of releases had used at most this share of X."""
+    found: dict[tuple[str, str], float] = {}
+    for one in summary.get("replicas", ()):
+        if one.get("x_used") is not None:
+            partition, _, node = one["replica"].rpartition("@")
+            key = node, partition.rpartition("/")[0]
+            found[key] = max(found.get(key, 0.0), float(one["x_used"]["p99"]))
+    return found
+
+
+def _promise(
+    directory: Directory, each: Sequence[Announcement], begun_us: int, used: Mapping[tuple[str, str], float]
+) -> Promise:
     one, waited_us = each[0], max(a.waited_us for a in each)
     return Promise(
         node=one.node,
@@ -61,6 +85,7 @@ def _promise(directory: Directory, each: Sequence[Announcement], begun_us: int) 
         waited_us=waited_us,
         kept=waited_us <= one.share_us,
         differs=_differs(directory, one),
+        used_p99=used.get((one.node, one.unit)),
     )
 
 

@@ -126,7 +126,8 @@ class ChannelStats:
         # From the first one on: sums of microseconds since 1970 would overflow.
         first = int(times[0])
         later_us = float((times - first).sum()) / epoch.speed
-        self.x_used.add_many(upto, count, (count * (now - epoch.created_us(first)) - later_us) / bound_us)
+        largest_us = now - epoch.created_us(first)
+        self.x_used.add_many(upto, count, (count * largest_us - later_us) / bound_us, largest_us / bound_us)
 
     def _advance(self, element: Batch | Boundary) -> None:
         if isinstance(element, Boundary):

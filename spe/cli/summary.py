@@ -13,11 +13,12 @@ from rich.text import Text
 from replicas.faults.runner import Happening
 from spe.cli.history import EventList
 from spe.cli.view import columns, count, seconds
+from spe.metrics.histogram import at_most, merged
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration, show_lateness
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source
-from spe.status import ClientStatus, NodeStatus, ReplicaStatus, SourceStatus
+from spe.status import ClientStatus, HistogramStatus, NodeStatus, ReplicaStatus, SourceStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId
 
@@ -109,7 +110,14 @@ def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
         "error": next((p.error for p in reversed(parts) if p.error), None),
         "differs": list(dict.fromkeys(text for p in parts for text in p.differs)),
         "counters": {k: v for k, v in counters.items() if v},
+        "x_used": _x_used([p.x_used for p in parts]),
     }
+
+
+def _x_used(each: Sequence[HistogramStatus | None]) -> dict[str, float] | None:
+    """How much of its X a replica used, 1 is all of it; None where it released nothing."""
+    one = merged(each)
+    return None if one is None else {"largest": one.largest, "p99": at_most(one, 0.99), "releases": sum(one.counts)}
 
 
 def _source(history: EventList, source: Source) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from spe.cli.move import OVER, phase_text
 from spe.cli.polling import Seen, last_of
 from spe.cli.set import in_force
 from spe.cli.story import failures_of
+from spe.metrics.histogram import at_most
 from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration
 from spe.plan.directory import CONFIGURED, COORDINATOR, Directory, Version
@@ -106,6 +107,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
             parts.append(moves)
     if sight.loads and (loads := _loads(plan, sight)).row_count:
         parts.append(loads)
+    if sight.loads and (used := _x_used(plan, sight)).row_count:
+        parts.append(used)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
     now = _in_force(directory, sight)
@@ -244,6 +247,20 @@ def _loads(plan: Plan, sight: Sight) -> Table:
     for mean in () if coordinator is None else coordinator.loads:
         known = f"mean of {mean.samples} of {KEPT_US // SAMPLE_US} samples"
         table.add_row(mean.partition, *_needs(mean.mean), Text(known, style="dim"))
+    return table
+
+
+def _x_used(plan: Plan, sight: Sight) -> Table:
+    """How much of its X each replica has used since its process began: what the X costs, and whether it is enough."""
+    figures = ("X", "waits", "99 %", "largest")
+    table = columns("X used", *figures, right=figures)
+    for name, seen in sight.seen.items():
+        for one in seen.status.replicas if isinstance(seen.status, NodeStatus) else ():
+            if one.x_us and one.x_used is not None and sum(one.x_used.counts):
+                of = _partition(plan, PartitionId(UnitId(one.unit), one.partition))
+                shares = (one.waiting_us / one.x_us, at_most(one.x_used, 0.99), one.x_used.largest)
+                shown = [Text(f"{share:.0%}", style=_style_of(share)) for share in shares]
+                table.add_row(Text.assemble((name, "bold"), f" {of}"), show_duration(one.x_us), *shown)
     return table
 
 

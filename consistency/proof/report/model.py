@@ -146,6 +146,7 @@ class Promise(_Data):
       waited_us: the longest time from the first arrival of a bucket to its release.
       kept: that is no more than the share.
       differs: what the copy of the configuration in the directory says instead; "" where it says the same.
+      used_p99: 99 % of what it released had waited for at most this share of X, over the whole run; None: not known.
     """
 
     node: str
@@ -159,6 +160,7 @@ class Promise(_Data):
     waited_us: int
     kept: bool
     differs: str
+    used_p99: float | None = None
 
 
 class DirectoryChange(_Data):

@@ -408,7 +408,14 @@ def _promises(rows: Sequence[Promise]) -> str:
             "was reached. What is allowed above is what the copy of the configuration says, which proves nothing.</p>"
         )
     columns = [("node", ""), ("unit", ""), ("X", "r"), ("α", "r"), ("policy", ""), ("reconcile", ""), ("since", "r")]
-    columns += [("longest wait", "r"), ("share of X", "r"), ("kept", ""), ("config.yaml says", "")]
+    columns += [
+        ("longest wait", "r"),
+        ("share of X", "r"),
+        ("used", "r"),
+        ("99 %", "r"),
+        ("kept", ""),
+        ("config.yaml says", ""),
+    ]
     lines = [
         [
             escape(one.node),
@@ -420,6 +427,8 @@ def _promises(rows: Sequence[Promise]) -> str:
             seconds(one.since_us),
             seconds(one.waited_us),
             seconds(one.share_us),
+            f"{one.waited_us / one.share_us:.0%}",
+            "–" if one.used_p99 is None else f"{one.used_p99:.0%}",
             '<span class="ok">yes</span>' if one.kept else '<span class="no">no</span>',
             f'<span class="no">{escape(one.differs)}</span>' if one.differs else '<span class="dim">the same</span>',
         ]
@@ -427,7 +436,8 @@ def _promises(rows: Sequence[Promise]) -> str:
     ]
     return (
         f"{head}As nodes announced it and clients recorded it: since when each setting held, and the longest time that "
-        "a bucket waited from its first arrival to its release, by the node's own clock.</p>"
+        "a bucket waited from its first arrival to its release, by the node's own clock, and as "
+        "a share of X; 99 % of the slices released in the whole run used at most the next figure.</p>"
         f'<div class="card">{table("", columns, lines)}</div>'
     )
 

@@ -98,6 +98,17 @@ def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
     ]
 
 
+def test_what_99_percent_used_of_x_comes_from_the_summary() -> None:
+    heard = [at(2, said("n1", FIRST, 2)), at(2, said("n3", SECOND_UNIT, 2))]
+    replicas = [
+        {"replica": f"{FIRST}/{p}@n1", "x_used": {"largest": 1.0, "p99": p99, "releases": 9}}
+        for p, p99 in enumerate([0.25, 0.5])
+    ]
+    replicas.append({"replica": f"{SECOND_UNIT}/0@n3", "x_used": None})
+    rows = promises(PLAN, DIRECTORY, heard, 0, {"replicas": replicas})
+    assert {r.node: r.used_p99 for r in rows} == {"n1": 0.5, "n3": None}
+
+
 def test_a_node_that_joined_has_its_rows_and_is_not_in_the_file() -> None:
     heard = [at(6, said("n9", FIRST, 2)), at(6, said("n1", FIRST, 2))]
     rows = promises(PLAN, DIRECTORY, heard, begun_us=0)

@@ -34,6 +34,7 @@ from spe.cli.supervisor import fault_status
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text, load_text, read_document
 from spe.errors import SpeError
+from spe.metrics.histogram import Histogram
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.plan.deploy import Deployed, with_default_client
 from spe.plan.directory import Standbys
@@ -42,6 +43,7 @@ from spe.status import (
     ActivationStatus,
     CoordinatorStatus,
     DirectoryStatus,
+    HistogramStatus,
     LoadStatus,
     PartitionLoad,
     PartitionStatus,
@@ -1153,3 +1155,26 @@ def test_times_are_written_in_short() -> None:
     assert moment(END_OF_TIME) == "end"
     assert moment(parse_timestamp("2024-03-05T06:07:08.987654")) == "03-05 06:07:08.9"
     assert [seconds(us) for us in (0, 1_234_567, -280_000, 12_345_678)] == ["0.00", "1.23", "-0.28", "12.3"]
+
+
+def used(*values: float) -> HistogramStatus:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram.status()
+
+
+def test_the_summary_has_what_all_starts_of_a_replica_used_of_x() -> None:
+    history = a_history()
+    history.heard(a_node("n1", a_replica(x_used=used(0.3, 0.97)), incarnation=3))
+    history.heard(a_node("n1", a_replica(x_used=used(0.4)), incarnation=4))
+    replicas = {r["replica"]: r["x_used"] for r in figures(*plan_of(), history, [], 0, SECOND)["replicas"]}
+    assert replicas == {"main/0@n1": {"largest": 0.97, "p99": 0.97, "releases": 3}, "main/0@n2": None}
+
+
+def test_status_shows_how_much_of_x_is_used() -> None:
+    one = a_replica(x_us=2 * SECOND, waiting_us=SECOND, x_used=used(*[0.3] * 99, 0.95))
+    text = drawn(replace(a_sight(seen={"n1": Seen(a_node("n1", one), NOW)}), loads=True))
+    head = text.splitlines().index(next(line for line in text.splitlines() if line.startswith("X used")))
+    assert text.splitlines()[head + 1].split() == ["n1", "main", "2s", "50%", "50%", "95%"]
+    assert "X used" not in drawn(a_sight(seen={"n1": Seen(a_node("n1", one), NOW)}))
