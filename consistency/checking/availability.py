@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -118,7 +119,8 @@ class _Excuses:
     loss: what is lost comes again after 0.2 s, 0.6 s, 1.4 s, …: no bound that is worth a claim holds for all sends.
     lag: the application itself is behind.
     little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8) or clients
-      that have sinks (A1): what is kept for these alone can fill a buffer, and who is full blocks.
+      that have sinks (A1), what is kept for these alone can fill a buffer, and who is full blocks.  The same once all
+      that run a partition or stand by for it have been down at once: nobody can take their place (A2).
     apart: sources that are paced differently are further apart in tuple time than a bucket waits.
     any other kind: its effect is not known here.
     """
@@ -130,6 +132,9 @@ class _Excuses:
             c.sinks for c in directory.clients.values()
         )
         self._fills = self._tight and disks
+        self._hosting = [frozenset(of) for of in directory.roles.values()]
+        #: Since when a partition has been lost, with all that stood by for it, microseconds.
+        self._lost_us: float = inf
         hosts = (
             *directory.nodes,
             *(f"source:{s}" for s in plan.sources),
@@ -145,7 +150,9 @@ class _Excuses:
         """Why nothing is claimed in an interval whatever paths there are; "" where something may be."""
         if client in one.world.down:
             return "down"
-        if self._fills:
+        if self._tight and any(of <= one.world.down for of in self._hosting):
+            self._lost_us = min(self._lost_us, one.from_us)
+        if self._fills or (self._tight and one.to_us > self._lost_us):
             return "little room"
         kinds = {kind for kind, _ in one.world.unknown}
         if not self._tight:

@@ -466,6 +466,20 @@ def test_small_buffers_are_an_excuse_where_acks_wait_for_disks(disk: bool, sinks
     assert bool(judged.counters.amounts["p1 excused little room_us"]) is (disk or sinks)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_small_buffers_are_an_excuse_once_all_that_run_a_partition_were_down(together: bool) -> None:
+    """What is kept for them cannot be given up, and who is full blocks (A2)."""
+    plan, directory = make_plan()
+    tight = Deployed(replace(plan, limits=replace(plan.limits, input_bytes=1_000)), directory)
+    died = {30: ["down n1a"], 31: ["down n1b"] if together else []}
+    returned = {33: ["up n1a", "state u1/0@n1a STABLE"] + (["up n1b", "state u1/0@n1b STABLE"] if together else [])}
+    lines = [f"{at} {what}" for at, all_ in (died | returned).items() for what in all_]
+    text = sorted([*running(60, given=(0, 30)).splitlines(), *lines], key=lambda line: float(line.split()[0]))
+    judged = verdict("\n".join(text), deployed=tight)
+    assert bool([f for f in judged.findings if f.rule == "results come within kX"]) is not together
+    assert bool(judged.counters.amounts["p1 excused little room_us"]) is together
+
+
 def test_policy_suspend_owes_no_tentative_results() -> None:
     suspends = make_plan(failure=Policy.SUSPEND)
     assert verdict(running(60, given=(0, 30), fault=CUT_B), deployed=suspends).findings == []

@@ -16,6 +16,7 @@ from spe.plan.revision import decode_node, encode_node, revised
 from spe.stream.names import NodeId
 from tests.support.moves import PARTITION, A, plan_of
 
+CONFIGS = Path(__file__).parents[4] / "configs"
 CONFIGURED = plan_of([A])[1]
 NEW = replace(CONFIGURED.nodes[A], id=NodeId("n9"), address="n9:1", spare=True)
 
@@ -54,7 +55,7 @@ def test_a_node_is_sent_as_it_is_and_nothing_else_is_one() -> None:
 
 def test_defaults_of_the_file_hold_for_a_node_that_it_does_not_name(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text("defaults: {x: 7s}\nnodes: {n1: {}}\n")
+    file.write_text((CONFIGS / "moves.yaml").read_text().replace("{x: 4s,", "{x: 7s,"))
     node = load_newcomer(file, "n9", {"address": "10.0.0.9:7000", "capacity": 2.0, "memory": "4GB"})
     assert (node.x_us, node.capacity, node.memory, node.spare) == (7_000_000, 2.0, 4_000_000_000, True)
     with pytest.raises(ConfigError, match="memory"):
