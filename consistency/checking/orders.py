@@ -124,6 +124,7 @@ class _Checker:
         move = _fields(note)
         if move["phase"] in ("done", "dropped"):
             self.targets.discard(move["target"])
+            self.begun.pop(move["target"], None)  # one that is given up gets no order to stand by again
         else:
             self.targets.add(move["target"])
 

@@ -2,7 +2,7 @@
 
 * No node is told to run more than it has room for, of what nobody serves.
 * From the moment when there is a plan until all is served, what is lost is ordered as the newest plan says, on each
-  node one after the other, and nothing that another node restores.
+  node one after the other, and nothing that another node restores, unless that one may lack a state (H8).
 * A node begins the next one when it has restored all before, or these can only wait for input that is lost; not
   earlier, and not much later.
 * While nothing changes, nothing that a standby has room for stays lost, nor what a node without a role has room for.
@@ -78,6 +78,8 @@ class _Checker:
         self._counters = counters
         timing = plan.timing
         self._each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
+        #: From when on who recovers may be known to lack a state.
+        self._lacking_us = 4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us)
         loads = directory.recovery.loads
         self._load = {
             str(id): cores[id.partition % len(cores)]
@@ -170,7 +172,7 @@ class _Checker:
         partition, _, node = replica.partition("@")
         if fields["verb"] != "install" or partition not in self._load or self._helps(partition):
             return
-        if self._runs_beside(partition, note.at_us):
+        if self._runs_beside(partition, note.at_us) or self._lacks_long(partition, node, note.at_us):
             return
         if self.planned is None or partition in self._moved:
             self.allowed.add(replica)
@@ -223,7 +225,7 @@ class _Checker:
         here = {p for p in self.runs.get(node, {}) if p != partition}
         needed = self._load[partition] + sum(self._load.get(p, 0.0) for p in here)
         self._counters.add("installs with room")
-        if needed > (room := self._room(node)) + _LITTLE:
+        if needed > (room := self._room(node)) + _LITTLE and not self._lacks_long(partition, node, note.at_us):
             what = f"{partition} begins beside {', '.join(sorted(here))}: they need {needed:.2f} of {room:.2f} cores"
             yield Finding("O1", "room holds at each order", note.at_us, node, what)
         other = self.restoring.get(partition)
@@ -247,6 +249,11 @@ class _Checker:
     def _helps(self, partition: str) -> bool:
         """Is a node that runs it always back, and may lack a state that only a standby has?"""
         return any(partition in self.runs.get(str(n), {}) for n in self._placed[partition])
+
+    def _lacks_long(self, partition: str, node: str, at_us: int) -> bool:
+        """Has another node restored it for so long that it may lack a state, which this one is to give (H8)?"""
+        others = [n for n, here in self.runs.items() if n != node and here.get(partition) is NodeState.RECOVERING]
+        return any(at_us - self.changed_us[f"{partition}@{n}"] >= self._lacking_us for n in others)
 
     # --- what stays ---
 

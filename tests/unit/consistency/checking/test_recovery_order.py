@@ -10,7 +10,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.in_force import InForce
 from consistency.checking.recovery_order import check_recovery_order
 from consistency.checking.schedule import intervals
-from spe.stream.history import Event, History, Note, ProcessDown, StateChanged
+from spe.stream.history import Event, FaultBegan, FaultEnded, History, Note, ProcessDown, StateChanged
 from spe.stream.names import NodeState
 from tests.support.recovery_order import three_queries
 
@@ -73,6 +73,17 @@ def test_orders_follow_the_newest_plan() -> None:
 def test_what_a_node_restores_no_other_is_told_to() -> None:
     plans = [planned(31, "fb/0@n4"), *install(31.1, "fb/0@n4"), planned(39, "fb/0@n5"), *install(40, "fb/0@n5")]
     assert findings(*plans) == ["what is being installed is not ordered again"]
+
+
+def test_another_node_helps_who_may_lack_a_state() -> None:
+    """By H8 neither the plan nor the room has a say in that; before the time of H5 is over, it is an error."""
+    flip = [FaultBegan(30 * SECOND, 1, "flip", ("n4",)), FaultEnded(30 * SECOND + 1, 1)]
+    both = [planned(31, "fb/0@n4,fa/0@n5"), *install(31.1, "fb/0@n4"), *install(31.1, "fa/0@n5"), serves(33, "fa/0@n5")]
+    assert findings(*flip, *both, planned(34, ""), *install(45, "fb/0@n5")) == []
+    assert findings(*flip, *both, *install(32, "fb/0@n5")) == [
+        "orders follow the current plan",
+        "room holds at each order",
+    ]
 
 
 def test_a_node_restores_one_after_the_other() -> None:
