@@ -207,8 +207,8 @@ class Directory:
         return {id: tuple(sorted(roles, key=lambda n: _IN_ORDER[roles[n]])) for id, roles in self.roles.items()}
 
     def with_role(self, partition: PartitionId, node: NodeId, role: Role | None) -> Directory:
-        """The same, in which a node has another role for a partition; None: none."""
-        roles = {n: r for n, r in self.roles[partition].items() if n != node or role is not None}
+        """The same, in which a node has another role for a partition, behind all others of it; None: none."""
+        roles = {n: r for n, r in self.roles[partition].items() if n != node}
         if role is not None:
             roles[node] = role
         return replace(self, roles={**self.roles, partition: roles})

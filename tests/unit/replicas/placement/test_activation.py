@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from replicas.placement.activation import Activation, Choice, RateMeter
+from replicas.placement.moves import RoleChange
 from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
+from spe.plan.directory import Role
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeState, UnitId
+from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
 
 SECOND = 1_000_000
@@ -65,6 +67,15 @@ def test_another_plan_must_be_better_by_the_margin() -> None:
     assert one.target == {part(1)}
     assert one.adopt(Choice(frozenset({part(0)}), 0.12, 0.1))
     assert one.target == {part(0)}
+
+
+def test_who_leaves_as_its_partition_moves_is_no_active() -> None:
+    """It would not retire, and the move would wait for that for ever."""
+    one = activation(1, 1)
+    n2, n3 = NodeId("n2"), NodeId("n3")
+    leave = RoleChange(part(1), ((n3, Role.ACTIVE), (n2, Role.STANDBY)))
+    one.redirect(leave(plan(1).directory))
+    assert one.wanted() == {part(1): {"n5"}}
 
 
 def test_an_unfinished_plan_is_replaced_by_any_better_one() -> None:
