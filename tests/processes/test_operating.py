@@ -75,6 +75,11 @@ def of_nodes(run_dir: Path) -> list[tuple[str, str]]:
     return found
 
 
+def _heed_interrupts() -> None:
+    """What a shell starts in the background, such as all the tests, ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
     with a_run(tmp_path) as (running, run_dir):
         done = spe("restart", run_dir, "--rolling", "--within", f"{PATIENCE_S:g}s")
@@ -90,7 +95,11 @@ def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
         assert spe("wait", run_dir, "n1", "--partners").stdout == "n1 may stop\n"
 
         interrupted = subprocess.Popen(
-            [*SPE, "restart", run_dir, "--rolling"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*SPE, "restart", run_dir, "--rolling"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=_heed_interrupts,
         )
         with interrupted:
             assert interrupted.stdout is not None
