@@ -100,7 +100,7 @@ def describe(event: Event) -> str:
 
 
 def show_element(element: Element) -> str:
-    """An element in the notation of docs/internals/traces.md, long batches by their ends."""
+    """An element in the notation of tests/support/streams.py, long batches by their ends."""
     match element:
         case Undo(upto_id=upto):
             return f"U({upto})"

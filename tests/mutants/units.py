@@ -124,7 +124,7 @@ UNITS: Final[dict[str, Test]] = {
     "helper-leaves-too-early": (coordination.test_a_helper_retires_when_all_placed_replicas_are_stable),
     "snapshot-of-who-was-put-away": standbys.test_a_retired_replica_gives_no_incomplete_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_just_restarted_need_not_read_yet),
-    "one-period-is-enough": partial(balancing.test_trace_9_the_move_with_the_fewest_seconds_after_two_periods, True),
+    "one-period-is-enough": partial(balancing.test_it_makes_the_move_with_the_fewest_seconds_after_two_periods, True),
     "periods-need-not-follow": balancing.test_periods_beyond_the_cap_must_follow_each_other,
     "silent-node-is-empty": balancing.test_a_silent_node_counts_with_its_last_load_and_not_as_empty,
     "silent-cluster-is-idle": balancing.test_a_cluster_that_is_silent_is_not_idle,
@@ -144,7 +144,7 @@ UNITS: Final[dict[str, Test]] = {
     "load-of-the-dead": heard_loads.test_the_latest_is_of_replicas_that_run_on_nodes_that_answer,
     "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
     "silent-partition-lessens-its-node": load.test_on_a_node_a_silent_partition_counts_with_its_mean,
-    "what-does-not-vary-is-correlated": placement.test_trace_10_what_each_checkpoint_costs_on_each_node,
+    "what-does-not-vary-is-correlated": placement.test_what_each_checkpoint_costs_on_each_node,
     "checkpoint-beside-who-runs-it": placement.test_where_all_nodes_run_it_a_partition_has_no_checkpoint,
     "two-copies-on-a-node": placement.test_no_two_copies_on_one_node_and_none_with_who_runs_it,
     "standbys-divide-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
@@ -152,7 +152,7 @@ UNITS: Final[dict[str, Test]] = {
     "domains-do-not-matter": (
         placement.test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one
     ),
-    "full-nodes-are-not-passed-over": placement.test_trace_10_with_a_delta_the_heuristic_passes_over_full_nodes,
+    "full-nodes-are-not-passed-over": placement.test_with_a_delta_the_heuristic_passes_over_full_nodes,
     "what-fits-nowhere-goes-where-it-costs-least": (
         placement.test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost
     ),

@@ -1,4 +1,4 @@
-"""Histories as text, a line per event: ``SECONDS what whose …``.  Elements: docs/internals/traces.md.
+"""Histories as text, a line per event: ``SECONDS what whose …``.  Elements: tests/support/streams.py.
 
     1.0 up HOST            1.0 down HOST           1.0 state REPLICA STABLE         (or STABILIZATION fresh)
     1.0 open WHO PRODUCER #1 main 0 T*             (position, and T* where there is one)

@@ -1,4 +1,4 @@
-"""Streams as text, in the notation of docs/internals/traces.md.
+"""Streams as text, in the notation of the tests.
 
     S7/12x     stable tuple: id 7, time 12, payload x
     T/23x      tentative tuple; its id is the next one
@@ -28,7 +28,7 @@ from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, parse_timestamp
 
-#: The schema of the traces: one payload.
+#: One payload.
 PAYLOAD = Schema.of(x="string")
 
 _TUPLE = re.compile(r"(?P<kind>[ST])(?P<id>\d*)/(?P<time>-?\d+)(\^(?P<t_max>-?\d+))?(?P<payload>:.*|[^\d:,|]*)")

@@ -26,7 +26,7 @@ def tumbling(size: int, offset: int = 0, on: str | None = None) -> Window:
 
 @pytest.mark.parametrize("bucket", [10, 20])
 def test_a_window_is_released_by_the_first_tuple_at_its_end_whatever_the_bucket(bucket: int) -> None:
-    """Trace 2 (docs/internals/traces.md): the tuple stamped 12 is out of [0, 10), though no boundary has come."""
+    """The tuple of time 12 is late for [0, 10) by attribute, though no boundary has come (U2, U7)."""
     operator = make(AggregateSpec(IN, tumbling(10, on="ts"), {}, COUNT), EVENTS)
     rows = tuples(EVENTS, "3 3 \n 12 9 \n 13 13")
     out = run(operator, [EVENTS], [rows], cuts=range(0, 21, bucket))

@@ -78,7 +78,6 @@ def texts(rows: Rows, *attributes: int) -> list[str]:
 
 
 def test_tuples_of_all_inputs_are_ordered_by_time_then_input_then_id() -> None:
-    """Trace 1."""
     inputs = {A: stream("5 a 0", "B10"), B: stream("3 c 0", "5 b 0", "B10")}
     (ids, rows) = reference_rows(MERGE, inputs)[Channel(StreamId("out"), 0)]
     assert ids.tolist() == [1, 2, 3]

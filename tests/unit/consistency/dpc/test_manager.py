@@ -1,4 +1,4 @@
-"""One unit replica through failures: docs/internals/traces.md (d = 10, X = 40, αX = 30)."""
+"""One unit replica through failures: buckets of 10, X = 40, αX = 30, hard limit 35."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def stable_until_ten(world: World) -> World:
 
 
 def failing(world: World) -> World:
-    """Trace 4 up to τ120: in1's connection is gone, in0 has x at 15 and y at 24."""
+    """Up to 120: in1's connection is gone, in0 has sent x at 15 and y at 24; the clock of [10, 20) started at 100."""
     stable_until_ten(world)
     world.live[1] = False
     world.S(0, 105, (15, "x"))
@@ -203,7 +203,7 @@ def tentative(world: World) -> World:
 
 
 def healed(world: World) -> World:
-    """Trace 6 up to the request: τ150 in0 B50, in1 S12u S18v B50."""
+    """At 150 both inputs are complete up to 50: in1 has sent u at 12 and v at 18."""
     tentative(world)
     world.live[1] = True
     world.B(0, 150, 50)
@@ -214,19 +214,19 @@ def healed(world: World) -> World:
 
 class TestGoingTentative:
     def test_process_releases_everything_that_is_complete(self) -> None:
-        """Trace 4."""
+        """At 130, αX after its clock started, with all later buckets that in0 has finished."""
         world = tentative(World())
         assert world.sunion.restart == 10
 
     def test_delay_holds_each_bucket_for_alpha_x(self) -> None:
-        """Trace 4, delay."""
+        """The clock of [20, 30) started ten later."""
         world = failing(World(failure=Policy.DELAY))
         assert world.run(130) == "T/15x b20"
         assert world.run(139) == ""
         assert world.run(140) == "T/24y b30"
 
     def test_suspend_announces_and_sends_nothing(self) -> None:
-        """Trace 4, suspend; and when all is stable again it goes straight back."""
+        """When all is stable again, it is STABLE at once."""
         world = failing(World(failure=Policy.SUSPEND))
         assert world.run(130) == ""
         assert world.states[-1] == "UP_FAILURE"
@@ -252,7 +252,7 @@ class TestGoingTentative:
         assert world.states[-1] == "STABLE"
 
     def test_a_failure_shorter_than_alpha_x_is_masked(self) -> None:
-        """Trace 5."""
+        """in1 is complete again five before αX is over."""
         world = failing(World())
         world.S(1, 125, (12, "u"))
         world.B(1, 125, 30)
@@ -270,7 +270,7 @@ class TestGoingTentative:
         assert world.run(139) == "B20(0)"
 
     def test_the_second_node_of_a_chain_adds_no_alpha_x(self) -> None:
-        """Trace 18, at V: both clocks ran from B10; V fires as soon as U's tentative bucket completes its own."""
+        """Its clock started with that of the node before, whose tentative bucket completes its own."""
         world = World()
         for at in (0, 1):
             world.B(at, 101, 10)
@@ -351,7 +351,7 @@ class TestOtherSettings:
 
 class TestCorrecting:
     def test_with_a_grant_the_redo_gives_all_in_order(self) -> None:
-        """Trace 6."""
+        """The request is due at once: the newest bucket began to wait at 150."""
         world = healed(World())
         assert world.run(150) == "b50"
         assert world.asks == [Ask("n2", 1)]
@@ -362,7 +362,7 @@ class TestCorrecting:
         assert world.replica.reconciliations == 1
 
     def test_a_request_does_not_wait_for_a_stable_newest_bucket(self) -> None:
-        """Trace 7: [50, 60) went out tentatively and is not stable; still a request."""
+        """[50, 60) went out tentatively, but began to wait less than αX ago (R1)."""
         world = tentative(World())
         world.B(0, 140, 60)
         assert world.run(140) == "b60"
@@ -373,7 +373,7 @@ class TestCorrecting:
         assert len(world.asks) == 1
 
     def test_a_failure_during_redo_is_announced_in_the_same_step(self) -> None:
-        """Trace 8: in1 is gone again at B50; redo ends at τ185 and [50, 60) is due: forced rec_done."""
+        """in1 is lost again at 50; when redo ends, [50, 60) is due: a new checkpoint and tentative results (R7)."""
         world = healed(World())
         world.run(150)
         world.grant(151)
@@ -386,7 +386,7 @@ class TestCorrecting:
         assert world.sunion.restart == 50
 
     def test_overlapping_failures_are_corrected_once_at_the_end(self) -> None:
-        """Trace 9: A is lost after 10, B after 30; A heals: no request; B heals: one request, redo from 10."""
+        """A is lost after 10, B after 30.  When A is back nothing is asked for; when B is back, redo starts at 10."""
         world = stable_until_ten(World())
         world.B(1, 105, 30)
         world.live[0] = False
@@ -404,7 +404,7 @@ class TestCorrecting:
         assert world.run(181) == "S1/12a B60(1) clear"
 
     def test_a_full_redo_buffer_forces_progress(self) -> None:
-        """R2, end of trace 9: redo of the stable part, then rec_done while the failure lasts."""
+        """The stable part is redone, then rec_done comes while the failure lasts (R2)."""
         world = tentative(World(redo_bytes=1))
         world.S(1, 150, (12, "u"))
         world.B(1, 150, 20)
@@ -752,7 +752,7 @@ class TestRecovering:
         assert world.states[-1] == "STABLE"
 
     def test_a_restored_partner_makes_the_same_ids(self) -> None:
-        """Trace 16: the checkpoint at n* while tainted; the restarted replica makes the same tuples."""
+        """A replica that gives tentative results gives its state from before the failure."""
         world = tentative(World())
         taken = world.replica.snapshot()
         assert taken is not None

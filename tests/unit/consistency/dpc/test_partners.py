@@ -1,4 +1,4 @@
-"""Taking turns to reconcile: K1-K5 and R3, R4 (docs/internals/rules.md; docs/internals/traces.md 15)."""
+"""Partners take turns to correct: rules K1 to K5, R3 and R4 of docs/internals/rules.md."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_busy_replicas_refuse_and_stable_ones_grant() -> None:
 
 
 def test_two_replicas_that_ask_each_other_agree_on_one() -> None:
-    """Trace 15: ids 1 < 2; 1 grants and ignores grants to its own open request, 2 refuses."""
+    """n1 grants, for n2 sorts after it, and ignores a grant to its own open request; n2 refuses."""
     first, second = make("n1", "n2"), make("n2", "n1")
     for one in (first, second):
         one.want(0)

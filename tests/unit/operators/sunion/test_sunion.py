@@ -1,4 +1,4 @@
-"""SUnion: the order of tuples (U2), buckets and their clocks (B), waiting (T); docs/internals/traces.md."""
+"""SUnion: the order of tuples (U2), buckets and their clocks (B), waiting (T)."""
 
 from __future__ import annotations
 

@@ -437,7 +437,7 @@ class TestCorrections:
         assert opens(case.choose(10 + RETRY_US)) == [("r1", CORRECTIONS)]
 
     def two_feeds(self) -> tuple[Case, int, int]:
-        """r2 gives fresh tentative data, r1 corrects (trace 10)."""
+        """r2 gives fresh tentative data, r1 corrects."""
         case = Case()
         case.hear("r1", STABILIZING)
         case.hear("r2", FAILING)
@@ -568,7 +568,7 @@ class TestCorrections:
 
 class TestRules:
     def test_elements_of_a_closed_generation_are_dropped(self) -> None:
-        """Trace 17: the old connection still holds data; the position does not move."""
+        """The old connection still holds data; the position does not move (F1)."""
         case = Case()
         old = case.reading("r1")
         case.input.lost("r1")
@@ -615,7 +615,7 @@ class TestRules:
         assert case.port.position == 4
 
     def test_a_switch_sends_position_held_and_t_star(self) -> None:
-        """Trace 11: position, that tentative tuples follow it, and T*."""
+        """The subscription names the position, that tentative tuples follow it, and up to when they reach (F6)."""
         case = Case()
         generation = case.reading("r1", FAILING)
         case.input.element(generation, batch(Kind.STABLE, 1, 19), 0)

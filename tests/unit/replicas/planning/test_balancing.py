@@ -109,7 +109,7 @@ def moves(said: list[object]) -> list[tuple[int, NodeId, NodeId]]:
     return [(a.partition.partition, a.source, a.target) for a in said if isinstance(a, MovePartition)]
 
 
-def trace_9(**options: bool) -> Cluster:
+def example(**options: bool) -> Cluster:
     cluster = Cluster({0: (N1,), 1: (N1,), 2: (N1,), 3: (N2,)}, {0: 0.5, 1: 0.3, 2: 0.2, 3: 0.3}, **options)
     cluster.balancer.checkpointed(p(1), N2, 2 * PERIOD_US - SECOND)
     return cluster
@@ -130,8 +130,8 @@ def test_a_period_no_longer_than_a_sample_goes_by_the_newest_one() -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_trace_9_the_move_with_the_fewest_seconds_after_two_periods(exact: bool) -> None:
-    cluster = trace_9(exact=exact)
+def test_it_makes_the_move_with_the_fewest_seconds_after_two_periods(exact: bool) -> None:
+    cluster = example(exact=exact)
     assert cluster.periods(1) == [], "one period beyond the cap may be a peak"
     (order,) = cluster.periods(1)
     assert isinstance(order, MovePartition)
@@ -144,7 +144,7 @@ def test_trace_9_the_move_with_the_fewest_seconds_after_two_periods(exact: bool)
 
 
 def test_periods_beyond_the_cap_must_follow_each_other() -> None:
-    cluster = trace_9()
+    cluster = example()
     cluster.periods(1)
     cluster.loads[0] = 0.2
     cluster.periods(1)
@@ -154,7 +154,7 @@ def test_periods_beyond_the_cap_must_follow_each_other() -> None:
 
 
 def test_a_silent_period_is_no_period_within_the_cap_and_none_beyond_it() -> None:
-    cluster = trace_9()
+    cluster = example()
     cluster.periods(1)
     cluster.silent = {N1}
     assert cluster.periods(2) == [], "nobody knows what n1 needs"
@@ -193,7 +193,7 @@ def test_memory_beyond_its_cap_is_reason_enough() -> None:
 
 
 def test_who_has_moved_rests_for_three_periods() -> None:
-    cluster = trace_9()
+    cluster = example()
     cluster.periods(2)
     cluster.loads |= {0: 0.2, 3: 0.7}  # n2 is full now, and the newcomer would fit on n1
     assert moves(cluster.periods(REST)) == []
@@ -314,7 +314,7 @@ def test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is() -> N
 
 
 def test_news_that_come_twice_or_too_late_change_nothing() -> None:
-    cluster = trace_9()
+    cluster = example()
     cluster.periods(2)
     order = cluster.balancer.order
     assert order is not None
@@ -326,7 +326,7 @@ def test_news_that_come_twice_or_too_late_change_nothing() -> None:
 
 
 def test_after_a_failure_a_partition_that_rests_may_move_at_once() -> None:
-    cluster = trace_9()
+    cluster = example()
     cluster.periods(3)
     assert cluster.balancer.running[p(1)] == (N2,)
     cluster.balancer.went(N2)

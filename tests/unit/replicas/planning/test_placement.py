@@ -1,4 +1,4 @@
-"""Where checkpoints lie (rules L2, L3): trace 10 of the design, the heuristic beside the best, relocations."""
+"""Where checkpoints lie (rules L2, L3): the heuristic beside the best, relocations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNNING = {G1: (N1,), G2: (N1,), G3: (N2,), G4: (N3,)}
 LOADS = {G1: (8, 6, 4, 2), G2: (4, 3, 2, 1), G3: (1, 2, 3, 4), G4: (5, 5, 5, 5)}
 
 
-def trace_10(delta: float = np.inf) -> CheckpointProblem:
+def example(delta: float = np.inf) -> CheckpointProblem:
     history = LoadHistory()
     for at in range(4):
         for group, loads in LOADS.items():
@@ -38,8 +38,8 @@ def trace_10(delta: float = np.inf) -> CheckpointProblem:
     )
 
 
-def test_trace_10_what_each_checkpoint_costs_on_each_node() -> None:
-    problem = trace_10()
+def test_what_each_checkpoint_costs_on_each_node() -> None:
+    problem = example()
     g1, g2, g3, g4 = problem.cost.tolist()
     assert (g1[1], g2[1], g3[0]) == (-5.0, -2.5, -2.5)
     assert (g1[2], g2[2], g3[2], g4) == (0.0, 0.0, 0.0, [0.0, 0.0, 0.0])
@@ -51,23 +51,23 @@ def test_trace_10_what_each_checkpoint_costs_on_each_node() -> None:
     ]
 
 
-def test_trace_10_without_a_delta_each_is_where_it_costs_least() -> None:
-    places = correlated(trace_10())
+def test_without_a_delta_each_is_where_it_costs_least() -> None:
+    places = correlated(example())
     assert places.tolist() == [1, 1, 0, 0], "g4 costs 0 on n1 and n2, and n1 has less"
-    assert trace_10().score(places) == -10.0
+    assert example().score(places) == -10.0
 
 
-def test_trace_10_with_a_delta_the_heuristic_passes_over_full_nodes() -> None:
+def test_with_a_delta_the_heuristic_passes_over_full_nodes() -> None:
     """g4 fits nowhere.  The least load and the least cost both lead to n1 here."""
-    problem = trace_10(delta=1)
+    problem = example(delta=1)
     places = correlated(problem)
     assert places.tolist() == [1, 2, 0, 0]
     assert problem.score(places) == -7.5
     assert problem.loads(places).tolist() == [7.5, 5.0, 2.5]
 
 
-def test_trace_10_with_a_delta_the_best_keeps_it() -> None:
-    problem = trace_10(delta=1)
+def test_with_a_delta_the_best_keeps_it() -> None:
+    problem = example(delta=1)
     places = best(problem)
     assert places is not None
     assert places.tolist() == [1, 2, 2, 0]
@@ -250,7 +250,7 @@ def test_relocations_end_near_the_heuristics_and_each_checkpoint_moves_at_most_o
 
 
 def test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first() -> None:
-    problem = trace_10()
+    problem = example()
     now = np.array([2, 2, 2, 1])  # all at a cost of 0
     assert [(m.checkpoint, m.target) for m in placement.relocations(problem, now, 4.0)] == [(0, 1), (1, 1)]
     assert [m.checkpoint for m in placement.relocations(problem, now, 6.0)] == [0]

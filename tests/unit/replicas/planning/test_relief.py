@@ -38,14 +38,14 @@ def problem(
     )
 
 
-TRACE_9 = problem(
+EXAMPLE = problem(
     home=[0, 0, 0, 1], cpu=[0.5, 0.3, 0.2, 0.3], cap=[0.8, 0.8], seconds=[[INF, 4], [INF, 1], [INF, 4], [4, INF]]
 )
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_trace_9_the_move_with_the_fewest_seconds(exact: bool) -> None:
-    assert relief.relieve(TRACE_9, exact=exact).tolist() == [0, 1, 0, 1]
+def test_it_makes_the_move_with_the_fewest_seconds(exact: bool) -> None:
+    assert relief.relieve(EXAMPLE, exact=exact).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -172,10 +172,10 @@ def test_a_replaced_log_continues_the_sequence_of_states() -> None:
     assert (first.sequence, second.sequence) == (3, 4)
 
 
-# --- traces (docs/internals/traces.md) ---
+# --- what each subscriber gets ---
 
 
-def after_trace_4() -> TextProducer:
+def failed_after_six() -> TextProducer:
     """Last stable id 6, frontier 10; then T/15x T/24y b30."""
     one = TextProducer()
     one.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/6 B10")
@@ -183,25 +183,25 @@ def after_trace_4() -> TextProducer:
     return one
 
 
-CORRECTIONS_OF_TRACE_6 = "S7/12u S8/15x S9/18v S10/24y B50"
+CORRECTIONS = "S7/12u S8/15x S9/18v S10/24y B50"
 
 
-def test_trace_6_each_subscriber_gets_its_own_correction() -> None:
+def test_each_subscriber_gets_its_own_correction() -> None:
     """P had received the tentative tuples; Q subscribed during STABILIZATION."""
-    one = after_trace_4()
+    one = failed_after_six()
     p = one.subscribe(6, 10)
     assert pulled(p) == "T/15x T/24y b30"
     one.stabilises()
     q = one.subscribe(6, 10)
     assert pulled(q) == ""
-    one.stable(CORRECTIONS_OF_TRACE_6)
+    one.stable(CORRECTIONS)
     one.done()
     assert pulled(p) == "U(6) S7/12u S8/15x S9/18v S10/24y B50(10) R+"
     assert pulled(q) == "S7/12u S8/15x S9/18v S10/24y B50(10) R+"
 
 
-def test_trace_8_a_failure_during_redo_begins_after_the_rec_done() -> None:
-    one = after_trace_4()
+def test_a_failure_during_redo_begins_after_the_rec_done() -> None:
+    one = failed_after_six()
     p = one.subscribe(6, 10)
     pulled(p)
     one.stabilises()
@@ -217,7 +217,7 @@ def test_trace_8_a_failure_during_redo_begins_after_the_rec_done() -> None:
     assert pulled(p) == "U(10) S11/55z B60(11) R+"
 
 
-def test_trace_11_a_switch_between_producers_in_up_failure() -> None:
+def test_a_switch_between_producers_in_up_failure() -> None:
     """The client has T/24 T/31 b40 of r1; r2 has its own tentative tuples, and more of them."""
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/19 B20")
@@ -225,7 +225,7 @@ def test_trace_11_a_switch_between_producers_in_up_failure() -> None:
     assert pulled(r2.subscribe(6, 20, 39, held=True)) == "T/45′ b50"
 
 
-def test_trace_12_a_switch_to_a_replica_that_never_failed() -> None:
+def test_a_switch_to_a_replica_that_never_failed() -> None:
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 S5/5 S6/19 B20")
     behind = r2.subscribe(6, 20, 39, held=True)
@@ -236,7 +236,7 @@ def test_trace_12_a_switch_to_a_replica_that_never_failed() -> None:
     assert pulled(r2.subscribe(6, 20, 39, held=True)) == "U(6) S7/31 S8/33 S9/38 B40(9) R+"
 
 
-def test_trace_13_a_consumer_that_is_ahead() -> None:
+def test_a_consumer_that_is_ahead() -> None:
     """p = 100, the producer is at 90: its undo goes to 100, and 91 … 100 are not sent again."""
     r2 = TextProducer()
     r2.stable(" ".join(f"S/{2 * i}" for i in range(1, 91)) + " B181")
@@ -252,7 +252,7 @@ def test_trace_13_a_consumer_that_is_ahead() -> None:
     assert pulled(subscription) == f"U(100) {expected} B250(120) R+"
 
 
-def test_trace_14_a_substream_without_tuples_still_advances() -> None:
+def test_a_substream_without_tuples_still_advances() -> None:
     """Ids 1 … 5 and 6 … 8 all hash to the other partition."""
     x = payload_of(0)
     one = TextProducer(consumers=["v/1@a"])
@@ -269,7 +269,7 @@ def test_trace_14_a_substream_without_tuples_still_advances() -> None:
     assert pulled(j) == "U(5) B20(8) R+"
 
 
-def test_trace_16_a_restarted_replica_serves_the_installed_log() -> None:
+def test_a_restarted_replica_serves_the_installed_log() -> None:
     """r2 is in UP_FAILURE with truncation line 4; r1 installs its log, then makes its own tentative results."""
     r2 = TextProducer()
     r2.stable("S1/1 S2/2 S3/3 S4/4 B10 S5/11 S6/12 S7/15 B30 S8/31 S9/32 S10/40 B50")
@@ -285,12 +285,12 @@ def test_trace_16_a_restarted_replica_serves_the_installed_log() -> None:
     assert pulled(client) == "S5/11 S6/12 S7/15 S8/31 S9/32 S10/40 B50(10) T/52 b60"
 
 
-# --- V1 to V6 beyond the traces ---
+# --- rules V1 to V6 in other situations ---
 
 
 def test_live_that_resumes_during_corrections_sends_rec_done_first() -> None:
     """R5: the partner is lost; corrections up to 20 stay, and later results are tentative, after a rec_done (V2)."""
-    one = after_trace_4()
+    one = failed_after_six()
     p = one.subscribe(6, 10)
     pulled(p)
     one.stabilises()
@@ -342,7 +342,7 @@ def test_a_new_run_continues_the_old_one_for_a_consumer_ahead() -> None:
 
 
 def test_live_beside_redo_sends_no_rec_done_in_between() -> None:
-    one = after_trace_4()
+    one = failed_after_six()
     p = one.subscribe(6, 10)
     one.stabilises(fresh=True)
     assert pulled(p) == "T/15x T/24y b30"
@@ -394,10 +394,10 @@ def test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done() -> None:
 
 def test_a_corrections_feed_becomes_main() -> None:
     """F5: after R(STABLE) its consumer sets the mode, and gets the tentative results of the next failure."""
-    one = after_trace_4()
+    one = failed_after_six()
     p = one.subscribe(6, 10, 29, held=True, mode=CORRECTIONS)
     one.stabilises()
-    one.stable(CORRECTIONS_OF_TRACE_6)
+    one.stable(CORRECTIONS)
     one.done()
     assert pulled(p) == "U(6) S7/12u S8/15x S9/18v S10/24y B50(10) R+"
     p.set_mode(MAIN)
@@ -678,7 +678,7 @@ def test_a_subscription_ends_when_its_next_id_is_gone() -> None:
 
 def test_corrections_are_acknowledged_while_fresh_results_continue() -> None:
     """V4, A1: the consumer of an only replica processes corrections while it reads fresh results."""
-    one = after_trace_4()
+    one = failed_after_six()
     main, corrections = one.subscribe(6, 10), one.subscribe(6, 10, mode=CORRECTIONS)
     one.stabilises(fresh=True)
     assert pulled(main) == "T/15x T/24y b30"

@@ -162,7 +162,7 @@ def chunk_of_names(names: list[str]) -> RowChunk:
 
 
 async def test_a_file_becomes_a_stable_stream_with_an_end(tmp_path: Path) -> None:
-    """Trace 3: disorder 4, events 10, 20, 12, 17, 30.  Whether B20 is sent before the end depends on the disk."""
+    """Events 10, 20, 12, 17, 30 with disorder 4.  Whether B20 is sent before the end depends on the disk."""
     of = csv_source(tmp_path, 10, 20, 12, 17, 30, disorder_us=4)
     proxy, published = await run_to_end(source_env(), of)
     assert show(published).replace(" B20(5)", "") == "1/10n1 2/20n2 3/16n3 4/17n4 5/30n5 BEND(5)"
@@ -395,7 +395,7 @@ async def test_a_wall_clock_that_was_set_back_does_not_stop_a_replay(
 async def test_a_restart_stays_above_earlier_promises(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Trace 3, second half, through a real log: leased up to 1.9 s, then an event at 0.5 s."""
+    """Through a real log: leased up to 1.9 s, then an event at 0.5 s."""
     storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), live((10.0, None, 0), boundary_us=100_000))
     with trio.move_on_after(1.95):

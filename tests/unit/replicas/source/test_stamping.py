@@ -23,7 +23,7 @@ def times(stamper: Stamper, *events: int) -> list[int]:
 
 
 def test_times_follow_rule_s1() -> None:
-    """Trace 3: disorder 4; W before each tuple is −, 6, 16, 16, 16; the boundary may be 26."""
+    """With disorder 4, W before each tuple is −, 6, 16, 16, 16; a boundary may be 26."""
     stamper = Stamper(disorder_us=4, boundary_us=1)
     assert times(stamper, 10, 20, 12, 17, 30) == [10, 20, 16, 17, 30]
     assert stamper.bound_us == 26
@@ -31,7 +31,7 @@ def test_times_follow_rule_s1() -> None:
 
 
 def test_a_restart_stays_above_a_lease_that_was_logged() -> None:
-    """Trace 3, second half: crash after a logged lease of 40; event 35 gets time 40."""
+    """A lease of 40 was logged before the crash; event 35 gets time 40 (S2)."""
     stamper = Stamper(disorder_us=4, boundary_us=1)
     stamped(stamper, 10, 20, 12, 17, 30)
     assert stamper.lease(44)
@@ -49,7 +49,7 @@ def test_a_restart_stays_above_a_lease_that_was_logged() -> None:
 
 
 def test_a_late_tuple_keeps_its_event_time_in_its_attributes() -> None:
-    """Trace 2: events 3, 13, 9, 13 with disorder 1 are stamped 3, 13, 12, 13."""
+    """With disorder 1, event 9 behind 13 is stamped 12."""
     assert times(Stamper(disorder_us=1, boundary_us=1), 3, 13, 9, 13) == [3, 13, 12, 13]
 
 
