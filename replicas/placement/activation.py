@@ -18,7 +18,7 @@ from replicas.planning.search import PlanningProblem
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.status import ActivationStatus
-from spe.stream.ids import Channel, PartitionId
+from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.stream.times import SECOND
 from spe.wire.messages import OutputStatus
@@ -26,7 +26,7 @@ from spe.wire.messages import OutputStatus
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Partitions whose first standby is to run.
+    """Partitions of which a standby is to run.
 
     Attributes:
       value: OF while every partition with a single replica has failed.
@@ -113,6 +113,9 @@ class Activation:
       algorithm: of the planner.
       margin: by how much, relative to what runs, a plan must be better to take its place.
       active: the standbys that were wanted when the coordinator ended.
+
+    Attributes:
+      first: of each partition the standby that runs where it is chosen: its first one that stays.
     """
 
     def __init__(
@@ -126,19 +129,29 @@ class Activation:
         active: Iterable[PartitionId] = (),
     ) -> None:
         self._plan = plan
-        self._directory = directory
         self._algorithm = Algorithm(algorithm)
         self._margin = margin
         self.budget = budget
-        self.active = {id for id in active if id in directory.standbys}
+        self.active = set(active)
         self.target = frozenset(self.active)
         self.choice: Choice | None = None
+        self.redirect(directory)
 
-    def redirect(self, directory: Directory) -> None:
-        """Another directory counts: partitions without a standby any more have none that runs."""
+    def redirect(self, directory: Directory, passing: Collection[ReplicaId] = ()) -> None:
+        """Another directory counts: partitions without a standby that stays have none that runs.
+
+        Args:
+          passing: standbys that are so for a while only, because of a move or a recovery.
+        """
         self._directory = directory
-        self.active.intersection_update(directory.standbys)
-        self.target = self.target.intersection(directory.standbys)
+        self.first = {
+            id: node
+            for id, standbys in directory.standbys.items()
+            for node in reversed(standbys.nodes)
+            if ReplicaId(*id, node) not in passing
+        }
+        self.active.intersection_update(self.first)
+        self.target = self.target.intersection(self.first)
 
     def choose(self, rates: Mapping[str, Sequence[float]], unable: Collection[PartitionId] = ()) -> Choice:
         """The best plan under these rates.  Takes up to a second for a thousand partitions.
@@ -150,6 +163,7 @@ class Activation:
           ConfigError: the planner cannot do it; it says why.
         """
         directory = self._directory  # another one may count while this thread works
+        unable = {*unable, *(directory.standbys.keys() - self.first.keys())}
         topology = topology_of(self._plan, directory, rates)
         costs = costs_of(self._plan, directory, topology, unable)
         most = PlanningProblem(topology, 0, costs).most
@@ -167,7 +181,7 @@ class Activation:
         better = choice.value > choice.before * (1.0 if room else 1 + self._margin) + 1e-9
         if len(self.active) <= self.budget and not better:
             return False
-        self.choice, self.target = choice, choice.active.intersection(self._directory.standbys)
+        self.choice, self.target = choice, choice.active.intersection(self.first)
         return True
 
     @property
@@ -175,18 +189,18 @@ class Activation:
         """Do the standbys that are wanted equal the choice?"""
         return self.active == self.target
 
-    def step(self, state: Callable[[PartitionId], NodeState | None]) -> PartitionId | None:
+    def step(self, state: Callable[[ReplicaId], NodeState | None]) -> PartitionId | None:
         """Takes one step towards the target: first a new standby runs, then an old one retires.
 
         Args:
-          state: of a partition's first standby: RECOVERING also before it runs; None: it does not come, and nobody
-            waits for it.
+          state: of a standby that is to run: RECOVERING also before it does; None: it does not come, and nobody waits
+            for it.
 
         Returns:
           The partition that joined or left ``active``; None: nothing can be done now.
         """
-        assert (self.active | self.target) <= self._directory.standbys.keys(), "H7: only standbys are activated"
-        states = {id: state(id) for id in self.active}
+        assert (self.active | self.target) <= self.first.keys(), "H7: only standbys are activated"
+        states = {id: state(ReplicaId(*id, self.first[id])) for id in self.active}
         if NodeState.RECOVERING in states.values():
             return None  # a new one is recovering
         leaving = sorted(self.active - self.target)
@@ -206,7 +220,7 @@ class Activation:
         return None
 
     def wanted(self) -> dict[PartitionId, frozenset[NodeId]]:
-        return {id: frozenset(self._directory.standbys[id].nodes[:1]) for id in self.active}
+        return {id: frozenset({self.first[id]}) for id in self.active}
 
     def status(self) -> ActivationStatus:
         return ActivationStatus(

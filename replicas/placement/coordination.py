@@ -223,21 +223,21 @@ class Coordination:
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
         return {id: frozenset(one.wanted) for id, one in self._partitions.items() if one.wanted}
 
-    def helper(self, partition: PartitionId, now: int) -> NodeState | None:
-        """State of the first standby: RECOVERING also before it runs; None: it does not come, as it seems."""
-        first, one = self._directory.standbys[partition].nodes[0], self._partitions[partition]
-        state = one.running.get(first, NodeState.RECOVERING)
-        if now - one.asked_at.get(Decision("retire", ReplicaId(*partition, first)), -self._repeat_us) < self._repeat_us:
+    def helper(self, standby: ReplicaId, now: int) -> NodeState | None:
+        """State of a standby that is to run: RECOVERING also before it does; None: it does not come, as it seems."""
+        node, one = standby.node, self._partitions[standby.of]
+        state = one.running.get(node, NodeState.RECOVERING)
+        if now - one.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
             state = NodeState.RECOVERING  # its last news may be old
-        gone = first in self._heard and first not in self._alive
+        gone = node in self._heard and node not in self._alive
         if gone or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
             return None
         return state
 
-    def unable(self) -> frozenset[PartitionId]:
-        """Partitions whose first standby was heard, and is dead."""
+    def unable(self, standbys: Mapping[PartitionId, NodeId]) -> frozenset[PartitionId]:
+        """Partitions whose standby here was heard, and is dead."""
         dead = self._heard - self._alive
-        return frozenset(id for id, standbys in self._directory.standbys.items() if standbys.nodes[0] in dead)
+        return frozenset(id for id, node in standbys.items() if node in dead)
 
     # --- orders ---
 

@@ -5,7 +5,7 @@ No tuples go through it.  While it is away no standby takes over; everything els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.joining import JoinRefused, LeaveRefused, joined, left
 from replicas.placement.mover import Mover
+from replicas.placement.moves import Moves
 from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.setting import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
@@ -31,7 +32,7 @@ from spe.plan.revision import decode_node
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.status import CoordinatorStatus
-from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId
 from spe.stream.strings import StringPool
 from spe.wire.messages import (
@@ -109,8 +110,6 @@ class Coordinator(Bystander):
             margin=settings.margin,
             active=store.wanted(),
         )
-        for id, nodes in self.activation.wanted().items():
-            self.coordination.want(id, nodes, now)
         self._meter = RateMeter(plan, now)
         self._source_meter = RateMeter(plan, now)
         self._loads = HeardLoads(plan, directory)
@@ -124,6 +123,7 @@ class Coordinator(Bystander):
             other_message=self._answered,
         )
         self.mover = Mover(env, plan, self.directories, store, self._upstream.versions)
+        self._keep_chosen(now)
         self.directories.on_change(self._redirect)
         self._epoch = 0
         self._number = store.last_number()
@@ -179,13 +179,13 @@ class Coordinator(Bystander):
         self.coordination.redirect(directory, now)
         self.recovery.redirect(directory)
         self.mover.redirect(directory)
-        self.activation.redirect(directory)
         self._loads.redirect(directory)
-        wanted = self.coordination.wanted()
-        for id, nodes in self.activation.wanted().items():
-            if wanted.get(id) != nodes:
-                self.coordination.want(id, nodes, now)
+        self._keep_chosen(now)
         self._upstream.redirect(directory, self._peers())
+
+    def _keep_chosen(self, now: int) -> None:
+        passing = self.mover.moves.passing() | self.recovery.lending.lent
+        keep_chosen(self.activation, self.coordination, self.mover.moves, self.directories.current, passing, now)
 
     async def _decide(self) -> None:
         """Gives orders until this coordinator is superseded."""
@@ -197,6 +197,7 @@ class Coordinator(Bystander):
             version = self.directories.version
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             now = self._env.clock.monotonic_us()
+            self._keep_chosen(now)
             short, unserved = self.recovery.in_force, self.coordination.unserved(now)
             self.coordination.hold(
                 self.recovery.look(unserved, now, self._plan.timing.heartbeat_us, self.mover.moves.know)
@@ -290,12 +291,12 @@ class Coordinator(Bystander):
                 next_at = now + every_us
                 if (rates := self._meter.take(now)) and activation.settled:
                     await self._choose(rates)
-            if (changed := activation.step(partial(self.coordination.helper, now=now))) is not None:
-                await self._want(changed)
+            if activation.step(partial(self.coordination.helper, now=now)) is not None:
+                await self._want()
 
     async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
         try:
-            unable = self.coordination.unable()
+            unable = self.coordination.unable(self.activation.first)
             choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
         except ConfigError as error:  # what runs goes on
             self._env.trace.event("no_choice", why=str(error))
@@ -306,11 +307,10 @@ class Coordinator(Bystander):
                 "actives_chosen", active=sorted(map(str, choice.active)), of=choice.value, before=choice.before
             )
 
-    async def _want(self, changed: PartitionId) -> None:
-        wanted = self.activation.wanted()
-        self.coordination.want(changed, wanted.get(changed, ()), self._env.clock.monotonic_us())
+    async def _want(self) -> None:
+        self._keep_chosen(self._env.clock.monotonic_us())
         try:
-            await self._store.want(wanted)
+            await self._store.want(self.activation.wanted())
         except OSError as error:  # the next coordinator would choose once more
             self._env.trace.event("wanted_not_kept", why=str(error))
 
@@ -427,6 +427,27 @@ class Coordinator(Bystander):
             moves=tuple(move.status() for move in self.mover.moves.newest(OVER_SHOWN)),
             recovery=self.recovery.status(),
         )
+
+
+def keep_chosen(
+    activation: Activation,
+    coordination: Coordination,
+    moves: Moves,
+    directory: Directory,
+    passing: Collection[ReplicaId],
+    now: int,
+) -> None:
+    """Those standbys run by choice that are chosen, on nodes that stay what they are (H7).
+
+    Args:
+      passing: standbys because of a move or a recovery.
+    """
+    activation.redirect(directory, passing)
+    chosen, wanted = activation.wanted(), coordination.wanted()
+    for id in chosen.keys() | wanted.keys():
+        if chosen.get(id) != wanted.get(id):
+            coordination.want(id, chosen.get(id, ()), now)
+    moves.keep(chosen)
 
 
 async def run_coordinator(

@@ -21,7 +21,7 @@ from spe.errors import SpeError
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
 from spe.plan.plan import Plan
 from spe.status import MoveStatus
-from spe.stream.ids import Channel, PartitionId
+from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import SECOND
 from spe.wire.messages import OutputStatus
@@ -181,6 +181,7 @@ class Moves:
         self._versions: dict[str, Version] = {}
         self._outputs: dict[str, Mapping[Channel, OutputStatus]] = {}
         self._held: dict[str, Mapping[PartitionId, int]] = {}
+        self._kept: Mapping[PartitionId, Collection[NodeId]] = {}
         #: When the move under way entered its phase, and since when its target is silent; monotonic.
         self._since: int | None = None
         self._silent_since: int | None = None
@@ -210,6 +211,10 @@ class Moves:
         """A process does not answer any more."""
         self._outputs.pop(process, None)
         self._held.pop(process, None)
+
+    def keep(self, kept: Mapping[PartitionId, Collection[NodeId]]) -> None:
+        """From now on these standbys, and no others, run by choice (H7): they do not stand by again."""
+        self._kept = kept
 
     # --- orders, of people and of who balances ---
 
@@ -368,6 +373,18 @@ class Moves:
             if move.state_from is StateSource.CHECKPOINT and move.was_standby and not move.tries
         }
 
+    def passing(self) -> set[ReplicaId]:
+        """Standbys that are so only until a move ends: the target of one, and a source that is to leave."""
+        found = set()
+        for move in self.open():
+            if move.phase is MovePhase.WAIT or move.was_standby:
+                continue
+            if move.role is Role.ACTIVE or move.phase is not MovePhase.LEAVE:
+                found.add(ReplicaId(*move.partition, move.target))
+            if move.role is Role.ACTIVE or move.phase is MovePhase.LEAVE:
+                found.add(ReplicaId(*move.partition, move.source))
+        return found
+
     def held(self) -> Iterator[tuple[PartitionId, NodeId]]:
         """Partitions of which a node holds a checkpoint, and the node."""
         for process, partitions in self._held.items():
@@ -484,10 +501,8 @@ class Moves:
     def _leave(self, move: Move) -> RoleChange | None:
         if move.role is Role.ACTIVE and self._role(move, move.target) is Role.STANDBY:
             return RoleChange(move.partition, ((move.target, Role.ACTIVE), (move.source, Role.STANDBY)))
-        if move.role is Role.STANDBY and move.source in self._states(move):
-            move.why = f"{move.source} runs it in place of others, and must stand by again first"
-            return None
-        if move.role is Role.ACTIVE and move.source in self._states(move):
+        stays = move.was_standby and move.source in self._kept.get(move.partition, ())
+        if move.source in self._states(move) and not stays:
             move.why = f"{move.source} retires when all replicas are STABLE"  # the coordination sees to that
             return None
         if not move.was_standby and self._role(move, move.source) is not None:

@@ -10,6 +10,8 @@ import enum
 from random import Random
 from typing import Final
 
+from spe.errors import SpeError
+
 
 class Feature(enum.StrEnum):
     """What a random run may have beside the faults that any run draws from.
@@ -44,6 +46,16 @@ class Feature(enum.StrEnum):
 
 Features = frozenset[Feature]
 NONE: Final[Features] = frozenset()
+
+
+def read_features(text: str) -> Features:
+    """Features by name, between commas.  Raises SpeError."""
+    names = [name.strip() for name in text.split(",")]
+    known = [feature.value for feature in Feature]
+    for name in names:
+        if name not in known:
+            raise SpeError(f"--with: there is no feature {name!r}; expected some of {', '.join(known)}")
+    return frozenset(feature for feature in Feature if feature.value in names)
 
 
 def draw_features(random: Random) -> Features:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from replicas.simulation.features import Feature, Features, draw_features
+from replicas.simulation.features import NONE, Feature, Features, draw_features
 from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
@@ -34,9 +34,13 @@ _STATE_NS: Final = (20_000, 100_000, 500_000)
 _LENGTHS_S: Final = (10, 14, 20, 28)
 
 
-def random_scenario(seed: int) -> Scenario:
-    """A configuration and faults that follow from ``seed`` alone."""
-    random, features = Random(f"swarm {seed}"), features_of(seed)
+def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
+    """A configuration and faults that follow from ``seed`` alone.
+
+    Args:
+      forced: features that the run has whatever the seed draws.
+    """
+    random, features = Random(f"swarm {seed}"), features_of(seed) | forced
     seconds = random.choice(_LENGTHS_S)
     if Feature.LASTING_LINKS in features:
         seconds = max(_LENGTHS_S)

@@ -430,14 +430,18 @@ def simulate(
     ] = None,
     data: Data = None,
     processes: Annotated[int | None, Parameter(help="Runs at the same time; one per core by default.")] = None,
+    with_: Annotated[
+        str | None, Parameter(name="--with", help="Features that every random run has, such as moves,shortage.")
+    ] = None,
 ) -> int:
     """Run a cluster in virtual time under random faults; check that every promise is kept."""
+    from replicas.simulation.features import NONE, read_features
     from spe.cli.simulate import replay as play_again
     from spe.cli.simulate import run_simulate
 
     if replay is not None:
-        if config is not None or seeds is not None or faults is not None:
-            raise SpeError("--replay plays a scenario as it was written; expected neither CONFIG, --seeds nor --faults")
+        if config is not None or seeds is not None or faults is not None or with_ is not None:
+            raise SpeError("--replay plays a scenario as it was written; expected no CONFIG, --seeds, --faults, --with")
         return play_again(replay, shrink=bool(shrink))
     return run_simulate(
         config,
@@ -447,6 +451,7 @@ def simulate(
         length_us=None if duration is None else _duration("--duration", duration),
         shrink=shrink is not False,
         processes=processes,
+        features=NONE if with_ is None else read_features(with_),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from consistency.checking.finding import Finding
 from replicas.faults.model import Fault, load_faults
+from replicas.simulation.features import NONE, Features
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
 from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run, shrink_failure
@@ -46,9 +47,10 @@ def run_simulate(
     length_us: int | None = None,
     shrink: bool = True,
     processes: int | None = None,
+    features: Features = NONE,
 ) -> int:
     """Plays the seeds of a configuration, or of random ones; 0 where all of them hold."""
-    make = _scenarios(config, data, faults, length_us or DEFAULT_LENGTH_US)
+    make = _scenarios(config, data, faults, length_us or DEFAULT_LENGTH_US, features)
     sums = Sums()
     wanted = read_seeds(seeds or ("1" if faults is not None else DEFAULT_SEEDS))
     print(f"seeds {wanted.start}:{wanted.stop} with {made_by()}", flush=True)
@@ -91,11 +93,15 @@ def cost_text(run_s: float, runs: int, processes: int) -> str:
     return f"{run_s:.1f} s of CPU for the first run; all {runs:,}, {at_once} at a time, take about {total:,.0f} s"
 
 
-def _scenarios(config: Path | None, data: Path | None, faults: Path | None, length_us: int) -> MakeScenario:
+def _scenarios(
+    config: Path | None, data: Path | None, faults: Path | None, length_us: int, features: Features
+) -> MakeScenario:
     if config is None:
         if faults is not None:
             raise SpeError("--faults needs a configuration whose processes they can happen to")
-        return random_scenario
+        return partial(random_scenario, forced=features)
+    if features:
+        raise SpeError("--with is for random configurations; expected no CONFIG")
     changed, said = configuration_to_simulate(config, data, length_us)
     for line in said:
         print(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replicas.node.load_meter import NodeMeter, ReplicaMeter
 from replicas.node.orders import OrderFollower
+from replicas.placement.activation import Activation
 from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
 from replicas.placement.heard_loads import HeardLoads
@@ -282,6 +283,22 @@ edited(
     "a-target-is-no-helper",
     "a target is retired as if it had only helped out (M2)",
     Edit(Coordination, "_of", "wanted = one.wanted | one.coming", "wanted = one.wanted"),
+)
+
+edited(
+    "moves-onto-the-chosen-standby-never-end",
+    "the source, now the standby that runs by choice, is waited for to retire (M4, H7)",
+    Edit(Moves, "_leave", "move.was_standby and move.source in", "move.was_standby and None in"),
+)
+edited(
+    "moves-of-the-chosen-standby-never-end",
+    "the standby that runs by choice is still the chosen one when it is to leave (M4, H7)",
+    Edit(Activation, "redirect", "if ReplicaId(*id, node) not in passing", ""),
+)
+edited(
+    "standbys-for-a-while-are-chosen",
+    "the target of a move is chosen to run by the budget (H7)",
+    Edit(Moves, "passing", "found.add(ReplicaId(*move.partition, move.target))", "pass"),
 )
 
 # --- moves that follow from loads ---

@@ -99,6 +99,41 @@ def test_whoever_dies_while_a_partition_moves_all_is_right_in_the_end(phase: str
     play(plan, directory, script)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "roles"),
+    [
+        ("n1a", "n1b", {"n1b": Role.ACTIVE, "n1a": Role.STANDBY}),
+        ("n1b", "n1c", {"n1a": Role.ACTIVE, "n1c": Role.STANDBY}),
+        ("n1a", "n1c", {"n1b": Role.STANDBY, "n1c": Role.ACTIVE}),
+    ],
+)
+@pytest.mark.parametrize("kills", [False, True])
+def test_moves_end_beside_a_standby_that_the_budget_keeps_running(
+    source: str, target: str, roles: dict[str, Role], kills: bool
+) -> None:
+    """Onto it, of it, and beside it: then the first standby that stays runs (H7); so says the next coordinator."""
+    plan, directory = two_units()
+    u1, u2 = (PartitionId(UnitId(u), 0) for u in ("u1", "u2"))
+    directory = directory.with_role(u1, NodeId("n1b"), Role.STANDBY).with_role(u2, NodeId("n2b"), Role.ACTIVE)
+    directory = replace(directory, coordinator=replace(directory.coordinator, budget=1), checkpoint_us={u1: 1_000_000})
+
+    async def script(cluster: SimCluster) -> None:
+        await trio.sleep(1)
+        await until(lambda: {n for n in cluster.replicas() if n.startswith("u1/")} == {"u1/0@n1a", "u1/0@n1b"})
+        await trio.sleep(2)
+        await order(cluster, "move", "u1/0", source, target)
+        if kills:
+            await until(lambda: phases(cluster) == ["leave"], within_s=9, look_s=0.05)
+            cluster.kill(COORDINATOR)
+            await trio.sleep(1)
+            cluster.restart(COORDINATOR)
+        await until(lambda: phases(cluster) == ["done"], within_s=9)
+        assert cluster.current.roles[u1] == roles
+        await until(lambda: {n for n in cluster.replicas() if n.startswith("u1/")} == {f"u1/0@{n}" for n in roles})
+
+    assert tentative(play(plan, directory, script)) == 0
+
+
 def test_opposite_orders_are_refused_until_the_first_is_carried_out() -> None:
     plan, directory = two_units()
 

@@ -16,12 +16,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 
+from replicas.simulation.features import NONE, Features, read_features
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import SeedResult, Sums, play_all, run
+from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run
 from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by
@@ -37,12 +39,12 @@ from tests.support.regressions import REGRESSIONS
 MOST_SHRUNK = 10
 
 
-def seeds_until(deadline: float, first: int, *, standbys: bool = False) -> Iterator[int]:
+def seeds_until(deadline: float, first: int, make: MakeScenario, *, standbys: bool = False) -> Iterator[int]:
     """``standbys``: only seeds whose configuration has standbys, about one in six."""
     for seed in count(first):
         if time.monotonic() >= deadline:
             return
-        if not standbys or any("standby" in f for f in random_scenario(seed).config["fragments"].values()):
+        if not standbys or any("standby" in f for f in make(seed).config["fragments"].values()):
             yield seed
 
 
@@ -63,23 +65,22 @@ def judge_mutants(processes: int) -> list[str]:
         return [wrong for wrong in pool.map(judge_mutant, MUTANTS) if wrong]
 
 
-def soak(hours: float, first: int, folder: Path, processes: int, *, standbys: bool = False) -> Sums:
+def soak(
+    hours: float, first: int, folder: Path, processes: int, *, standbys: bool = False, features: Features = NONE
+) -> Sums:
     """Plays seeds, and rewrites the report every few minutes, in case the soak is stopped."""
     folder.mkdir(parents=True)
     deadline = time.monotonic() + hours * 3600
     sums, progress, written = Sums(), Progress(None), time.monotonic()
-    for result in play_all(random_scenario, seeds_until(deadline, first, standbys=standbys), processes=processes):
+    make = partial(random_scenario, forced=features)
+    for result in play_all(make, seeds_until(deadline, first, make, standbys=standbys), processes=processes):
         sums.add(result)
         progress.show(sums)
         if not result.holds:
             progress.clear()
             print(failure_text(result), flush=True)
             if len(sums.failed) <= MOST_SHRUNK:
-                print(
-                    write_failure(
-                        random_scenario(result.seed), result.findings, shrink=True, faults_only=False, folder=folder
-                    )
-                )
+                print(write_failure(make(result.seed), result.findings, shrink=True, faults_only=False, folder=folder))
         if time.monotonic() - written > 300:
             report(folder, sums, [], [])
             written = time.monotonic()
@@ -104,6 +105,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=int(time.time()), help="first seed; the time of day if not given")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--standbys", action="store_true", help="only clusters with standbys")
+    parser.add_argument("--with", dest="features", help="features that every run has, such as moves,shortage")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--ledger", action="store_true", help="append an entry to tests/soak/ledger.jsonl")
     parser.add_argument("--seeds-only", action="store_true", help="without the mutants and the regressions")
@@ -111,7 +113,8 @@ def main() -> int:
     folder = given.folder or Path("runs") / f"soak-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     print(f"seeds from {given.first} on with {made_by()}; {given.hours:g} hours, {given.processes} processes")
     print(f"report in {folder}", flush=True)
-    sums = soak(given.hours, given.first, folder, given.processes, standbys=given.standbys)
+    features = read_features(given.features) if given.features else NONE
+    sums = soak(given.hours, given.first, folder, given.processes, standbys=given.standbys, features=features)
     report(folder, sums, [], [])
     if given.ledger:
         append(campaign_of(sums))

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
+from replicas.placement.activation import Activation
 from replicas.placement.coordination import Coordination
+from replicas.placement.coordinator import keep_chosen
 from replicas.placement.moves import Move, Moves
 from spe.plan.directory import CONFIGURED, Directory, Role, Standbys, Version
 from spe.plan.plan import Plan
@@ -57,12 +59,14 @@ class FakeCluster:
       stored: moves and directory as the coordinator's disk has them.
       lag: nodes that hear of no directory.
       recovery: heartbeats that an install takes.
+      budget: partitions whose standby runs all the time: the one that there is, or none.
     """
 
     plan: Plan
     configured: Directory
     now: int = 0
     recovery: int = 3
+    budget: int = 0
     lag: set[str] = field(default_factory=set)
     story: list[str] = field(default_factory=list)
 
@@ -82,6 +86,14 @@ class FakeCluster:
             self.plan, self.directory, self.now, patience_us=2 * BEAT, recovery_us=8 * BEAT
         )
         self.moves = Moves(self.plan, self.directory, pause_us=BEAT, patience_us=20 * BEAT, known=moves)
+        self.activation = Activation(
+            self.plan,
+            self.directory,
+            self.budget,
+            algorithm="structure-aware",
+            margin=0.0,
+            active=[PARTITION] * self.budget,
+        )
         self._hear()
 
     def ask(self, source: NodeId, target: NodeId) -> Move:
@@ -111,6 +123,7 @@ class FakeCluster:
         if not coordinator:
             return
         self._hear()
+        self._keep_chosen()
         self.coordination.bring(self.moves.wanted())
         for decision in self.coordination.decide(self.now):
             self._follow(decision.verb, decision.replica.node)
@@ -126,6 +139,10 @@ class FakeCluster:
                 self.directory = directory
                 self.moves.redirect(directory)
                 self.coordination.redirect(directory, self.now)
+                self._keep_chosen()
+
+    def _keep_chosen(self) -> None:
+        keep_chosen(self.activation, self.coordination, self.moves, self.directory, self.moves.passing(), self.now)
 
     def _hear(self) -> None:
         for name, node in self.nodes.items():

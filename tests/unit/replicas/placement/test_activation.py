@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from replicas.placement.activation import Activation, Choice, RateMeter
@@ -10,7 +12,7 @@ from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role
-from spe.stream.ids import PartitionId
+from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
 
@@ -54,11 +56,24 @@ def rates(*each: float) -> dict[str, list[float]]:
     return {"a": [sum(each)], "f": list(each)}
 
 
+def by_partition(states: Mapping[PartitionId, NodeState | None]) -> Callable[[ReplicaId], NodeState | None]:
+    return lambda standby: states.get(standby.of)
+
+
 def test_the_best_partitions_with_a_live_standby_are_chosen() -> None:
     choice = activation().choose(rates(10, 40, 20, 1000))
     assert choice.active == {part(1), part(2)}, "nobody stands by for the largest"
     assert choice.value == pytest.approx(60 / 1070)
     assert choice.before == 0
+
+
+def test_a_standby_that_is_so_for_a_while_is_not_chosen() -> None:
+    """Because of a move, or of a recovery that lent it the role."""
+    one = activation(2, 1)
+    one.redirect(plan().directory, {ReplicaId(*part(1), NodeId("n5"))})
+    assert one.choose(rates(10, 40, 20, 1000)).active == {part(0), part(2)}
+    assert one.wanted() == {}
+    assert not one.adopt(Choice(frozenset({part(1)}), 1.0, 1.0))
 
 
 def test_another_plan_must_be_better_by_the_margin() -> None:
@@ -88,16 +103,16 @@ def test_a_new_active_runs_before_an_old_one_retires() -> None:
     one = activation(1, 1)
     one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): NodeState.RECOVERING}
-    assert one.step(states.get) == part(0)
+    assert one.step(by_partition(states)) == part(0)
     assert set(one.wanted()) == {part(0), part(1)}
     assert not one.settled
-    assert one.step(states.get) is None, "it is on its way"
+    assert one.step(by_partition(states)) is None, "it is on its way"
     states[part(0)] = NodeState.UP_FAILURE
-    assert one.step(states.get) is None, "what is to take its place does not do it yet"
+    assert one.step(by_partition(states)) is None, "what is to take its place does not do it yet"
     states[part(0)] = NodeState.STABLE
-    assert one.step(states.get) == part(1)
+    assert one.step(by_partition(states)) == part(1)
     assert one.wanted() == {part(0): {"n5"}}
-    assert one.step(states.get) is None
+    assert one.step(by_partition(states)) is None
     assert one.settled
 
 
@@ -105,34 +120,34 @@ def test_the_next_active_begins_when_the_last_one_serves() -> None:
     one = activation(2)
     one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.0))
     states: dict[PartitionId, NodeState | None] = dict.fromkeys([part(0), part(1)], NodeState.RECOVERING)
-    assert one.step(states.get) == part(0)
-    assert one.step(states.get) is None, "it is on its way"
+    assert one.step(by_partition(states)) == part(0)
+    assert one.step(by_partition(states)) is None, "it is on its way"
     states[part(0)] = NodeState.STABLE
-    assert one.step(states.get) == part(1)
+    assert one.step(by_partition(states)) == part(1)
 
 
 def test_a_standby_on_a_dead_node_is_not_waited_for() -> None:
     one = activation(2)
     one.adopt(Choice(frozenset({part(0), part(1)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(0): None, part(1): NodeState.RECOVERING}
-    assert [one.step(states.get), one.step(states.get)] == [part(0), part(1)]
+    assert [one.step(by_partition(states)), one.step(by_partition(states))] == [part(0), part(1)]
 
 
 def test_an_active_is_not_given_up_for_a_standby_on_a_dead_node() -> None:
     one = activation(1, 1)
     one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): None}
-    assert one.step(states.get) == part(0)
-    assert one.step(states.get) is None, "somebody must run"
+    assert one.step(by_partition(states)) == part(0)
+    assert one.step(by_partition(states)) is None, "somebody must run"
     states[part(0)] = NodeState.STABLE
-    assert one.step(states.get) == part(1)
+    assert one.step(by_partition(states)) == part(1)
 
 
 def test_a_dead_standby_retires_before_others() -> None:
     one = activation(1, 0, 1, 2)
     one.adopt(Choice(frozenset({part(2)}), 1.0, 0.1))
     states = {part(0): NodeState.STABLE, part(1): None, part(2): NodeState.STABLE}
-    assert [one.step(states.get), one.step(states.get)] == [part(1), part(0)]
+    assert [one.step(by_partition(states)), one.step(by_partition(states))] == [part(1), part(0)]
 
 
 def test_a_standby_on_a_dead_node_is_not_chosen() -> None:

@@ -16,6 +16,8 @@ from tests.support.plans import placed
 
 A, B, C = (NodeId(n) for n in ("n1a", "n1b", "n1c"))
 PARTITION = PartitionId(UnitId("u1"), 0)
+#: The standby that comes first.
+FIRST = ReplicaId(*PARTITION, B)
 PATIENCE, RECOVERY = 100, 2_000
 STABLE, UP_FAILURE, RECOVERING = NodeState.STABLE, NodeState.UP_FAILURE, NodeState.RECOVERING
 
@@ -226,17 +228,17 @@ def test_a_helper_that_does_not_start_is_not_waited_for() -> None:
     world = World()
     coordination = world.coordination
     coordination.want(PARTITION, [B], 5)
-    assert coordination.helper(PARTITION, 6) is RECOVERING, "it was not heard yet"
+    assert coordination.helper(FIRST, 6) is RECOVERING, "it was not heard yet"
     world.at(10)
-    assert coordination.helper(PARTITION, 5 + RECOVERY) is None
+    assert coordination.helper(FIRST, 5 + RECOVERY) is None
     world.nodes[B] = STABLE
     world.at(20)
-    assert coordination.helper(PARTITION, 5 + RECOVERY) is STABLE
-    assert coordination.unable() == frozenset()
+    assert coordination.helper(FIRST, 5 + RECOVERY) is STABLE
+    assert coordination.unable({PARTITION: FIRST.node}) == frozenset()
     world.nodes[B] = None
     world.at(30)
-    assert coordination.helper(PARTITION, 31) is None
-    assert coordination.unable() == {PARTITION}
+    assert coordination.helper(FIRST, 31) is None
+    assert coordination.unable({PARTITION: FIRST.node}) == {PARTITION}
 
 
 def test_a_standby_that_is_away_may_return_with_a_state() -> None:
@@ -273,12 +275,12 @@ def test_heartbeats_of_a_standby_before_its_retire_do_not_count() -> None:
     world.nodes |= {B: STABLE}
     assert world.at(10) == "retire@n1b"
     world.coordination.want(PARTITION, [B], 20)
-    assert world.coordination.helper(PARTITION, 20) is RECOVERING
+    assert world.coordination.helper(FIRST, 20) is RECOVERING
     world.nodes |= {B: "stands by"}
     assert world.at(30) == "install@n1b"
     world.nodes |= {B: STABLE}
     world.at(10 + REPEAT_US)
-    assert world.coordination.helper(PARTITION, 10 + REPEAT_US) is STABLE
+    assert world.coordination.helper(FIRST, 10 + REPEAT_US) is STABLE
 
 
 def test_a_partition_that_has_its_first_standby_now_is_not_taken_for_lost() -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from replicas.placement.activation import Choice
 from replicas.placement.moves import Move, MovePhase, MoveRefused, Moves
 from replicas.planning.prediction import StateSource
 from spe.plan.directory import Role
 from spe.stream.names import NodeId, NodeState
-from tests.support.moves import PARTITION, A, B, C, FakeCluster, plan_of
+from tests.support.moves import BEAT, PARTITION, A, B, C, FakeCluster, plan_of
 
 UP_FAILURE = NodeState.UP_FAILURE
 
 
-def cluster(replicas: str = "A", standbys: str = "") -> FakeCluster:
+def cluster(replicas: str = "A", standbys: str = "", *, budget: int = 0) -> FakeCluster:
     names = {"A": A, "B": B, "C": C}
-    return FakeCluster(*plan_of([names[n] for n in replicas], [names[n] for n in standbys]))
+    return FakeCluster(*plan_of([names[n] for n in replicas], [names[n] for n in standbys]), budget=budget)
 
 
 def beats(world: FakeCluster, count: int, **options: bool) -> None:
@@ -120,6 +121,54 @@ def test_a_standby_moves_when_its_successor_holds_two_checkpoints() -> None:
     assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
     assert world.running() == [A]
     assert MovePhase.INSTALL not in move.began_us
+
+
+def test_a_partition_moves_to_the_standby_that_the_budget_keeps() -> None:
+    """Both change places; the old replica, now the standby, is the one that runs by choice, and does not retire."""
+    world = cluster("A", "B", budget=1)
+    beats(world, 10)
+    assert world.running() == [A, B]
+    move = world.ask(A, B)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.ACTIVE, A: Role.STANDBY}
+    assert world.running() == [A, B]
+    assert "retire" not in " ".join(world.story)
+
+
+def test_a_standby_that_the_budget_keeps_running_moves() -> None:
+    """First its successor runs, then it retires and leaves (H7)."""
+    world = cluster("A", "B", budget=1)
+    beats(world, 10)
+    move = world.ask(B, C)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
+    assert world.running() == [A, C]
+    assert world.story[-3:] == ["install n1c", "retire n1b", "[('n1b', None)]"]
+
+
+def test_what_the_budget_keeps_running_stays_while_its_partition_moves() -> None:
+    world = cluster("A", "B", budget=1)
+    beats(world, 10)
+    move = world.ask(A, C)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.STANDBY, C: Role.ACTIVE}
+    assert world.running() == [B, C]
+
+
+def test_who_stands_by_for_a_move_only_is_not_chosen_to_run() -> None:
+    """Else nobody would make it retire, and the move would wait for that for ever."""
+    world = cluster("A")
+    world.activation.budget = 1
+    move = world.ask(A, C)
+    while not move.over:
+        world.beat()
+        assert world.now < 100 * BEAT
+        world.activation.adopt(Choice(frozenset({PARTITION}), 1.0, 0.0))
+        assert world.activation.step(lambda standby: NodeState.STABLE) is None
+    assert world.running() == [C]
 
 
 def test_moves_are_carried_out_one_after_the_other() -> None:
