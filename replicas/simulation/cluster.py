@@ -28,6 +28,7 @@ from consistency.checking.in_force import InForce
 from replicas.client.client import Client
 from replicas.client.process import ClientProcess
 from replicas.comparison import ChannelRows
+from replicas.connectors import Live, Replay
 from replicas.faults.model import processes_of
 from replicas.node.observation import buffers
 from replicas.node.process import NodeProcess
@@ -37,6 +38,7 @@ from replicas.placement.store import CoordinatorStore
 from replicas.reference import reference_rows, some_of
 from replicas.simulation.clock import SimClock, Stuck, now_us
 from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.given import givers_of
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
@@ -125,7 +127,7 @@ class SimCluster:
         self.lied_to: set[str] = set()
         #: Sources that lost their logs: the first disk that was lost, and when.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
-        self._producers = producers_of(plan.sources)
+        self._readers: dict[str, Live | Replay] = {**producers_of(plan.sources), **givers_of(plan.sources)}
         #: How many disks a host has lost: on another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
         self._stuck = ""
@@ -414,7 +416,7 @@ class SimCluster:
 
     async def _source(self, stream: str) -> None:
         host = f"source:{stream}"
-        folder, reader = PurePosixPath(stream), self._producers.get(stream)
+        folder, reader = PurePosixPath(stream), self._readers.get(stream)
         await SourceProcess(self.env(host), *self._deployed(host), StreamId(stream), folder=folder, reader=reader).run()
 
     async def _coordinator(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from replicas.faults.model import Fault, read_faults
+from replicas.simulation.given import with_rows
 from replicas.simulation.link import LinkState
 from replicas.simulation.producer import live_source
 from spe.config import load_data
@@ -19,6 +20,7 @@ from spe.problems import Problems
 VERSION: Final = 1
 _LINK: Final = "link"
 _LIVE: Final = "live"
+_ROWS: Final = "rows"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Scenario:
       options: ``limits`` and ``timing``: fields of the plan's in place of what the configuration says; ``link``: what
         every link is like while nothing is wrong (fields of LinkState); ``turn_us``: microseconds that
         each slice of a replica's work takes; ``state_ns``: nanoseconds that a step takes for each row or group held;
-        ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source); ``moves``: when
+        ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source); ``rows``: sources
+        whose rows are given here (replicas.simulation.given.with_rows); ``moves``: when
         partitions are to move, and a number from which it follows which and where (replicas.simulation.moving);
         ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting).
       faults: what happens; times count from the beginning.
@@ -68,6 +71,9 @@ class Scenario:
         return self.deployed().plan
 
     def _lively(self, source: Source, name: str) -> Source:
+        given = self.options.get(_ROWS, {}).get(name)
+        if given is not None:
+            return with_rows(source, given)
         how = self.options.get(_LIVE, {}).get(name)
         return source if how is None else live_source(source, how)
 

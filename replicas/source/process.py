@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 import trio
 
-from replicas.connectors import Live
+from replicas.connectors import Live, Replay
 from replicas.link.connection import Identity
 from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
@@ -105,7 +105,7 @@ class SourceProcess(Bystander):
       folder: of the source's log, below the environment's storage.
       begun_us: wall time at which the replay of all sources of this run began; None: now.
       injector: makes faults happen in this process, for experiments.
-      reader: of a live source, in place of the one that the configuration names.
+      reader: in place of the one that the configuration names.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SourceProcess(Bystander):
         folder: PurePosixPath | None = None,
         begun_us: int | None = None,
         injector: Injector | None = None,
-        reader: Live | None = None,
+        reader: Live | Replay | None = None,
     ) -> None:
         self._env = env
         self._plan = plan

@@ -169,14 +169,14 @@ class SourceProxy:
         self,
         publish: Publish | None = None,
         told: Callable[[str], None] = lambda note: None,
-        reader: Live | None = None,
+        reader: Live | Replay | None = None,
     ) -> None:
         """Takes in until the input ends, or until ``fault`` says why it cannot go on.
 
         Args:
           publish: called, in order, with elements that have just become durable; must not block.
           told: called with ``note`` when there is one.
-          reader: of a live source, in place of the one that the configuration names.
+          reader: in place of the one that the configuration names.
         """
         self._told = told
         if publish is not None:
@@ -192,7 +192,7 @@ class SourceProxy:
             nursery.cancel_scope.cancel()
         self._env.trace.event("source_stopped", stream=self._source.stream, last_id=self.last_id, fault=self.fault)
 
-    async def _take_in(self, given: Live | None) -> None:
+    async def _take_in(self, given: Live | Replay | None) -> None:
         writer = self._writer
         with self._intake:
             try:

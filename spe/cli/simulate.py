@@ -13,15 +13,16 @@ from typing import Any, Final
 
 from consistency.checking.finding import Finding
 from replicas.faults.model import Fault, load_faults
+from replicas.simulation.configured import configuration_to_simulate, grace_us
 from replicas.simulation.features import NONE, Features
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import faulty, random_scenario
 from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run, shrink_failure
 from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case, write_case
+from spe.cli.checkpoint_log import refuse_logs
 from spe.cli.run_dir import made_by
-from spe.cli.simulated import configuration_to_simulate, grace_us
-from spe.config import load_data
+from spe.config import load_data, load_document, read_document
 from spe.errors import SpeError
 from spe.stream.times import SECOND
 
@@ -102,12 +103,20 @@ def _scenarios(
         return partial(random_scenario, forced=features)
     if features:
         raise SpeError("--with is for random configurations; expected no CONFIG")
-    changed, said = configuration_to_simulate(config, data, length_us)
+    changed, said = read_to_simulate(config, data, length_us)
     for line in said:
         print(line)
     if faults is None:
         return partial(_with_random_faults, changed, length_us)
     return partial(_with_faults, changed, length_us, tuple(load_faults(faults, load_data(changed).directory)))
+
+
+def read_to_simulate(config: Path, data: Path | None, length_us: int) -> tuple[dict[str, Any], list[str]]:
+    """As :func:`configuration_to_simulate`, of a file.  Raises ConfigError."""
+    document = read_document(config)
+    deployed = load_document(document, data)
+    refuse_logs(document, *deployed, to_run=True)
+    return configuration_to_simulate(document, deployed, length_us)
 
 
 def _with_random_faults(config: dict[str, Any], length_us: int, seed: int) -> Scenario:

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from consistency.checking.measures import Cost, cost
 from replicas.faults.model import Fault, load_faults, one_fault
+from replicas.simulation.configured import grace_us
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.simulated import configuration_to_simulate, grace_us
+from spe.cli.simulate import read_to_simulate
 from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.delays import delay_bound_us
@@ -58,7 +59,7 @@ def run_sweep(
 ) -> int:
     """Prints the table and a plot of it; 0 where every run kept its promises."""
     length_us = max(_LENGTH_US, 2 * for_us)
-    changed, said = configuration_to_simulate(config, data, length_us)
+    changed, said = read_to_simulate(config, data, length_us)
     for line in said:
         print(line)
     plan, directory = load_data(changed)

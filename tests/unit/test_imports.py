@@ -1,4 +1,4 @@
-"""Imports go downwards only: spe <- operators <- consistency <- replicas <- the command line; names are unique."""
+"""Imports go downwards only: spe <- operators <- consistency <- replicas <- command line, testing; names are unique."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = {"spe": 1, "operators": 2, "consistency": 3, "replicas": 4}
-CLI_FLOOR = 5
+#: What knows all: nothing else imports it.
+TOP = (("spe", "cli"), ("spe", "testing"))
+TOP_FLOOR = 5
 FILES = sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py"))
 
 
@@ -28,7 +30,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_downwards(path: Path) -> None:
     parts = path.relative_to(ROOT).parts
-    floor = CLI_FLOOR if parts[:2] == ("spe", "cli") else FLOORS[parts[0]]
+    floor = TOP_FLOOR if parts[:2] in TOP else FLOORS[parts[0]]
     upward = {name for name in imported(path) if FLOORS.get(name, 0) > floor}
     assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)} from a higher floor"
 
@@ -41,6 +43,18 @@ def test_only_env_run_imports_the_command_line() -> None:
 
     assert users == {api}
     assert not any(name.startswith("spe.cli") for name in at_import)
+
+
+def test_nobody_imports_the_test_kit() -> None:
+    users = [p for p in FILES if p.parent.name != "testing" and "spe.testing" in p.read_text()]
+    assert users == []
+
+
+def test_the_test_kit_imports_hypothesis_only_for_strategies() -> None:
+    for path in FILES:
+        top = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Import | ast.ImportFrom)]
+        names = {a.name for n in top for a in n.names} | {getattr(n, "module", None) or "" for n in top}
+        assert not any(name.split(".")[0] == "hypothesis" for name in names), path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -47,7 +47,7 @@ MODULES = {
     for folder in FOLDERS
     for file in (ROOT / folder).rglob("*.py")
     for start in range(len(file.relative_to(ROOT).parts))
-} | {"shop_operators.py", "shop.py"}
+} | {"shop_operators.py", "shop.py", "test_shop.py"}
 
 LINES_OF_README = 200
 WORDS = 26_800
@@ -71,6 +71,7 @@ PARTS = blocks("yaml", "docs/how-to/real-input.md", "docs/how-to/several-machine
 (BUILDER,) = blocks("python", "docs/tutorials/python.md")
 (READING,) = [b for b in blocks("python", "docs/how-to/read-results.md") if "connect" in b]
 (OPERATOR,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "class Records" in b]
+(TESTS,) = blocks("python", "docs/how-to/test.md")
 COMMANDS = [
     line
     for page in PAGES
@@ -167,6 +168,15 @@ def test_the_documented_operator_passes_only_records(operators: None) -> None:
 
     assert len(values) > 3
     assert values == sorted(set(values))
+
+
+@pytest.mark.parametrize("name", re.findall(r"^def (test_\w+)", TESTS, re.MULTILINE))
+def test_the_documented_tests_pass(name: str, operators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop.yaml").write_text(SHOP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(TESTS, "test.md", "exec"), names)
+    names[name]()
 
 
 @asynccontextmanager

@@ -15,8 +15,7 @@ from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import SeedResult, Sums
 from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case, write_case
-from spe.cli.simulate import read_seeds
-from spe.cli.simulated import configuration_to_simulate
+from spe.cli.simulate import read_seeds, read_to_simulate
 from spe.cli.sweep import Point, table, with_x
 from spe.config import load_data, load_plan_data
 from spe.errors import ConfigError, SpeError
@@ -136,7 +135,7 @@ faults: [{at: 1s, kind: kill, target: n1}]
 def test_missing_data_are_replaced_by_generated_rows(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
-    config, said = configuration_to_simulate(file, None, 20 * SECOND)
+    config, said = read_to_simulate(file, None, 20 * SECOND)
     plan, directory = load_data(config)
     readers = {str(name): source.reader for name, source in plan.sources.items()}
     assert [line.partition(":")[0] for line in said] == ["a", "b"]
@@ -153,7 +152,7 @@ def test_existing_data_files_are_read_in_place(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("t,k,v\n2020-01-01T00:00:00,x,1\n")
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
-    config, said = configuration_to_simulate(file, None, 20 * SECOND)
+    config, said = read_to_simulate(file, None, 20 * SECOND)
     assert load_plan_data(config).sources[StreamId("a")].reader["path"] == str(tmp_path / "a.csv")
     assert len(said) == 1
 
@@ -161,6 +160,6 @@ def test_existing_data_files_are_read_in_place(tmp_path: Path) -> None:
 def test_a_sweep_sets_x_of_every_node(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
-    config, _ = configuration_to_simulate(file, None, 20 * SECOND)
+    config, _ = read_to_simulate(file, None, 20 * SECOND)
     directory = load_data(with_x(config, 2 * SECOND)).directory
     assert {directory.nodes[NodeId(n)].x_us for n in ("n1", "n2")} == {2 * SECOND}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicas.simulation.swarm import GRACE_US
-from spe.cli.checkpoint_log import refuse_logs
-from spe.config import load_document, read_document
+from spe.config.document import Document
+from spe.plan.deploy import Deployed
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.plan import Source
@@ -22,18 +22,18 @@ _RATE: Final = 50
 _FILE_US: Final = 3600 * SECOND
 
 
-def configuration_to_simulate(config: Path, data: Path | None, length_us: int) -> tuple[dict[str, Any], list[str]]:
+def configuration_to_simulate(
+    document: Document, deployed: Deployed, length_us: int
+) -> tuple[dict[str, Any], list[str]]:
     """The configuration, and what was changed in it, a line each.
 
     Files are read where they are.  Files that are not there, and live inputs, are replaced by made-up rows of the same
     schema; generators end after ``length_us`` at the latest.
 
-    Raises:
-      ConfigError: as :func:`spe.config.load_plan`.
+    Args:
+      deployed: what the document means.
     """
-    document = read_document(config)
-    plan, directory = load_document(document, data)
-    refuse_logs(document, plan, directory, to_run=True)
+    plan, directory = deployed
     changed: dict[str, Any] = {k: v for k, v in deepcopy(document.data).items() if k != "faults"}
     said = []
     for name, source in plan.sources.items():
