@@ -492,7 +492,7 @@ class Keyed:
         raise _mistake(("query",), _NO_WINDOW)
 
 
-_OWN = "what SQL cannot say is an operator of one's own: process()"
+_OWN = "use process() for what SQL cannot express"
 #: A stream has no end: results per group need a window to be complete.
 _NO_WINDOW = 'a group needs a window: key_by(…).window(tumbling("1s")).aggregate(…); also sliding and count_window'
 

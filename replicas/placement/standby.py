@@ -160,7 +160,7 @@ class Standby:
         """
         origins = origins_of(snapshot)
         if any(a and b and a != b for a, b in zip(self._origins, origins)):
-            raise OtherOrigin(f"what {self.name} holds follows from source logs {self._origins}, this from {origins}")
+            raise OtherOrigin(f"{self.name} holds results of the source logs {self._origins}, these are of {origins}")
         return all(int(p) >= held for p, held in zip(snapshot["positions"], self._newest, strict=True))
 
     def holds(self, snapshot: Mapping[str, Any]) -> None:

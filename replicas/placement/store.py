@@ -63,7 +63,7 @@ class CoordinatorStore:
             self._load()
         except (sqlite3.Error, OSError) as error:
             self._database.close()
-            raise LogCorrupt(f"{PATH}: {error}; without it, put it aside: a coordinator can begin anew") from error
+            raise LogCorrupt(f"{PATH}: {error}; to begin without it, move the file away") from error
 
     def _load(self) -> None:
         if self._storage.exists(PATH):

@@ -22,24 +22,29 @@ INTERRUPTED: Final = 130
 Config = Annotated[Path, Parameter(help="The configuration, a YAML file or a Python script.")]
 Target = Annotated[Path, Parameter(help="The configuration, or the directory of a run.")]
 RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
-Data = Annotated[Path | None, Parameter(help="Folder of the data files, where their paths are relative.")]
-Storage = Annotated[Path | None, Parameter(help="Folder for everything durable; a run has its own.")]
+Data = Annotated[Path | None, Parameter(help="Folder that relative paths of data files start from.")]
+Storage = Annotated[
+    Path | None, Parameter(help="Folder for durable data; by default state/CLUSTER, or the folder of the run.")
+]
 Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
 Wait = Annotated[bool, Parameter(help="Print each phase until all is done.", negative="--no-wait")]
 Metrics = Annotated[
-    str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, or a port of this machine; off: nowhere.")
+    str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, a port of this machine, or off.")
 ]
-LogFormatOption = Annotated[Literal["text", "json"], Parameter(help="Lines on standard error: text, or JSON objects.")]
+LogFormatOption = Annotated[
+    Literal["text", "json"], Parameter(help="Format of log lines on standard error: text, or JSON objects.")
+]
 LogLevelOption = Annotated[
-    Literal["debug", "info", "warning", "error"], Parameter(help="Lines that matter less are left out.")
+    Literal["debug", "info", "warning", "error"], Parameter(help="Least important lines that are logged.")
 ]
-Within = Annotated[str, Parameter(help="How long to wait for each thing, such as 90s.")]
+Within = Annotated[str, Parameter(help="How long each wait may take, such as 90s.")]
 #: File descriptor by which a process of a local cluster talks to its supervisor.
 Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
 app = App(
     name="spe",
-    help="A replicated stream processor: tentative results during failures, correct results afterwards.",
+    help="A replicated stream processor: tentative results during failures, correct results afterwards. "
+    "The environment variable SPE_TOKEN is the secret that all processes of a cluster share.",
     version=__version__,
     default_parameter=Parameter(negative=()),
     help_format="plaintext",
@@ -48,7 +53,7 @@ app = App(
 
 @app.command(sort_key=0)
 def check(config: Config, /, *, data: Data = None) -> int:
-    """Validate a configuration; print the query, its fragments, partitions, replicas and X of each."""
+    """Validate a configuration and print its plan: fragments, partitions, replicas and X."""
     from spe.cli.check import check
 
     return check(config, data)
@@ -57,7 +62,7 @@ def check(config: Config, /, *, data: Data = None) -> int:
 @app.command(sort_key=9)
 def ingest(
     config: Config,
-    out: Annotated[Path, Parameter(help="Directory for the logs, sources/NAME below it.")],
+    out: Annotated[Path, Parameter(help="Folder for the logs; each is in sources/NAME below it.")],
     /,
     *,
     source: Annotated[list[str] | None, Parameter(help="Only these sources; all by default.")] = None,
@@ -70,7 +75,7 @@ def ingest(
     master: Annotated[str | None, Parameter(help="Spark's master; this machine by default.")] = None,
     conf: Annotated[list[str] | None, Parameter(help="A setting of Spark, NAME=VALUE; may be repeated.")] = None,
 ) -> int:
-    """Write the files of sources as source logs, sorted by time with Spark."""
+    """Sort the files of sources by time with Spark, and write them as source logs."""
     from spe.cli.ingest import ingest
 
     return ingest(config, out, data, source or [], make, rows, seed, master, conf or [])
@@ -84,7 +89,9 @@ def certs(
     out: Annotated[
         Path | None, Parameter(help="Folder for the certificates; by default that of the section security.")
     ] = None,
-    days: Annotated[int, Parameter(help="How long they are valid; the CA ten times as long.")] = 365,
+    days: Annotated[
+        int, Parameter(help="Days for which certificates are valid; the CA is valid ten times as long.")
+    ] = 365,
 ) -> int:
     """Make a CA and a certificate for each process of a cluster; existing files are kept."""
     from spe.cli.certs import certs
@@ -100,7 +107,7 @@ def reference(
     data: Data = None,
     run_dir: Annotated[Path | None, Parameter(help="Compute from the source logs of this run.")] = None,
     output: Annotated[
-        Path | None, Parameter(help="FILE.jsonl, or a folder laid out like that of a client's stable sink.")
+        Path | None, Parameter(help="FILE.jsonl, or a folder as a stable sink of a client writes it.")
     ] = None,
     format: Annotated[
         Literal["jsonl", "parquet"], Parameter(help="Format of the files in an output folder.")
@@ -118,11 +125,11 @@ def run(
     /,
     *,
     data: Data = None,
-    run_dir: Annotated[Path | None, Parameter(help="Where everything is recorded; runs/NAME-TIME by default.")] = None,
+    run_dir: Annotated[Path | None, Parameter(help="Folder of the run; runs/NAME-TIME by default.")] = None,
     faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/how-to/faults.md.")] = None,
     seed: Seed = None,
     duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
-    view: Annotated[bool, Parameter(help="Live view, if the output is a terminal.", negative="--no-view")] = True,
+    view: Annotated[bool, Parameter(help="Show a live view if the output is a terminal.", negative="--no-view")] = True,
     links: Annotated[
         Literal["inside", "proxy"],
         Parameter(help="What makes links fail: the processes themselves, or proxies between them."),
@@ -164,11 +171,13 @@ def node(
         bool, Parameter(negative=(), help="Join a running cluster whose configuration does not name the node.")
     ] = False,
     address: Annotated[
-        str | None, Parameter(help="With --join: host:port where others reach it; in the directory of a run any.")
+        str | None, Parameter(help="With --join: HOST:PORT of the node; not needed in the directory of a run.")
     ] = None,
     capacity: Annotated[float | None, Parameter(help="With --join: cores for partitions, 1 if not given.")] = None,
     memory: Annotated[str | None, Parameter(help="With --join: memory for partitions, such as 4GB.")] = None,
-    x: Annotated[str | None, Parameter(help="With --join: its X; that of the defaults if not given.")] = None,
+    x: Annotated[
+        str | None, Parameter(help="With --join: X of the node; by default that of the section defaults.")
+    ] = None,
     storage: Storage = None,
     seed: Seed = None,
     metrics: Metrics = None,
@@ -176,7 +185,7 @@ def node(
     log_level: LogLevelOption = "info",
     link: Link = None,
 ) -> int:
-    """Run one node.  For all processes, SPE_TOKEN in the environment is the cluster's shared secret."""
+    """Run one node."""
     from spe.cli.processes import join_node_process, process_options, run_node_process
 
     own = {"address": address, "capacity": capacity, "memory": memory, "x": x}
@@ -185,7 +194,7 @@ def node(
     if join:
         return join_node_process(config, node, given, options)
     if given:
-        raise SpeError(f"--{next(iter(given))} is for --join; the configuration says it of the nodes that it names")
+        raise SpeError(f"--{next(iter(given))} goes with --join; for a node of the configuration, set it there")
     return run_node_process(config, node, options)
 
 
@@ -223,7 +232,7 @@ def coordinator(
     log_level: LogLevelOption = "info",
     link: Link = None,
 ) -> int:
-    """Run the coordinator, which tells standbys to take over."""
+    """Run the coordinator, which tells standbys to take over and moves partitions."""
     from spe.cli.processes import process_options, run_coordinator_process
 
     return run_coordinator_process(config, process_options(storage, seed, link, metrics, log_format, log_level))
@@ -256,7 +265,7 @@ def client(
 
 @app.command(sort_key=6)
 def status(target: Target, /, *, json: Annotated[bool, Parameter(help="Print JSON.")] = False) -> int:
-    """Show the states of a running cluster."""
+    """Show the state of each process of a running cluster."""
     from spe.cli.control import status
 
     return status(target, json)
@@ -275,7 +284,7 @@ def restart(
     run_dir: RunDir,
     /,
     *nodes: Annotated[str, Parameter(help="Only these; all by default.")],
-    rolling: Annotated[bool, Parameter(negative=(), help="One after the other; there is no other way.")] = False,
+    rolling: Annotated[bool, Parameter(negative=(), help="Required; nodes restart one after the other.")] = False,
     within: Within = "60s",
 ) -> int:
     """Restart nodes of a run one after the other, each while another replica of what it runs is STABLE."""
@@ -289,15 +298,18 @@ def restart(
 @app.command(sort_key=7)
 def wait(
     target: Target,
-    node: Annotated[str, Parameter(help="Which node.")],
+    node: Annotated[str, Parameter(help="Name of the node.")],
     /,
     *,
     partners: Annotated[
-        bool, Parameter(negative=(), help="Until somebody else is STABLE for each partition of the node: it may stop.")
+        bool,
+        Parameter(
+            negative=(), help="Wait until other nodes are STABLE for all of its partitions, so that it may stop."
+        ),
     ] = False,
     within: Within = "60s",
 ) -> int:
-    """Wait until a node is STABLE.  Exit status 1: it took too long."""
+    """Wait until a node is STABLE.  The exit status is 1 if it took too long."""
     from spe.cli.restart import wait
 
     return wait(target, node, partners=partners, within_us=_duration("--within", within))
@@ -333,7 +345,7 @@ def inject(
     *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],
     for_: Annotated[str | None, Parameter(name="--for", help="How long, such as 5s; by default until healed.")] = None,
     by: Annotated[str | None, Parameter(help="Delay to add, such as 200ms.")] = None,
-    one_way: Annotated[bool, Parameter(help="Only what the first sends to the second.")] = False,
+    one_way: Annotated[bool, Parameter(help="Only in the direction from the first end to the second.")] = False,
 ) -> int:
     """Inject a fault into a run, such as: spe inject runs/x cut source:a n1 --for 5s"""
     from spe.cli.control import inject
@@ -344,9 +356,9 @@ def inject(
 @app.command(sort_key=7)
 def move(
     target: Target,
-    partition: Annotated[str, Parameter(help="Which one, as spe status shows it, such as u1/0.")],
-    source: Annotated[str, Parameter(help="The node that it leaves.")],
-    to: Annotated[str, Parameter(help="The node that it moves to.")],
+    partition: Annotated[str, Parameter(help="The partition, as spe status shows it, such as u1/0.")],
+    source: Annotated[str, Parameter(help="Node that runs it now.")],
+    to: Annotated[str, Parameter(help="Node that is to run it.")],
     /,
     *,
     wait: Wait = True,
@@ -358,20 +370,16 @@ def move(
 
 
 @app.command(sort_key=7)
-def drain(
-    target: Target, node: Annotated[str, Parameter(help="The node that is to host nothing.")], /, *, wait: Wait = True
-) -> int:
-    """Move everything that a node of a running cluster hosts to other nodes."""
+def drain(target: Target, node: Annotated[str, Parameter(help="The node to empty.")], /, *, wait: Wait = True) -> int:
+    """Move all partitions and standbys of a node to other nodes."""
     from spe.cli.move import drain
 
     return drain(target, node, wait=wait)
 
 
 @app.command(sort_key=7)
-def leave(
-    target: Target, node: Annotated[str, Parameter(help="A node that has joined, is drained, and is stopped.")], /
-) -> int:
-    """Take a node that no file names out of a running cluster."""
+def leave(target: Target, node: Annotated[str, Parameter(help="A node that is drained and stopped.")], /) -> int:
+    """Remove a node that has joined a running cluster."""
     from spe.cli.move import leave
 
     return leave(target, node)
@@ -385,14 +393,14 @@ def balance(
     dry_run: Annotated[bool, Parameter(negative=(), help="Only say what would move.")] = False,
     wait: Wait = True,
 ) -> int:
-    """Relieve nodes of a running cluster that need more than `coordinator.cap` of what they have."""
+    """Move partitions away from nodes that use more than coordinator.cap of their cores or memory."""
     from spe.cli.move import balance
 
     return balance(target, dry_run=dry_run, wait=wait)
 
 
 @app.command(sort_key=7)
-def cancel(target: Target, number: Annotated[int, Parameter(help="Of the move.")], /) -> int:
+def cancel(target: Target, number: Annotated[int, Parameter(help="Number of the move.")], /) -> int:
     """Take back a move that is under way."""
     from spe.cli.move import cancel
 
@@ -402,10 +410,12 @@ def cancel(target: Target, number: Annotated[int, Parameter(help="Of the move.")
 @app.command(name="set", sort_key=7)
 def set_(
     target: Target,
-    node: Annotated[str, Parameter(help="The node that is to work with other settings.")],
+    node: Annotated[str, Parameter(help="Name of the node.")],
     /,
-    *changes: Annotated[str, Parameter(help="Such as x=4s, alpha=0.7 or policy=delay; x=file: as the file says.")],
-    wait: Annotated[bool, Parameter(help="Wait until the node has them.", negative="--no-wait")] = True,
+    *changes: Annotated[
+        str, Parameter(help="Such as x=4s, alpha=0.7 or policy=delay; x=file restores the value of the file.")
+    ],
+    wait: Annotated[bool, Parameter(help="Wait until the node has applied them.", negative="--no-wait")] = True,
 ) -> int:
     """Change X, α or the policy of a node of a running cluster."""
     from spe.cli.set import set_node
@@ -441,7 +451,7 @@ def simulate(
 
     if replay is not None:
         if config is not None or seeds is not None or faults is not None or with_ is not None:
-            raise SpeError("--replay plays a scenario as it was written; expected no CONFIG, --seeds, --faults, --with")
+            raise SpeError("expected --replay without CONFIG, --seeds, --faults and --with: the scenario has them")
         return play_again(replay, shrink=bool(shrink))
     return run_simulate(
         config,
@@ -461,10 +471,10 @@ def sweep(
     /,
     *,
     x: Annotated[str, Parameter(help="Values of X, such as 500ms,1s,2s; bare numbers are seconds.")],
-    faults: Annotated[Path | None, Parameter(help="The failure; see docs/how-to/faults.md.")] = None,
-    cut: Annotated[
-        str | None, Parameter(help="The failure: this process is cut off; by default the first source.")
+    faults: Annotated[
+        Path | None, Parameter(help="Faults to play instead of a cut; see docs/how-to/faults.md.")
     ] = None,
+    cut: Annotated[str | None, Parameter(help="Process that is cut off; by default the first source.")] = None,
     for_: Annotated[str, Parameter(name="--for", help="How long it is cut off.")] = "10s",
     plot: Annotated[Path | None, Parameter(help="Also draw a plot into this SVG file.")] = None,
     data: Data = None,
@@ -483,16 +493,18 @@ def sweep(
 
 @app.command(sort_key=9)
 def plan(
-    target: Annotated[Path, Parameter(help="A configuration, or a topology of its own; see docs/how-to/planning.md.")],
+    target: Annotated[Path, Parameter(help="A configuration, or a topology file; see docs/how-to/planning.md.")],
     /,
     *,
     budget: Annotated[
         float | None, Parameter(help="What active replicas may cost together; each costs 1 by default.")
     ] = None,
-    lost: Annotated[str | None, Parameter(help="Nodes that fail together, as n1,n2: plan their recovery.")] = None,
+    lost: Annotated[
+        str | None, Parameter(help="Plan the recovery from the loss of these nodes, such as n1,n2.")
+    ] = None,
     arrive: Annotated[
         list[str] | None,
-        Parameter(help="Nodes that come (back) after the loss, as n7@10s.", consume_multiple=True),
+        Parameter(help="With --lost: nodes that come (back), such as n7@10s.", consume_multiple=True),
     ] = None,
     algorithm: Annotated[
         Literal["structure-aware", "exact", "dynamic", "greedy", "dp", "best-density", "operator-centric"] | None,
@@ -508,16 +520,17 @@ def plan(
         Path | None, Parameter(help="With --lost: YAML file with loads and install times, by source or unit.")
     ] = None,
     value: Annotated[
-        Literal["fidelity", "complete"] | None, Parameter(help="With --lost: instead of the configuration's.")
+        Literal["fidelity", "complete"] | None,
+        Parameter(help="With --lost: what is to be large; by default as the configuration says."),
     ] = None,
     until: Annotated[str | None, Parameter(help="With --lost: end of the area under the value, such as 60s.")] = None,
     seconds: Annotated[float, Parameter(help="Time limit of the exact planner; it then reports the gap.")] = 10.0,
     plot: Annotated[Path | None, Parameter(help="Also draw the curve into this SVG file.")] = None,
     data: Data = None,
 ) -> int:
-    """Choose partitions to replicate within a budget, or the order in which lost ones come back."""
+    """Choose the partitions to replicate within a budget, or the order in which lost ones come back."""
     if (budget is None) == (lost is None):
-        raise SpeError("expected --budget or --lost, one of them")
+        raise SpeError("expected either --budget or --lost")
     if budget is not None:
         from spe.cli.plan import plan
 
@@ -546,7 +559,7 @@ def report(
         list[str] | None, Parameter(help="A setting of Spark, such as spark.driver.memory=4g; may be repeated.")
     ] = None,
     out: Annotated[
-        Path | None, Parameter(help="The comparison page; by default comparison.html beside the first run.")
+        Path | None, Parameter(help="File that compares several runs; by default comparison.html beside the first run.")
     ] = None,
     wait: Annotated[bool, Parameter(show=False)] = False,
 ) -> int:

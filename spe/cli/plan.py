@@ -86,7 +86,7 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
     text = text_of(target)
     if is_topology(text):
         if rates is not None:
-            raise ConfigError([f"--rates: {target} has the rates of its operators itself"])
+            raise ConfigError([f"--rates goes with a configuration; the topology {target} has rates of its own"])
         read = read_topology(text, str(target))
         layout = read.layout
         if domains is not None:

@@ -96,7 +96,7 @@ def _read(target: Path, options: RecoveryOptions) -> tuple[RecoverableCluster, s
     measured = {} if options.loads is None else read_measured(text_of(options.loads), str(options.loads))
     if is_topology(text):
         if options.rates is not None:
-            raise ConfigError([f"--rates: {target} has the rates of its operators itself"])
+            raise ConfigError([f"--rates goes with a configuration; the topology {target} has rates of its own"])
         read = read_topology(text, str(target))
         if options.domains is not None:
             homes = read.layout.homes if read.layout is not None else None
@@ -104,7 +104,7 @@ def _read(target: Path, options: RecoveryOptions) -> tuple[RecoverableCluster, s
             read = replace(read, layout=layout)
         return cluster_of_file(read, measured), options.value or "fidelity"
     if options.domains is not None:
-        raise ConfigError(["--domains: nodes and who runs on them are in the configuration itself"])
+        raise ConfigError(["--domains goes with a topology; a configuration has its own nodes"])
     plan, directory = load(target, options.data)
     rates = {} if options.rates is None else read_rates(text_of(options.rates), str(options.rates))
     topology = topology_of(plan, directory, rates, directory.recovery.priorities)

@@ -31,7 +31,7 @@ def top(path: Path) -> int:
     target = load_target(path)
     require_addresses(path, target)
     if not make_console().is_terminal:
-        raise SpeError("spe top draws on a terminal, and the output is none; spe status prints the same once")
+        raise SpeError("spe top needs a terminal; spe status prints the same once")
     if target.folder is not None and not alive(target.supervisor_pid):
         raise SpeError(f"the run in {path} is over; its figures are in {path / 'summary.json'}")
     env = secured(production_env(Path()), target.plan, CONTROL)

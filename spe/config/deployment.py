@@ -109,7 +109,7 @@ class CheckpointModel(Model):
         if (self.interval is None) != (self.period is None):
             raise ValueError("interval and period go together: so much of each period goes into rewriting")
         if self.interval is not None and self.share is not None:
-            raise ValueError("share follows from interval and period; expected either")
+            raise ValueError("expected either share, or interval and period")
         if self.interval is not None and self.period is not None and self.interval > self.period:
             raise ValueError("interval is more than period; expected at most the whole of it")
 
@@ -427,7 +427,7 @@ def read_nodes(section: Any, default: NodeDefaults, replicas: int, problems: Pro
         if model.checkpoint is not None and model.checkpoint.continuous:
             problems.add(
                 ("nodes", name, "checkpoint", "continuous"),
-                "is said by a fragment, for all its replicas, or in defaults, for all fragments; "
+                "belongs to a fragment, or in defaults to all fragments; "
                 f"expected fragments: {{NAME: {{checkpoint: {_LOGGED}}}}}",
             )
         nodes[NodeId(name)] = _node(name, model, default)
@@ -477,12 +477,12 @@ def _check_effect(name: str, entry: Mapping[str, Any], model: FragmentModel, pro
     instead = f"defaults: {{checkpoint: {{every: {every}, disk: true}}}}"
     if checkpoint.disk:
         path: Path = ("fragments", name, "checkpoint", "disk")
-        problems.add(path, f"is said of nodes, for all that they run; expected {instead}, or the same of a node")
+        problems.add(path, f"belongs to nodes; expected {instead}, or the same of a node")
     elif checkpoint.every is not None and not (model.standby if isinstance(model.standby, int) else any(model.standby)):
         path = ("fragments", name, "checkpoint", *(("every",) if isinstance(entry["checkpoint"], Mapping) else ()))
         problems.add(
             path,
-            "is how often standbys get a checkpoint, and the fragment has none, so that it has no effect; expected "
+            "has no effect: it is the interval of standbys' checkpoints, and the fragment has no standby; expected "
             f"standby: 1 as well, {instead} for what each node writes to its own disk, or a log, checkpoint: {_LOGGED}",
         )
 

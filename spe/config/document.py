@@ -121,7 +121,7 @@ def parse(text: str, name: str, problems: Problems) -> Document:
         problems.add((), f"not YAML: {error.reason} ({error.character!r})")
         return document
     except RecursionError:
-        problems.add((), "not YAML that anybody meant: it is nested too deep")
+        problems.add((), "nested too deep")
         return document
     if node is not None:
         try:

@@ -114,7 +114,7 @@ async def test_a_damaged_store_is_named_with_a_remedy(store: Opening, damage: st
         case _:
             data[:] = b"SELECT 1"
     await disk.write_atomic(PATH, bytes(data))
-    with pytest.raises(LogCorrupt, match=r"coordinator/state\.sqlite.*put it aside"):
+    with pytest.raises(LogCorrupt, match=r"coordinator/state\.sqlite.*move the file away"):
         store(disk)
 
 

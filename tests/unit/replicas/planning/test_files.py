@@ -250,7 +250,7 @@ def test_rates_of_zero_everywhere_are_refused(tmp_path: Path, capsys: pytest.Cap
     [
         ([str(TRAFFIC), "--budget", "16"], "a budget of 16 is beyond all tasks, whose replicas cost 15"),
         (["nowhere.yaml", "--budget", "1"], "nowhere.yaml: cannot be read"),
-        ([str(TRAFFIC), "--budget", "1", "--rates", "r.yaml"], "has the rates of its operators itself"),
+        ([str(TRAFFIC), "--budget", "1", "--rates", "r.yaml"], "has rates of its own"),
         (
             [str(TRAFFIC), "--budget", "1", "--domains", str(RACKS), "--algorithm", "dynamic"],
             "knows the worst case only",

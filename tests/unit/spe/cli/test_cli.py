@@ -155,7 +155,7 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["set", "configs/quickstart.yaml", "n1", "x=4s"], "quickstart.yaml has no coordinator, which changes nodes"),
         (["node", "configs/quickstart.yaml", "--node", "n1", "--join"], "names n1; start it without --join"),
         (["node", "configs/quickstart.yaml", "--node", "n9", "--join"], "--join needs --address host:port"),
-        (["node", "configs/quickstart.yaml", "--node", "n1", "--x", "3s"], "--x is for --join"),
+        (["node", "configs/quickstart.yaml", "--node", "n1", "--x", "3s"], "--x goes with --join"),
     ],
 )
 def test_a_users_mistake_is_reported_without_a_traceback(

@@ -138,7 +138,7 @@ def test_a_log_in_python_is_the_same() -> None:
         ("{continuous: true, rows: 9, interval: 5ms}", "checkpoint: interval and period go together"),
         (
             "{continuous: true, rows: 9, interval: 5ms, period: 10ms, share: 5%}",
-            "checkpoint: share follows from interval and period; expected either",
+            "checkpoint: expected either share, or interval and period",
         ),
         ("{continuous: true, rows: 9, interval: 11ms, period: 10ms}", "checkpoint: interval is more than period"),
         ("{continuous: true, recovery: 2s, groups: 0}", "checkpoint.groups: expected a number of at least 1, got 0"),
@@ -156,8 +156,8 @@ def test_mistakes_name_file_line_and_path(written: str, message: str) -> None:
 def test_an_interval_without_a_standby_is_refused_with_advice(written: str) -> None:
     where = "checkpoint.every" if written.startswith("{") else "checkpoint"
     assert mistake(config(count=written)) == (
-        f"shop.yaml:8: fragments.count.{where}: is how often standbys get a checkpoint, and the fragment has none, so "
-        "that it has no effect; expected standby: 1 as well, defaults: {checkpoint: {every: 2s, disk: true}} for what "
+        f"shop.yaml:8: fragments.count.{where}: has no effect: it is the interval of standbys' checkpoints, and the "
+        "fragment has no standby; expected standby: 1 as well, defaults: {checkpoint: {every: 2s, disk: true}} for what "
         "each node writes to its own disk, or a log, checkpoint: {continuous: true, recovery: 2s}"
     )
     assert "has no effect" in mistake(config(count=f"{written}, standby: [[]]"))
@@ -165,7 +165,7 @@ def test_an_interval_without_a_standby_is_refused_with_advice(written: str) -> N
 
 def test_disk_is_said_of_nodes() -> None:
     assert mistake(config(count="{every: 10s, disk: true}")) == (
-        "shop.yaml:8: fragments.count.checkpoint.disk: is said of nodes, for all that they run; expected "
+        "shop.yaml:8: fragments.count.checkpoint.disk: belongs to nodes; expected "
         "defaults: {checkpoint: {every: 10s, disk: true}}, or the same of a node"
     )
 
@@ -173,8 +173,8 @@ def test_disk_is_said_of_nodes() -> None:
 def test_a_node_has_no_log_of_its_own() -> None:
     line = mistake(config() + "nodes:\n  n1: {checkpoint: {continuous: true, recovery: 2s}}\n  n2: {}\n")
     assert line == (
-        "shop.yaml:11: nodes.n1.checkpoint.continuous: is said by a fragment, for all its replicas, or in defaults, "
-        "for all fragments; expected fragments: {NAME: {checkpoint: {continuous: true, recovery: 2s}}}"
+        "shop.yaml:11: nodes.n1.checkpoint.continuous: belongs to a fragment, or in defaults to all fragments; "
+        "expected fragments: {NAME: {checkpoint: {continuous: true, recovery: 2s}}}"
     )
 
 

@@ -163,10 +163,10 @@ def test_standbys_and_disks_hold_checkpoints() -> None:
             ["--lost", "n1", "--value", "complete", "--algorithm", "greedy"],
             "--algorithm greedy is not for --value comp",
         ),
-        (["--lost", "n1", "--rates", "r.yaml"], "has the rates of its operators itself"),
+        (["--lost", "n1", "--rates", "r.yaml"], "has rates of its own"),
         (["--budget", "1", "--algorithm", "dp"], "--algorithm dp is for --lost; expected one of: structure-aware"),
-        (["--budget", "1", "--lost", "n1"], "expected --budget or --lost, one of them"),
-        ([], "expected --budget or --lost, one of them"),
+        (["--budget", "1", "--lost", "n1"], "expected either --budget or --lost"),
+        ([], "expected either --budget or --lost"),
         (["--budget", "1", "--arrive", "n1@1s"], "--arrive goes with --lost, not with --budget"),
     ],
 )
