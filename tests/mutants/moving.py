@@ -1,4 +1,4 @@
-"""Mistakes of who measures loads, places checkpoints and moves partitions (L, M).  A test of one part sees each."""
+"""Mistakes in measuring loads, placing checkpoints and moving partitions (L, M); a unit test finds each."""
 
 from __future__ import annotations
 

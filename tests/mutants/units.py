@@ -64,9 +64,7 @@ from tests.unit.spe.plan import test_revision as revisions
 Test = Callable[[], Awaitable[None] | None]
 
 UNITS: Final[dict[str, Test]] = {
-    "something-moves-to-a-node-that-is-drained": (
-        simulated.test_opposite_orders_are_refused_until_the_first_is_carried_out
-    ),
+    "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
     "only-standbys-restore": (
         restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back
     ),
@@ -78,11 +76,11 @@ UNITS: Final[dict[str, Test]] = {
     "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
     "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,
-    "what-is-lost-needs-what-it-needed": (restoring.test_what_is_lost_is_taken_to_need_more_when_its_source_gives_more),
+    "what-is-lost-needs-what-it-needed": (restoring.test_the_load_of_a_lost_partition_follows_the_rate_of_its_source),
     "no-plan-when-a-source-changes": restoring.test_another_rate_while_something_waits_makes_a_new_plan,
     "who-is-stranded-says-nothing": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
     "said-before-anybody-could-help": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
-    "how-long-states-took-is-not-learned": moves.test_where_states_took_longer_than_expected_those_to_come_do,
+    "how-long-states-took-is-not-learned": moves.test_slow_transfers_of_state_make_later_predictions_longer,
     "small-differences-count-for-large-states": moves.test_small_differences_say_nothing_of_large_states,
     "redo-beside-a-silent-input": TestCorrecting().test_no_redo_begins_while_an_input_is_silent,
     "partner-serves-whatever-it-does": partial(
@@ -128,25 +126,25 @@ UNITS: Final[dict[str, Test]] = {
     "periods-need-not-follow": balancing.test_periods_beyond_the_cap_must_follow_each_other,
     "silent-node-is-empty": balancing.test_a_silent_node_counts_with_its_last_load_and_not_as_empty,
     "silent-cluster-is-idle": balancing.test_a_cluster_that_is_silent_is_not_idle,
-    "moved-partition-does-not-rest": balancing.test_who_has_moved_rests_for_three_periods,
+    "moved-partition-does-not-rest": balancing.test_a_moved_partition_rests_for_three_periods,
     "two-moves-at-a-time": balancing.test_one_move_at_a_time_and_the_next_one_when_it_has_ended,
     "memory-of-nodes-ignored": balancing.test_memory_beyond_its_cap_is_reason_enough,
     "balance-ignores-x": balancing.test_a_target_where_x_would_be_too_short_is_none_and_the_message_names_it,
-    "drained-node-keeps-what-needs-nothing": balancing.test_what_needs_nothing_leaves_a_draining_node_too,
+    "drained-node-keeps-what-needs-nothing": balancing.test_partitions_without_load_leave_a_draining_node_too,
     "dead-spare-joins": balancing.test_a_spare_that_is_dead_or_helps_nobody_does_not_join,
     "failed-move-is-tried-again": balancing.test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is,
     "load-while-it-corrects": partial(
         load_meter.test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none, NodeState.UP_FAILURE
     ),
     "rows-in-two-samples": load_meter.test_a_sample_is_what_came_and_left_per_second,
-    "sample-with-every-heartbeat": load_meter.test_a_sample_is_told_once_and_not_when_it_is_old,
+    "sample-with-every-heartbeat": load_meter.test_a_sample_is_reported_once_unless_it_is_old,
     "time-is-load": load_meter.test_the_cpu_of_the_process_is_shared_out_by_steps,
-    "load-of-the-dead": heard_loads.test_the_latest_is_of_replicas_that_run_on_nodes_that_answer,
+    "load-of-the-dead": heard_loads.test_the_latest_loads_are_those_of_nodes_that_answer,
     "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
     "silent-partition-lessens-its-node": load.test_on_a_node_a_silent_partition_counts_with_its_mean,
     "what-does-not-vary-is-correlated": placement.test_what_each_checkpoint_costs_on_each_node,
     "checkpoint-beside-who-runs-it": placement.test_where_all_nodes_run_it_a_partition_has_no_checkpoint,
-    "two-copies-on-a-node": placement.test_no_two_copies_on_one_node_and_none_with_who_runs_it,
+    "two-copies-on-a-node": placement.test_no_node_has_two_copies_or_one_beside_the_replica,
     "standbys-divide-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
     "standby-ignores-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
     "domains-do-not-matter": (
@@ -154,34 +152,34 @@ UNITS: Final[dict[str, Test]] = {
     ),
     "full-nodes-are-not-passed-over": placement.test_with_a_delta_the_heuristic_passes_over_full_nodes,
     "what-fits-nowhere-goes-where-it-costs-least": (
-        placement.test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost
+        placement.test_a_checkpoint_that_fits_nowhere_goes_to_the_least_load
     ),
     "unmeasured-all-on-one-node": placement.test_before_anything_is_measured_checkpoints_are_spread,
     "worst-gain-first": placement.test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first,
-    "moves-that-never-catch-up": partial(prediction.test_what_would_never_catch_up_is_refused_with_the_reason, 0.1),
-    "rows-that-come-meanwhile-are-free": prediction.test_what_came_in_since_is_taken_in_beside_what_comes,
-    "checkpoint-taken-however-old": prediction.test_the_sooner_way_is_taken_an_old_checkpoint_is_not,
+    "moves-that-never-catch-up": partial(prediction.test_a_move_that_never_catches_up_is_refused, 0.1),
+    "rows-that-come-meanwhile-are-free": prediction.test_input_since_the_checkpoint_is_processed_beside_new_input,
+    "checkpoint-taken-however-old": prediction.test_the_faster_source_of_the_state_is_chosen,
     "memory-has-no-cap": partial(relief.test_memory_has_a_cap_of_its_own, True),
     "caps-hold-on-average": relief.test_each_node_counts_by_itself_not_their_mean,
     "fewest-moves": partial(relief.test_two_short_moves_are_made_before_a_long_one, True),
     "replicas-meet-on-a-node": partial(relief.test_two_replicas_of_a_partition_are_never_on_one_node, True),
     "refused-together-and-made": partial(relief.test_moves_that_are_refused_together_are_not_made_together, True),
     "share-of-x-ignored": shares.test_units_in_sequence_would_divide_the_nodes_x_and_the_message_names_it,
-    "intersection-for-union": choosing.test_what_queries_share_is_paid_for_once,
-    "shared-cost-counted-twice": choosing.test_what_queries_share_is_paid_for_once,
+    "intersection-for-union": choosing.test_shared_partitions_are_paid_for_once,
+    "shared-cost-counted-twice": choosing.test_shared_partitions_are_paid_for_once,
     "sharing-ignored": choosing.test_a_query_whose_partitions_are_shared_is_denser,
     "only-the-densest-start": choosing.test_the_densest_query_alone_is_not_the_best,
     "priority-ignored": recovery_schedule.test_each_node_takes_what_completes_most,
     "most-value-first-however-long-it-takes": recovery_order.test_value_per_second_comes_first,
     "room-averaged-over-nodes": partial(
-        recovery_order.test_where_the_checkpoint_is_if_there_is_room, 0.6, PlannedInstall(0, "n6", "n5")
+        recovery_order.test_a_partition_goes_to_its_checkpoint_if_there_is_room, 0.6, PlannedInstall(0, "n6", "n5")
     ),
     "room-that-completes-nothing-stays-empty": recovery_schedule.test_each_node_takes_what_completes_most,
     "shadows-not-counted": recovery_schedule.test_a_shadow_takes_room_and_is_worth_nothing,
     "no-plan-on-arrival": recovery_schedule.test_an_arrival_makes_a_new_plan,
-    "running-ones-ordered-again": recovery_schedule.test_what_is_ordered_or_runs_is_not_ordered_again,
+    "running-ones-ordered-again": recovery_schedule.test_an_ordered_or_running_partition_is_not_ordered_again,
     "orders-of-a-dead-node-stay": recovery_schedule.test_only_what_was_on_the_node_that_died_starts_again,
-    "silence-is-load-0": recovery_schedule.test_of_a_silent_partition_the_last_load_stays,
+    "silence-is-load-0": recovery_schedule.test_a_silent_partition_keeps_its_last_load,
     "who-waits-for-input-holds-up-its-node": (
         recovery_schedule.test_a_node_goes_on_behind_what_can_only_wait_for_its_input
     ),
@@ -189,14 +187,14 @@ UNITS: Final[dict[str, Test]] = {
         recovery_schedule.test_a_node_restores_one_after_the_other_where_all_that_they_read_runs
     ),
     "half-a-tree-first-however-soon-the-rest-comes": (
-        recovery_order.test_what_a_partition_reads_comes_first_where_that_is_sooner_than_to_go_on_without_it
+        recovery_order.test_inputs_come_first_where_that_is_sooner_than_going_on_without_them
     ),
     "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
     "shortage-is-not-seen": restoring.test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named,
-    "what-is-not-measured-now-needs-nothing": restoring.test_what_is_silent_keeps_the_load_that_was_measured_last,
-    "the-next-coordinator-knows-no-loads": restoring.test_the_next_coordinator_knows_what_was_measured_of_what_is_lost,
+    "what-is-not-measured-now-needs-nothing": restoring.test_a_silent_partition_keeps_its_last_load,
+    "the-next-coordinator-knows-no-loads": restoring.test_the_next_coordinator_knows_the_loads_of_lost_partitions,
     "second-replica-takes-the-room": restoring.test_a_second_replica_does_not_start_while_something_waits,
-    "who-lacks-a-state-waits-for-room": restoring.test_who_is_back_without_a_state_is_helped_though_there_is_no_room,
+    "who-lacks-a-state-waits-for-room": restoring.test_a_replica_back_without_a_state_is_helped_without_room,
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
     "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
@@ -204,8 +202,8 @@ UNITS: Final[dict[str, Test]] = {
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
     "one-checkpoint-is-enough": moves.test_a_standby_moves_when_its_successor_holds_two_checkpoints,
     "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
-    "a-drained-node-gets-load-back": balance.test_a_node_that_people_have_emptied_gets_nothing_by_itself,
-    "what-people-moved-does-not-rest": balance.test_what_people_moved_rests_and_their_orders_go_first,
+    "a-drained-node-gets-load-back": balance.test_a_drained_node_gets_no_partition_by_balancing,
+    "what-people-moved-does-not-rest": balance.test_ordered_moves_come_first_and_their_partitions_rest,
     "standbys-move-while-one-stands-in": balance.test_standbys_stay_where_they_are_unless_they_are_to_follow_loads,
     "a-joined-node-has-any-room": balance.test_a_node_that_joins_is_known_by_its_room_before_it_answers,
     "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there,
@@ -213,11 +211,11 @@ UNITS: Final[dict[str, Test]] = {
     "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "checkpoints-of-targets-are-not-known": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "share-of-x-stays": replica.test_x_and_its_shares_follow_the_directory,
-    "what-was-set-does-not-count": revisions.test_what_was_changed_while_nodes_run_is_over_the_configuration_of_each,
+    "what-was-set-does-not-count": revisions.test_changed_settings_override_the_configuration_of_each_node,
     "waits-for-a-longer-x-count": TestOtherSettings().test_waits_are_measured_against_the_x_they_had,
-    "who-suspends-goes-on-so": TestOtherSettings().test_one_that_suspended_goes_tentative_under_another_policy,
+    "who-suspends-goes-on-so": TestOtherSettings().test_a_suspended_replica_goes_tentative_under_another_policy,
     "refused-and-set": setting.test_a_share_that_check_would_refuse_is_refused_with_an_x_that_would_do,
-    "moves-to-a-node-do-not-count": setting.test_what_moves_will_place_there_counts,
+    "moves-to-a-node-do-not-count": setting.test_moves_under_way_count,
     "a-move-is-checked-when-ordered-only": settings_simulated.test_a_change_that_check_would_refuse_changes_nothing,
     "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
     "moves-onto-the-chosen-standby-never-end": moves.test_a_partition_moves_to_the_standby_that_the_budget_keeps,
@@ -243,9 +241,9 @@ UNITS: Final[dict[str, Test]] = {
     "needed-segment-is-not-missed": checkpoint_log.test_segments_lost_in_both_are_refused,
     "copies-are-not-compared": checkpoint_log.test_any_bit_flipped_in_one_copy_is_read_from_the_other,
     "tail-is-not-made-anew": checkpoint_log.test_what_a_refused_sync_left_in_memory_is_synced_at_open,
-    "one-copy-is-enough": checkpoint_log.test_what_one_copy_holds_alone_counts_for_nothing_but_is_read,
+    "one-copy-is-enough": checkpoint_log.test_a_commit_in_one_copy_is_read_but_not_acknowledged,
     "what-comes-during-a-sync-counts": checkpoint_log.test_what_is_written_during_a_sync_does_not_count,
-    "refused-sync-is-tried-again": checkpoint_log.test_nothing_counts_that_only_one_copy_holds,
+    "refused-sync-is-tried-again": checkpoint_log.test_a_commit_in_one_copy_only_does_not_count,
     "part-of-a-slice-stays": partial(
         checkpoint_log.test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on, False
     ),
@@ -264,7 +262,7 @@ UNITS: Final[dict[str, Test]] = {
     "slice-before-the-kept-row": extent.test_row_keepers_hold_replay_whatever_is_rewritten,
     "rewriting-adds-no-record": extent.test_rewriting_as_in_trace_15,
     "rewriting-frees-nothing": extent.test_rewriting_as_in_trace_15,
-    "what-cannot-be-reached-is-not-tried": extent.test_what_cannot_be_reached_takes_the_least,
+    "what-cannot-be-reached-is-not-tried": extent.test_an_unreachable_target_gets_the_least_time,
     "share-is-kept-for-ever": extent.test_rewriting_takes_its_share_of_the_time,
     "debts-are-forgotten": extent.test_rewriting_takes_its_share_of_the_time,
     "kept-rows-are-not-replayed": log_targets.test_kept_rows_are_replayed_whatever_is_written,

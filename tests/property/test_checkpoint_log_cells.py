@@ -108,7 +108,7 @@ def test_count_windows(data: st.DataObject, rows: list[Tuple], size: int, group_
 
 
 class Picky(aggregates.Digits):
-    """Does not take 2."""
+    """An aggregate that refuses 2."""
 
     def add(self, state: Any, values: Any) -> Any:
         if 2 in values.tolist():

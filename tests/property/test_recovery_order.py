@@ -121,7 +121,7 @@ NEWS = st.lists(
 @HAPPENS.required
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([OutputFidelity.of(TREES), CompleteQueries.of(TREES)]), amounts(7), NEWS)
-def test_whatever_happens_room_holds_nothing_is_ordered_twice_and_in_the_end_all_is_back(
+def test_any_news_fill_no_node_order_nothing_twice_and_bring_all_back(
     goal: RecoveryGoal, cost: np.ndarray, news: list[tuple[str, int, int]]
 ) -> None:
     schedule = RecoverySchedule(goal, cost, np.ones(7), cap=0.8)

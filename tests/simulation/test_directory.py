@@ -46,14 +46,14 @@ def two_units() -> Deployed:
 
 
 def versions(cluster: FaultyCluster) -> dict[str, Version]:
-    """What each process goes by."""
+    """The version of the directory that each process uses."""
     return {e.host: Version(e.epoch, e.number) for e in cluster.history if isinstance(e, DirectoryApplied)}
 
 
 async def publish(
     cluster: FaultyCluster, change: Callable[[Directory], Directory], *, away: tuple[str, ...] = ()
 ) -> None:
-    """Until all that run go by it."""
+    """Issues a version, and waits until all running processes use it."""
     assert cluster.coordinator is not None
     await cluster.coordinator.directories.publish(change)
     wanted = cluster.coordinator.directories.version
@@ -62,7 +62,7 @@ async def publish(
 
 
 def consumers(cluster: FaultyCluster, replica: str) -> set[str]:
-    """Those for whom the first output of a replica is kept."""
+    """Consumers for which the first output of a replica is kept."""
     return set(cluster.replicas()[replica].logs[0]._acks)
 
 

@@ -175,7 +175,7 @@ def test_queries_that_do_not_depend_on_what_failed_notice_nothing(tmp_path: Path
 
 
 @pytest.mark.processes
-def test_who_stops_before_a_move_is_silent_until_the_target_is_installed(tmp_path: Path) -> None:
+def test_an_owner_that_stops_before_a_move_leaves_a_gap_until_the_install(tmp_path: Path) -> None:
     """How long depends on the machine; three heartbeats pass before an install begins."""
     ours, direct = results("migration", tmp_path)
     assert (ours["method"], ours["tentative"]) == ("ours", 0)

@@ -259,7 +259,7 @@ def test_a_source_fails_during_a_switch(tentative: bool) -> None:
 
 @pytest.mark.parametrize("first", ["source:a", "source:b"], ids=["first in, first out", "first in, last out"])
 def test_two_inputs_fail_and_heal_at_different_times(first: str) -> None:
-    """Trace 9: there is no redo before both inputs are back; then one redo covers everything."""
+    """No redo begins before both inputs are back; then one redo covers everything (R1)."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)

@@ -83,7 +83,7 @@ def test_a_node_is_drained_and_its_roles_come_back() -> None:
 
 @pytest.mark.parametrize("phase", ["join", "install", "follow", "leave"])
 @pytest.mark.parametrize("dead", [COORDINATOR, "n1c", "n1a"])
-def test_whoever_dies_while_a_partition_moves_all_is_right_in_the_end(phase: str, dead: str) -> None:
+def test_a_death_during_a_move_loses_nothing(phase: str, dead: str) -> None:
     """Where the only replica dies before the target has its state, the last resort is the sources' logs (H8)."""
     plan, directory = two_units()
 
@@ -134,7 +134,7 @@ def test_moves_end_beside_a_standby_that_the_budget_keeps_running(
     assert tentative(play(plan, directory, script)) == 0
 
 
-def test_opposite_orders_are_refused_until_the_first_is_carried_out() -> None:
+def test_opposite_orders_are_refused_until_the_first_is_done() -> None:
     plan, directory = two_units()
 
     async def script(cluster: SimCluster) -> None:

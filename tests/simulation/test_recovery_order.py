@@ -53,7 +53,7 @@ async def lose_them(cluster: FaultyCluster) -> None:
         cluster.kill(node)
 
 
-def test_alarms_come_back_first_and_one_of_the_others_waits_for_the_first_arrival() -> None:
+def test_the_most_valuable_query_comes_back_first_and_another_waits_for_room() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
         await until(lambda: "alarms/0" in served(cluster))
@@ -79,7 +79,7 @@ def installs(met: Met) -> list[str]:
 
 
 @pytest.mark.parametrize("at_s", [0.05, 0.3, 1.0, 3.0])
-def test_the_coordinator_dies_meanwhile_and_the_next_one_goes_on(at_s: float) -> None:
+def test_the_next_coordinator_continues_a_recovery(at_s: float) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
         await trio.sleep(at_s)
@@ -98,7 +98,7 @@ def test_the_coordinator_dies_meanwhile_and_the_next_one_goes_on(at_s: float) ->
     assert len({replica.partition("@")[0] for replica in installs(met)}) == len(installs(met)), installs(met)
 
 
-def test_who_helps_dies_as_well_and_what_it_had_runs_on_the_next_that_comes() -> None:
+def test_partitions_of_a_helper_that_dies_run_on_the_next_node_that_comes() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
         await until(lambda: len(served(cluster)) == 4)
@@ -147,7 +147,7 @@ def test_a_spare_restores_from_what_a_full_standby_holds_and_gives_its_role_back
 
 
 @pytest.mark.parametrize("dead", ["n6", COORDINATOR])
-def test_who_restores_or_orders_dies_meanwhile(dead: str) -> None:
+def test_a_recovery_survives_the_death_of_a_restoring_node_or_the_coordinator(dead: str) -> None:
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 
     async def script(cluster: FaultyCluster) -> None:
@@ -165,7 +165,7 @@ def test_who_restores_or_orders_dies_meanwhile(dead: str) -> None:
     play(*example(nodes=nodes), script)
 
 
-def test_when_no_standby_is_left_the_lost_begins_anew_on_another_node() -> None:
+def test_without_a_standby_a_partition_begins_anew_on_another_node() -> None:
     """n3 and both standbys of the alarms are gone: n6 gets them after a while, from the sources' logs (H8)."""
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 

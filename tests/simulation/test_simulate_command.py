@@ -79,7 +79,7 @@ def test_a_failure_is_shrunk_written_and_replayed(config: Path, capsys: pytest.C
     [
         (["simulate", "--seeds", "x"], "--seeds: expected a number of runs"),
         (["simulate", "--faults", "faults.yaml"], "--faults needs a configuration"),
-        (["simulate", "config.yaml", "--replay", "faults.yaml"], "--replay plays a scenario as it was written"),
+        (["simulate", "config.yaml", "--replay", "faults.yaml"], "expected --replay without CONFIG"),
         (["simulate", "--replay", "faults.yaml"], "faults.yaml: expected a scenario"),
         (["sweep", "config.yaml", "--x", "1,soon"], "--x: "),
         (["sweep", "config.yaml", "--x", "1", "--cut", "nobody"], "no process 'nobody'"),

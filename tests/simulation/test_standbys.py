@@ -139,7 +139,7 @@ def test_without_a_checkpoint_a_standby_replays_the_sources() -> None:
 
 @pytest.mark.parametrize("dead", [("n1a", "n2a"), ("n1a", "n2a", "n3a"), ("n2a", "n3a")])
 def test_neighbours_that_die_together_are_restored_in_order(dead: tuple[str, ...]) -> None:
-    """Correlated failure: upstream's checkpoint contains what downstream's lacks, by its acknowledgements."""
+    """Upstream's checkpoint contains what downstream's lacks, because of acknowledgements (H2)."""
     plan, directory = with_standbys(*longer(*make_plan(3), 14))
 
     async def script(cluster: FaultyCluster) -> None:

@@ -1,4 +1,4 @@
-"""Runs that were tampered with, or lost something: a whole report each, by the command's own way."""
+"""Whole reports of runs whose files were changed or lost."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def of(found: Report, client: str) -> OutputReport:
     return next(o for o in found.outputs if o.client == client)
 
 
-def test_a_log_that_is_merely_unfinished_leaves_the_verdict_open(shortened: tuple[int, Report, str]) -> None:
+def test_an_unfinished_log_leaves_the_verdict_open(shortened: tuple[int, Report, str]) -> None:
     found = of(shortened[1], "as_logged")
     assert found.verdict is Verdict.UNKNOWN
     assert any("log incomplete" in reason for reason in found.reasons)
@@ -127,7 +127,7 @@ def without(at: int) -> Callable[[list[bytes]], list[bytes]]:
 
 
 def renumbered(bodies: list[bytes]) -> list[bytes]:
-    """Without the third tuple, and those after it with the ids that they then have."""
+    """The log without the third tuple; later tuples get the ids that follow."""
     pool, found, last_id = StringPool(), [], 0
     for body in without(4)(bodies):
         state, one = decode_source_state(body), decode_source_batch(body, SCHEMA, pool)
@@ -174,7 +174,7 @@ def test_a_log_that_lost_its_end_is_inconsistent_with_what_was_received(
     assert any("a log has lost its end" in reason for reason in found.reasons)
 
 
-def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the_file(
+def test_an_x_edited_after_the_run_does_not_change_the_judgement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The copy of the configuration now allows a minute; nodes announced what held, and how long they waited."""
@@ -204,7 +204,7 @@ def test_an_x_that_was_edited_afterwards_changes_nothing_but_what_is_said_of_the
     assert f"{node} announced X = 2 s, and config.yaml says: X 1m" in text
 
 
-def test_a_recording_without_announcements_is_told_of(shortened: tuple[int, Report, str]) -> None:
+def test_a_recording_without_announcements_is_reported(shortened: tuple[int, Report, str]) -> None:
     _, found, page = shortened
     assert found.promises == []
     assert "No client recorded an announcement of X" in page

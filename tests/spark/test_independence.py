@@ -1,4 +1,4 @@
-"""Engines with a mistake that the truth could share: each time the verdict is INCONSISTENT.
+"""Mistakes of the engine that the proof could share: the verdict is INCONSISTENT each time.
 
 The mutant runs, logs, records, and reads the configuration once more when it is judged, as the engine of a user's run
 would.  The truth must stay right all the same.
@@ -122,7 +122,7 @@ def test_the_engine_as_it_is_is_consistent(spark: SparkSession, tmp_path: Path) 
     assert found.outputs[0].truth == found.outputs[0].stable > 20
 
 
-def test_a_division_of_integers_that_drops_what_is_left_is_found(
+def test_an_integer_division_in_place_of_a_division_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine takes ``/`` for ``div``, in its values and in its types."""
@@ -163,10 +163,10 @@ def test_a_source_that_ignores_its_disorder_is_found(
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_a_source_that_drops_rows_without_a_word_is_found(
+def test_a_source_that_silently_drops_rows_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool
 ) -> None:
-    """Whether it says that it has read them or not."""
+    """Whether or not it counts them as read."""
     check = Admission.check
 
     def dropping(self: Admission, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:

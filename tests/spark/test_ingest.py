@@ -101,7 +101,7 @@ def test_json_lines_and_renamed_columns(spark: SparkSession, tmp_path: Path) -> 
     assert [r[2:] for r in logged(tmp_path, one)] == [(1, 0.0, None), (2, 1.5, None)]
 
 
-def test_what_spark_would_read_another_way_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_options_that_spark_reads_differently_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "raw.csv"
     file.write_text("ts,n\n")
     with pytest.raises(SpeError, match="no column 'x'; there are: ts, n"):
@@ -156,7 +156,7 @@ def test_workloads_are_skewed_and_the_same_from_a_seed(spark: SparkSession) -> N
     assert rows != workload(spark, "requests", 20_000, seed=4).orderBy("__time", "page").collect()
 
 
-def test_users_crawl_where_an_accident_is(spark: SparkSession) -> None:
+def test_users_are_slow_where_an_accident_is(spark: SparkSession) -> None:
     rows = workload(spark, "locations", 40_000, seed=1).collect()
     assert max(r["__time"] for r in rows) < 2_000_000  # 20,000 a second
     segments = Counter(r.segment for r in rows)
@@ -227,7 +227,7 @@ def test_the_command_makes_a_workload(name: str, tmp_path: Path, capsys: pytest.
         (["--make", "requests", "--source", "a", "--conf", "memory"], "expected NAME=VALUE"),
     ],
 )
-def test_the_command_says_what_it_expected(
+def test_the_command_reports_what_it_expected(
     options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = made_config(tmp_path / "config.yaml", "requests")

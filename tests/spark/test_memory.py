@@ -1,4 +1,4 @@
-"""A Spark whose heap fills gives no verdict, and an error that helps; in a process of its own, which it ends."""
+"""A full heap of Spark gives no verdict but a helpful error; in a process of its own, which it ends."""
 
 from __future__ import annotations
 

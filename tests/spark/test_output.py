@@ -140,7 +140,7 @@ def test_delay_is_of_new_tuples_only_on_first_receipt(healed: OutputReport) -> N
         ("Binf", Verdict.INCONSISTENT),
     ],
 )
-def test_what_is_stable_beyond_the_logs_is_proof_that_they_lost_their_end(
+def test_stable_output_beyond_the_logs_shows_that_they_lost_their_end(
     spark: SparkSession, tmp_path: Path, received_too: str, verdict: Verdict
 ) -> None:
     """No correct run publishes what its sources have not logged and synced (S3)."""
@@ -154,7 +154,7 @@ def test_what_is_stable_beyond_the_logs_is_proof_that_they_lost_their_end(
     assert named == ([(Flaw.UNFOUNDED, 4)] if "S4" in received_too else [])
 
 
-def test_results_before_their_data_keep_no_threshold(spark: SparkSession, tmp_path: Path) -> None:
+def test_results_that_arrive_before_their_data_do_not_keep_x(spark: SparkSession, tmp_path: Path) -> None:
     """An hour before: the clocks differ, or the times of arrival are not those at which anything arrived."""
     text = "B-1 S1@0:1,10,1.5 S2@0:2,20,2.5 S3@1:1,11,3.5 S4@2:1,12,4.5 S5@2:2,22,5.5 S6@3:1,13,6.5 Binf"
     found, _ = judge_delay(scene(), "board", TOTALS, *delays_of(spark, tmp_path, text, start_us=-3600 * SECOND), 6)
@@ -162,9 +162,7 @@ def test_results_before_their_data_keep_no_threshold(spark: SparkSession, tmp_pa
     assert found.why == "results came up to 3599 s before their data: the clocks differ by more than 0.5 s"
 
 
-def test_the_last_window_of_a_stream_that_ends_is_no_result_before_its_data(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_last_window_of_an_ended_stream_is_not_early(spark: SparkSession, tmp_path: Path) -> None:
     """The last data are of 4 s, where it is known that nothing follows; its window is over at 10 s."""
     text = "S1@0:1,10,1.5 B0 S2@1:1,11,3.5 B1 S3@9:1,13,6.5 Binf"  # at 5 s
     found, _ = judge_delay(scene(), "board", TOTALS, *delays_of(spark, tmp_path, text), 6)
@@ -220,7 +218,7 @@ def test_bins_add_up(healed: OutputReport) -> None:
     ]
 
 
-def test_an_offender_is_shown_with_what_was_true_and_what_came_around_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wrong_tuple_is_shown_with_the_true_one_and_its_neighbours(spark: SparkSession, tmp_path: Path) -> None:
     found = judged(spark, tmp_path, "S1@0:1,10,1.5 B0 S2@0:2,99,2.5 S3@1:1,11,3.5 B1 T4@2:1,12,4.5 b2")
     assert found.verdict is Verdict.INCONSISTENT
     assert found.reasons == ["1 tuple altered"]

@@ -54,7 +54,7 @@ def of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("of_tests")
-def test_what_is_not_there_or_damaged_is_named_by_its_uri(spark: SparkSession, runs: Path) -> None:
+def test_missing_and_damaged_files_are_named_by_their_uri(spark: SparkSession, runs: Path) -> None:
     uri = mounted(spark, runs, "spoiled")
     with pytest.raises(SpeError, match=rf"^{uri}/yours: there is no such directory"):
         report([f"{uri}/yours"], master=None, conf={}, out=None)
@@ -69,7 +69,7 @@ def test_what_is_not_there_or_damaged_is_named_by_its_uri(spark: SparkSession, r
     assert not list((runs / "mine").glob("report/report.*"))
 
 
-def test_segments_are_not_fetched_but_the_last_of_each_source(spark: SparkSession, runs: Path) -> None:
+def test_only_the_last_segment_of_each_source_is_fetched(spark: SparkSession, runs: Path) -> None:
     with opened(spark, mounted(spark, runs, "fetched") + "/mine") as run:
         assert len(list((runs / "mine" / "sources" / "a").glob("*.seg"))) > 2
         here, there = (sorted((p / "sources" / "a").glob("*.seg")) for p in (run.path, runs / "mine"))

@@ -161,7 +161,7 @@ def test_a_run_that_healed_is_consistent(found: Report) -> None:
     assert honest.accuracy.overall["overlap"] == pytest.approx(1, abs=0.2)
 
 
-def test_an_altered_tuple_is_named_in_the_whole_of_it(found: Report) -> None:
+def test_an_altered_tuple_is_named_in_the_report_of_the_run(found: Report) -> None:
     lied_to = of(found, "lied_to")
     assert lied_to.reasons == ["1 tuple altered"]
     (finding,) = lied_to.findings
@@ -181,7 +181,7 @@ def test_a_recording_that_breaks_off_proves_nothing_of_what_follows(found: Repor
     assert cut_short.reasons[0].startswith("recording incomplete: final until 2026-01-01 00:00:0")
 
 
-def test_the_report_is_on_disk_and_what_was_there_before_is_gone(found: Report, run_dir: Path) -> None:
+def test_a_report_replaces_the_earlier_one(found: Report, run_dir: Path) -> None:
     folder = run_dir / REPORT_FOLDER
     assert not (folder / "stale").exists()
     assert Report.model_validate_json((folder / "report.json").read_text()) == found
@@ -190,7 +190,7 @@ def test_the_report_is_on_disk_and_what_was_there_before_is_gone(found: Report, 
     assert {"truth/sums.parquet", "honest/sums/tentative.parquet", "lied_to/sums/flaws.parquet"} <= tables
 
 
-def test_a_damaged_log_gives_no_verdict_and_takes_the_old_one_away(
+def test_a_damaged_log_gives_no_verdict_and_removes_the_earlier_report(
     spark: SparkSession, run_dir: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "damaged"
@@ -217,7 +217,7 @@ def test_a_damaged_log_gives_no_verdict_and_takes_the_old_one_away(
     ],
     ids=["no log", "no events", "no recording", "another configuration", "nothing"],
 )
-def test_what_is_no_whole_run_is_refused_before_anything_is_computed(
+def test_an_incomplete_run_is_refused_before_any_computation(
     run_dir: Path, tmp_path: Path, spoil: Any, expected: str
 ) -> None:
     path = tmp_path / "spoiled"

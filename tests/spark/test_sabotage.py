@@ -78,5 +78,5 @@ def found(spark: SparkSession) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[text or "healthy" for text in CASES.values()])
-def test_what_was_done_to_a_recording_is_named(found: dict[int, str], number: int) -> None:
+def test_an_altered_tuple_of_a_recording_is_named(found: dict[int, str], number: int) -> None:
     assert found.get(number, "") == list(CASES.values())[number]

@@ -113,7 +113,7 @@ def test_a_users_job_reads_the_stable_stream(spark: SparkSession, run: Run) -> N
         ({"output": "out", "mode": "all"}, "no mode 'all'"),
     ],
 )
-def test_a_users_mistake_is_told(spark: SparkSession, run: Run, options: dict[str, str], said: str) -> None:
+def test_a_users_mistake_is_reported(spark: SparkSession, run: Run, options: dict[str, str], said: str) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=said):

@@ -58,7 +58,7 @@ class Span(Aggregator):
 
 
 class Words(Aggregator):
-    """The texts one after the other: order tells."""
+    """Joins texts, so that the order shows."""
 
     returns = "string"
 
@@ -76,7 +76,7 @@ class Words(Aggregator):
 
 
 class Short(Aggregator):
-    """The texts one after the other: takes none that begins with z, and there is no result that is short, or long."""
+    """Joins texts; refuses those that begin with z, and has no result that is short or long."""
 
     returns = "string"
 
@@ -100,7 +100,7 @@ class Short(Aggregator):
 
 
 class Careful(CustomOperator):
-    """Sums of ``j``, by row, which it cannot add null to; nor take two equal ones in turn."""
+    """Sums ``j`` row by row; raises for a null, and for two equal values in a row."""
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
         super().__init__(inputs, **arguments)
@@ -239,7 +239,7 @@ def logged(seed: int, count: int, end: bool = True) -> Iterator[Element]:
         yield Boundary(Kind.STABLE, END_OF_TIME, stamper.last_id)
 
 
-def test_every_operator_gives_what_the_engine_gives(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_operator_equals_the_engine(spark: SparkSession, tmp_path: Path) -> None:
     inputs = {A: list(logged(1, 150)), B: list(logged(2, 130))}
     make_run(tmp_path / "run", CONFIG, inputs)
     compared, found = differences(spark, Run.open(tmp_path / "run"), inputs)
@@ -247,7 +247,7 @@ def test_every_operator_gives_what_the_engine_gives(spark: SparkSession, tmp_pat
     assert compared > 2000
 
 
-def test_a_run_that_was_broken_off_is_decided_up_to_its_frontier(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_judged_up_to_its_frontier(spark: SparkSession, tmp_path: Path) -> None:
     outputs = ["tumbling_on", "left", "top_window", "woven"]
     query = {n: QUERY[n] for n in ("positive", "both", *outputs)}
     inputs = {A: list(logged(3, 100, end=False)), B: list(logged(4, 60, end=False))}
@@ -274,7 +274,7 @@ for _name in ("short", "counted"):
 def test_with_skip_the_same_rows_are_left_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that make an operator of one's own raise, results of functions that raise, results that are too large."""
+    """Rows for which a user's operator raises, results of functions that raise, results that are too large."""
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 12)
     config = {**CONFIG, "query": SKIPPING, "outputs": ["careful", "short", "counted", "of_long"]}
     inputs = {A: list(logged(8, 150)), B: list(logged(9, 130))}
@@ -290,7 +290,7 @@ def test_with_skip_the_same_rows_are_left_out(
     assert rejected == {"careful": True, "short": True, "counted": True, "long": True, "of_long": False}
 
 
-def test_places_do_not_depend_on_how_the_work_is_divided(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_order_does_not_depend_on_how_the_work_is_divided(spark: SparkSession, tmp_path: Path) -> None:
     inputs = {A: list(logged(5, 400))}
     config = {**CONFIG, "sources": {"a": SOURCE}, "query": {"computed": QUERY["computed"]}, "outputs": ["computed"]}
     make_run(tmp_path / "run", config, inputs, segment_bytes=2000)
@@ -304,8 +304,8 @@ def test_places_do_not_depend_on_how_the_work_is_divided(spark: SparkSession, tm
     assert compared >= 400
 
 
-def test_a_filter_behind_many_computed_attributes_takes_no_longer_for_each(spark: SparkSession, tmp_path: Path) -> None:
-    """Each of 27 is computed from the two before it: written out in the filter, they are millions of terms."""
+def test_a_filter_after_many_computed_attributes_is_not_slow(spark: SparkSession, tmp_path: Path) -> None:
+    """Each of 27 is computed from the two before it; written out in the filter, they would be millions of terms."""
     names, query = ["x", "x"], dict[str, Any]()
     for i in range(27):
         made = {f"y{i}": f"least({names[-1]}, 5) + coalesce({names[-2]}, {names[-1]})"}
@@ -326,7 +326,7 @@ SEEDS = (2, 3, 5, 6, 8, 11)
 
 
 @pytest.mark.usefixtures("compiling")
-def test_what_is_compiled_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_compiled_stages_give_the_same_results(spark: SparkSession, tmp_path: Path) -> None:
     """Stages as users' runs have them; the other tests here interpret, which is faster on a few rows."""
     outputs = ["tumbling", "of_sums", "top_window", "full", "own"]
     query = {n: QUERY[n] for n in ("both", "sums", *outputs)}
@@ -338,7 +338,7 @@ def test_what_is_compiled_gives_the_same(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_networks_give_what_the_engine_gives(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_random_queries_equal_the_engine(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     config = random_configuration(Random(f"truth {seed}"), 2)
     inputs = {name: list(reference_elements(s, Intake())) for name, s in load_plan_data(config).sources.items()}
     make_run(tmp_path / "run", config, inputs)

@@ -216,7 +216,7 @@ class Choosy(PassThrough):
 
 
 class Doubtful(Aggregator):
-    """A sum that takes nothing above 1, and of which there are no results in the middle."""
+    """A sum that refuses values above 1, and has no results between two bounds."""
 
     returns = "float64"
 

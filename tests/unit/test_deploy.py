@@ -115,7 +115,7 @@ def test_each_set_has_its_service_probes_and_storage() -> None:
         assert {m["name"] for m in container["volumeMounts"]} == volumes
 
 
-def test_of_the_replicas_one_may_be_away_and_no_two_are_on_one_machine() -> None:
+def test_one_replica_may_be_away_and_no_two_share_a_machine() -> None:
     nodes, budget = manifest("StatefulSet", "node")["spec"], manifest("PodDisruptionBudget", "node")["spec"]
     assert budget["minAvailable"] == nodes["replicas"] - 1
     (rule,) = nodes["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -131,7 +131,7 @@ def test_a_node_stops_only_after_its_partner_is_stable() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.stem)
-def test_units_start_what_they_say(unit: Path) -> None:
+def test_systemd_units_start_the_named_process(unit: Path) -> None:
     lines = [line.partition("=") for line in unit.read_text().splitlines()]
     for key, _, value in lines:
         if key.startswith("Exec"):

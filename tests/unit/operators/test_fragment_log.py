@@ -92,7 +92,7 @@ def goes_on(run: LoggedRun, fragment: Fragment, end: int) -> str:
 
 
 def test_a_closed_window_is_written_as_a_closing() -> None:
-    """Trace 11, crash after C30; then c fills its window."""
+    """A crash after the slice to 30; then c fills its window."""
     run, added = run_to(sums(COUNT_3), [*TRACE_11, *tuples(SCHEMA, "33 a 1\n35 b 4")], 10, 20, 30)
     assert added == ["a(1,5) b(1,2)", "c(1,4)", "-a"]
     assert run.held() == (10, 2)
@@ -101,7 +101,7 @@ def test_a_closed_window_is_written_as_a_closing() -> None:
 
 
 def test_a_torn_slice_counts_for_nothing() -> None:
-    """Trace 12: the log ends with C20; slice 30 gives the same result as before the crash."""
+    """The log ends with the slice to 20; the slice to 30 gives the same result as before the crash."""
     run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
     assert run.held() == (10, 3)
     run.crash()
@@ -116,7 +116,7 @@ def test_a_row_at_the_time_of_a_footprint_is_not_in_it() -> None:
 
 
 def test_a_window_closed_and_opened_in_one_slice_needs_no_closing() -> None:
-    """Trace 13."""
+    """The window of a is closed and the next one opened by the same slice (G2)."""
     run, added = run_to(sums(Window(WindowKind.COUNT, count=2)), tuples(SCHEMA, "1 a 1\n2 a 2\n3 a 4"), 10)
     assert added == ["a(1,4)"]
     assert run.held() == (10, 1)
@@ -126,7 +126,7 @@ SLIDING = Window(WindowKind.SLIDING, 30, 10)
 
 
 def test_cells_of_panes_that_have_passed_hold_no_replay() -> None:
-    """Trace 14."""
+    """Their footprints are final (G3)."""
     rows = tuples(SCHEMA, "3 a 1\n14 a 2\n25 a 4")
     run, added = run_to(sums(SLIDING), rows, 10, 20, 30)
     assert added == ["a(1,1)", "a(1,2)", "a(1,4)"]

@@ -64,7 +64,7 @@ def test_an_empty_tentative_slice_gives_only_its_boundary() -> None:
 
 
 def test_live_and_redo_make_separate_ids() -> None:
-    """Trace 6 at SOutput (R5): live continues tentatively while the restored instance makes the stable ids."""
+    """Live continues tentatively while the restored instance makes the stable ids (R5)."""
     live = after_ten()
     checkpoint = live.snapshot()
     assert show(live.tentative(rows("15x 24y"), 30)) == "T/15x T/24y b30"

@@ -1,4 +1,4 @@
-"""The checker of orders to standbys finds two that begin at a time (H7); targets of moves are none of them."""
+"""The checker of orders finds two standbys that begin at once (H7); targets of moves do not count."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_one_active_begins_at_a_time() -> None:
     assert findings(*install(30, "fa/0@n4"), *install(30.5, "fb/0@n5")) == ["one active begins at a time"]
 
 
-def test_the_target_of_a_move_that_was_given_up_begins_no_more() -> None:
+def test_the_target_of_a_dropped_move_counts_as_stopped() -> None:
     """It stands by again with the directory, without an order."""
     target = [move(29, "install"), *install(30, "fa/0@n4"), move(30.2, "dropped")]
     back = StateChanged(round(30.3 * SECOND), "fa/0@n4", NodeState.RECOVERING, False, False)

@@ -53,7 +53,7 @@ def serves(at_s: float, replica: str) -> Event:
     return StateChanged(round(at_s * SECOND), replica, NodeState.STABLE, False)
 
 
-def test_a_recovery_by_its_plan_is_content() -> None:
+def test_a_recovery_that_follows_its_plan_has_no_findings() -> None:
     plan = planned(31, "fb/0@n4,fa/0@n5,fc/0@n4")
     both = [*install(31.1, "fb/0@n4"), *install(31.1, "fa/0@n5"), serves(33, "fb/0@n4"), *install(33.1, "fc/0@n4")]
     assert findings(plan, *both) == []
@@ -70,13 +70,13 @@ def test_orders_follow_the_newest_plan() -> None:
     assert findings(first, *install(33, "fc/0@n4")) == ["orders follow the current plan"], "fb comes first"
 
 
-def test_what_a_node_restores_no_other_is_told_to() -> None:
+def test_no_second_node_is_told_to_restore_a_partition() -> None:
     plans = [planned(31, "fb/0@n4"), *install(31.1, "fb/0@n4"), planned(39, "fb/0@n5"), *install(40, "fb/0@n5")]
     assert findings(*plans) == ["what is being installed is not ordered again"]
 
 
-def test_another_node_helps_who_may_lack_a_state() -> None:
-    """By H8 neither the plan nor the room has a say in that; before the time of H5 is over, it is an error."""
+def test_a_replica_without_a_state_may_be_helped_by_any_node() -> None:
+    """H8 follows neither the plan nor the room; before the time of H5 is over, it is an error."""
     flip = [FaultBegan(30 * SECOND, 1, "flip", ("n4",)), FaultEnded(30 * SECOND + 1, 1)]
     both = [planned(31, "fb/0@n4,fa/0@n5"), *install(31.1, "fb/0@n4"), *install(31.1, "fa/0@n5"), serves(33, "fa/0@n5")]
     assert findings(*flip, *both, planned(34, ""), *install(45, "fb/0@n5")) == []
@@ -91,7 +91,7 @@ def test_a_node_restores_one_after_the_other() -> None:
     assert findings(plan, *install(32, "fc/0@n4"), *install(44, "fb/0@n4")) == ["a node restores one after the other"]
 
 
-def test_who_waits_for_lost_input_holds_up_nothing() -> None:
+def test_a_partition_that_waits_for_lost_input_delays_no_other() -> None:
     """fc reads fa, which stays lost."""
     plan, first = planned(31, "fc/0@n4,fb/0@n4"), install(32, "fc/0@n4")
     assert findings(plan, *first, *install(33, "fb/0@n4"), reads="a") == []

@@ -237,7 +237,7 @@ class TestGoingTentative:
         assert world.run(150) == "S1/12u S2/15x S3/24y B30(3)"
         assert world.states[-1] == "STABLE"
 
-    def test_one_that_suspended_is_stable_when_nothing_late_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_suspended_replica_is_stable_when_no_late_bucket_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who reads it would wait for all that came in meanwhile (T6)."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = failing(World(failure=Policy.SUSPEND))
@@ -285,7 +285,7 @@ class TestGoingTentative:
 class TestOtherSettings:
     """X, α and policies change while a replica runs (X2, X3)."""
 
-    def test_what_waits_goes_when_the_new_x_is_over(self) -> None:
+    def test_a_waiting_bucket_is_released_after_the_new_x(self) -> None:
         world = failing(World())  # the first bucket began to wait at 100
         world.change(129, x_us=80)
         assert world.run(159) == ""
@@ -309,7 +309,7 @@ class TestOtherSettings:
         assert world.run(160) != ""
         assert world.replica.longest_wait_us(160) == 60, "all of it counts for the longer X"
 
-    def test_one_that_suspended_goes_tentative_under_another_policy(self) -> None:
+    def test_a_suspended_replica_goes_tentative_under_another_policy(self) -> None:
         world = failing(World(failure=Policy.SUSPEND))
         assert world.run(130) == ""
         world.change(135, during_failure=Policy.PROCESS)
@@ -324,7 +324,7 @@ class TestOtherSettings:
         world.grant(151)
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
 
-    def test_one_that_gave_results_suspends_and_corrects_all_the_same(self) -> None:
+    def test_a_tentative_replica_that_begins_to_suspend_still_corrects(self) -> None:
         world = tentative(World())
         world.change(131, during_failure=Policy.SUSPEND)
         world.B(0, 132, 40)
@@ -1026,7 +1026,7 @@ class TestLongestWait:
         world.run(151)
         assert world.replica.x_used.status() == before, "a redo releases nothing that is new"
 
-    def test_what_was_released_waits_no_more_and_the_next_bucket_does(self) -> None:
+    def test_a_released_bucket_stops_waiting_and_the_next_one_waits(self) -> None:
         world = failing(World())
         assert world.replica.waiting_us(129) == 29
         world.run(130)

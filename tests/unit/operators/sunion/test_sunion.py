@@ -57,7 +57,7 @@ def due(sunion: SUnion, now: int, *fresh: bool, wait: int = WAIT) -> int | None:
 
 class TestOrder:
     def test_arrival_order_does_not_matter(self) -> None:
-        """Trace 1: any interleaving and cutting of the two inputs gives the same sequence."""
+        """Any interleaving and cutting of the two inputs gives the same sequence (U2)."""
         events = {
             "a": lambda s: S(s, 0, 0, 1, (5, "a")),
             "A": lambda s: B(s, 0, 0, 10, 1),
@@ -168,7 +168,7 @@ class TestOrder:
 
 class TestWaiting:
     def start(self) -> SUnion:
-        """Trace 4 up to τ120: both inputs at B10, then in1 falls silent."""
+        """Both inputs are complete up to 10, then in1 falls silent; it is 120."""
         sunion = make()
         B(sunion, 0, 100, 10)
         B(sunion, 1, 100, 10)
@@ -205,7 +205,7 @@ class TestWaiting:
         assert due(sunion, 135, True, True) == 20
 
     def test_masked_when_the_missing_input_comes_in_time(self) -> None:
-        """Trace 5."""
+        """in1 is complete before αX is over (B1)."""
         sunion = self.start()
         S(sunion, 1, 125, 3, (12, "u"))
         B(sunion, 1, 125, 30, 3)
@@ -213,7 +213,7 @@ class TestWaiting:
         assert due(sunion, 149, True, True) is None  # the clock of [30, 40) runs from B30 at τ120
 
     def test_the_clock_starts_at_a_boundary_at_the_start_of_the_bucket(self) -> None:
-        """Trace 18: V's clock of [10, 20) runs from B10, so it fires with its upstream, not αX later."""
+        """The clock of [10, 20) starts at boundary 10, so a node is due with its upstream, not αX later (B3)."""
         sunion = make(1)
         B(sunion, 0, 101, 10)
         sunion.release_stable(100)
@@ -243,7 +243,7 @@ class TestWaiting:
         assert due(sunion, 1030, False, True) == 30
 
     def test_time_in_a_freeze_does_not_count(self) -> None:
-        """Trace 17: clocks move by the gap; the boundary that lay in the socket makes the bucket stable."""
+        """Clocks move by the length of the freeze; the boundary in the socket makes the bucket stable (T1)."""
         sunion = make()
         B(sunion, 0, 100, 10)
         B(sunion, 1, 100, 10)
@@ -275,7 +275,7 @@ class TestCorrecting:
         return sunion
 
     def test_redo_releases_stable_buckets_from_the_checkpoint_on(self) -> None:
-        """Trace 6: F = 50; redo releases [10, 50) with in1's tuples in their places."""
+        """Redo releases [10, 50) with in1's tuples in their places (R6)."""
         sunion = self.tentative()
         B(sunion, 0, 150, 50, 5)
         S(sunion, 1, 150, 3, (12, "u"), (18, "v"))
@@ -288,7 +288,7 @@ class TestCorrecting:
         assert (sunion.next, sunion.tainted) == (50, False)
 
     def test_the_newest_bucket_need_not_be_stable(self) -> None:
-        """Trace 7: in0 ran ahead to 60 and [50, 60) went out tentatively; it is younger than αX: redo may begin."""
+        """[50, 60) went out tentatively, but is younger than αX: redo may begin (R1)."""
         sunion = self.tentative()
         B(sunion, 0, 140, 60, 5)
         sunion.release_tentative(60, 100)
@@ -298,7 +298,7 @@ class TestCorrecting:
         assert not sunion.oldest_unstable_is_young(170, WAIT)
 
     def test_during_a_failure_the_oldest_bucket_is_old(self) -> None:
-        """Trace 9: A has healed up to 60, B is at 30.  [30, 40) is old, so a redo would gain nothing."""
+        """A is back at 60, B is at 30.  [30, 40) is old, so a redo would gain nothing (R1)."""
         sunion = make()
         for at in (0, 1):
             B(sunion, at, 100, 10)
@@ -323,7 +323,7 @@ class TestCorrecting:
         assert due(sunion, 151, True, False) == 40
 
     def test_two_feeds_of_an_input_give_no_duplicates(self) -> None:
-        """Trace 10."""
+        """Rows of one time come from MAIN and from CORRECTIONS (B4)."""
         sunion = make(1)
         one = sunion.inputs[0]
         one.position, one.frontier, sunion.next = 6, 20, 40

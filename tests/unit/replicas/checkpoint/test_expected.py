@@ -141,7 +141,7 @@ def test_check_shows_the_least_and_the_limits(query: str, log: str, more: str, r
     assert recovery_rows(*load_text(config(query, log, more=more))) == [["f", *row]]
 
 
-def test_nobody_who_writes_no_log_is_in_it() -> None:
+def test_only_replicas_with_a_log_are_listed() -> None:
     assert recovery_rows(*load_text(config(FILTER, "recovery: 1s").partition(", checkpoint")[0] + "}\n")) == []
 
 

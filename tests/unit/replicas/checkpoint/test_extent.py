@@ -1,4 +1,4 @@
-"""What is read and replayed after a crash, and what to rewrite (G3, G5, G7; traces 11, 14, 15)."""
+"""What is read and replayed after a crash, and what to rewrite (G3, G5, G7)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_limits_of_the_experiments() -> None:
     assert module.threshold((choices.records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1
 
 
-def test_what_cannot_be_reached_takes_the_least() -> None:
+def test_an_unreachable_target_gets_the_least_time() -> None:
     choices = trace_15().choices()
     seconds = choices.seconds(10e-6, 2e-6)
     assert module.threshold(seconds <= 1e-9, seconds) == int(np.argmin(seconds))
 
 
 def test_replay_begins_at_the_oldest_that_is_not_final() -> None:
-    """Trace 11: a and b at 10, c at 20; a closes in the slice to 30."""
+    """a and b at 10, c at 20; a closes in the slice to 30."""
     extent = Extent()
     extent.commit(10, 2, 2, 2)
     extent.commit(20, 1, 4, 1)
@@ -64,7 +64,7 @@ def test_replay_begins_at_the_oldest_that_is_not_final() -> None:
 
 
 def test_final_cells_hold_the_log_but_no_replay() -> None:
-    """Trace 14, slices to 10, 20, 30: panes at 20 and 30 are final."""
+    """Slices to 10, 20, 30: panes at 20 and 30 are final."""
     extent = Extent()
     for time in (10, 20, 30):
         extent.commit(time, 1, time, 0)

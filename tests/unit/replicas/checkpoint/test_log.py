@@ -84,7 +84,7 @@ async def test_index_from_time_to_records() -> None:
 
 
 async def test_what_follows_the_last_commit_is_void_at_any_cut() -> None:
-    """Torn in both copies, where nothing was synced: trace 12."""
+    """Torn in both copies, where nothing was synced (G1)."""
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG)
     ends = [0]
@@ -432,7 +432,7 @@ async def test_a_log_in_files_is_read_in_threads_while_it_is_written(tmp_path: P
     again.close()
 
 
-async def test_a_record_of_a_kind_that_is_none_is_named() -> None:
+async def test_a_record_of_an_unknown_kind_is_named() -> None:
     data = encode_header(Segment(1, 1)) + encode_record(1, b"\x09" + bytes(16))
     with pytest.raises(LogError, match="record 1 of a checkpoint log is of kind 9"):
         list(Copies(Segment(1, 1), None, lambda _: data).records())
@@ -458,7 +458,7 @@ async def test_nothing_is_written_while_a_copy_is_restored() -> None:
     assert contents(log) == SLICES[:2]
 
 
-async def test_nothing_counts_that_only_one_copy_holds() -> None:
+async def test_a_commit_in_one_copy_only_does_not_count() -> None:
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG)
     log.write(*SLICES[0], needs=1)
@@ -514,7 +514,7 @@ def one_refuses(storage: SimDisk) -> OneRefuses:
     return broken
 
 
-async def test_what_one_copy_holds_alone_counts_for_nothing_but_is_read() -> None:
+async def test_a_commit_in_one_copy_is_read_but_not_acknowledged() -> None:
     storage = one_refuses(await written(SLICES[:1]))
     log = await CheckpointLog.open(storage, LOG)
     log.write(*SLICES[1], needs=1)

@@ -147,7 +147,7 @@ TRACE_11 = "1 a 5\n4 b 2\n12 a 1\n15 c 4\n21 a 7\n26 b 3"
 
 
 async def test_upstream_may_forget_what_t_has_in_both_copies() -> None:
-    """Trace 16: positions 2, 4, 6 at the commits; a is closed, b and c are from 10 and 20."""
+    """Positions 2, 4, 6 at the commits; a is closed, b and c are from 10 and 20."""
     one = await replica_with(TRACE_11)
     for end in (10, 20):
         await one.slice(end, below=11, most=0)

@@ -29,7 +29,7 @@ class _Compute:
 
 class _Trace:
     def event(self, name: str, /, **fields: Any) -> None:
-        """Nobody reads it."""
+        """Does nothing."""
 
 
 async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:

@@ -12,7 +12,7 @@ from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least, tar
 from spe.plan.continuous import Continuous
 from tests.unit.replicas.checkpoint.test_extent import trace_15
 
-#: Trace 15: 10 µs per record, 2 µs per row.
+#: 10 µs per record, 2 µs per row.
 TRACE_15 = LogSpeeds(10.0, 2.0, 10.0)
 #: 100,000 ids, count windows of 10, 60,000 rows a second: 90,000 are open, 6,000 begin a second (NUMBERS, section 5).
 PAPER = Workload(cells=90_000, begun_per_s=6_000, rows_per_s=60_000)

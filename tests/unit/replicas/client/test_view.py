@@ -69,7 +69,7 @@ def test_a_repeated_boundary_only_covers_its_ids() -> None:
 
 
 def test_switching_between_tentative_producers_brings_no_duplicate() -> None:
-    """Trace 11: r1 dies after T/24 T/31 b40; r2 repeats them before it goes on."""
+    """r1 dies after T/24 T/31 b40; r2 repeats them before it goes on."""
     client = Received()
     client.feed("S1/19z B20(1) T/24a T/31b b40")
     client.port.main_changed()

@@ -94,7 +94,7 @@ async def test_a_restart_goes_by_what_is_on_disk() -> None:
     assert after_a_power_loss.version == Version(4, 7)
 
 
-async def test_a_full_disk_keeps_nobody_from_going_on_and_a_damaged_file_counts_for_nothing() -> None:
+async def test_a_full_disk_or_a_damaged_file_does_not_stop_a_process() -> None:
     disk, history = SimDisk(), History()
     one = keeper(disk, history=history)
     await one.take(version(1, 1))

@@ -160,7 +160,7 @@ def test_a_peer_may_not_act_for_another(role: Role, message: Message) -> None:
 
 
 @pytest.mark.parametrize(("unit", "partition"), [("nobody", 0), ("u1", 7)])
-def test_only_who_has_a_role_for_a_partition_is_served_as_its_partner(unit: str, partition: int) -> None:
+def test_only_nodes_with_a_role_for_a_partition_are_its_partners(unit: str, partition: int) -> None:
     assert no_host(DIRECTORY, unit, partition, "n1a").startswith(f"n1a has no role for {unit}/{partition}")
     assert no_host(DIRECTORY, "u1", 0, "n1a") == ""
 

@@ -23,14 +23,14 @@ class World:
         self.memory = self.state = 0
 
     def stable(self) -> World:
-        """All replicas are, for longer than a sample."""
+        """All replicas are STABLE for longer than a sample."""
         for meter in self.meters:
             meter.became(STABLE)
         self.sampled()
         return self
 
     def sampled(self, cpu_s: float = 0.0, *, late_us: int = 0, times: int = 1) -> list[LoadSample | None]:
-        """What each replica has to tell."""
+        """The sample that each replica reports."""
         self.now = (self.now // SAMPLE_US + times) * SAMPLE_US + late_us
         self.cpu_ns += round(cpu_s * 1e9)
         assert self.node.due(self.now)
@@ -55,7 +55,7 @@ def test_a_sample_is_what_came_and_left_per_second() -> None:
 
 
 def test_the_cpu_of_the_process_is_shared_out_by_steps() -> None:
-    """Also what is in no step, and however long steps took because others had the CPU."""
+    """CPU outside of steps is shared out too, however long steps waited for the CPU."""
     world = World(2).stable()
     world.meters[0].worked(step_ns=30_000_000)
     world.meters[1].received(rows=1, nbytes=1, step_ns=5_000_000)
@@ -97,7 +97,7 @@ def test_a_late_look_does_not_move_the_next_one() -> None:
     assert world.sampled() == [LoadSample(0.0, rows=100.0)]
 
 
-def test_of_a_time_in_which_the_process_did_not_run_there_is_none() -> None:
+def test_time_in_which_the_process_was_stopped_gives_no_sample() -> None:
     world = World().stable()
     assert world.sampled(late_us=6_000_000) == [None]
     assert world.sampled() == [None], "too short: it began late"
@@ -105,7 +105,7 @@ def test_of_a_time_in_which_the_process_did_not_run_there_is_none() -> None:
     assert world.sampled(times=3) == [None]
 
 
-def test_what_is_held_is_the_most_of_several_looks() -> None:
+def test_held_bytes_are_the_largest_of_several_measurements() -> None:
     """A window that ends at each sample would seem to hold nothing."""
     world = World().stable()
     for held in (100, 700, 300):
@@ -118,7 +118,7 @@ def test_what_is_held_is_the_most_of_several_looks() -> None:
     assert world.sampled() == [LoadSample(0.0)]
 
 
-def test_a_sample_is_told_once_and_not_when_it_is_old() -> None:
+def test_a_sample_is_reported_once_unless_it_is_old() -> None:
     world = World().stable()
     assert world.sampled() == [LoadSample(0.0)]
     assert world.meters[0].news(world.now) is None

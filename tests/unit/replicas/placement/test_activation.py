@@ -84,8 +84,8 @@ def test_another_plan_must_be_better_by_the_margin() -> None:
     assert one.target == {part(0)}
 
 
-def test_who_leaves_as_its_partition_moves_is_no_active() -> None:
-    """It would not retire, and the move would wait for that for ever."""
+def test_a_node_that_leaves_by_a_move_is_not_active() -> None:
+    """It would never retire, and the move would wait for ever."""
     one = activation(1, 1)
     n2, n3 = NodeId("n2"), NodeId("n3")
     leave = RoleChange(part(1), ((n3, Role.ACTIVE), (n2, Role.STANDBY)))

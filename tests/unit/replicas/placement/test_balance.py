@@ -136,7 +136,7 @@ def test_a_spare_joins_and_is_one_again_when_it_hosts_nothing() -> None:
     assert len({n for nodes in world.directory.placement.values() for n in nodes}) == 1
 
 
-def test_a_node_that_people_have_emptied_gets_nothing_by_itself() -> None:
+def test_a_drained_node_gets_no_partition_by_balancing() -> None:
     world = World({0: 0.5, 1: 0.4}, config([["n1"], ["n2"]]))
     world.periods(1)
     world.end(world.ask(p(1), N2, N1))
@@ -149,7 +149,7 @@ def test_a_node_that_people_have_emptied_gets_nothing_by_itself() -> None:
     assert rested.periods(9) == []
 
 
-def test_what_people_moved_rests_and_their_orders_go_first() -> None:
+def test_ordered_moves_come_first_and_their_partitions_rest() -> None:
     world = World({0: 0.5, 1: 0.4, 2: 0.1}, config([["n1"], ["n2"], ["n2"]]))
     world.periods(1)
     world.end(world.ask(p(1), N2, N1))
@@ -181,7 +181,7 @@ def test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there() 
     assert "totals/1 runs on n3, not as the directory says" in full[0].reason
 
 
-def test_what_would_move_is_told_without_waiting() -> None:
+def test_a_dry_run_shows_moves_without_waiting() -> None:
     world = World({0: 0.5, 1: 0.4, 2: 0.1}, config([["n1"], ["n1"], ["n2"]]))
     world.step()
     world.step()

@@ -140,7 +140,7 @@ def test_helpers_retire_one_by_one_the_last_first() -> None:
 
 
 def test_a_wanted_standby_begins_beside_a_serving_replica() -> None:
-    """Two that begin at once could give each other no state."""
+    """Two that begin at once could give no state to each other."""
     world = World()
     world.coordination.want(PARTITION, [B], 0)
     world.nodes[A] = RECOVERING
@@ -283,8 +283,8 @@ def test_heartbeats_of_a_standby_before_its_retire_do_not_count() -> None:
     assert world.coordination.helper(FIRST, 10 + REPEAT_US) is STABLE
 
 
-def test_a_partition_that_has_its_first_standby_now_is_not_taken_for_lost() -> None:
-    """Who runs it, the next heartbeat will tell; that of the standby may come before."""
+def test_a_partition_with_its_first_standby_is_not_taken_for_lost() -> None:
+    """The next heartbeat tells who runs it; that of the standby may come before."""
     plan, directory = make_plan(1, replicas=3)
     alone = placed(directory, {PARTITION: (A,)})
     coordination = Coordination(plan, alone, 0, patience_us=PATIENCE, recovery_us=RECOVERY)

@@ -1,4 +1,4 @@
-"""Where to what a node hosts goes when it is drained (M5)."""
+"""Where partitions go when their node is drained (M5)."""
 
 from __future__ import annotations
 

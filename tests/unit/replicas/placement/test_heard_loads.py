@@ -38,7 +38,7 @@ def test_a_heartbeat_without_a_sample_changes_nothing() -> None:
     assert heard.latest() == {ReplicaId(*PARTITION, A): sample(0.2)}
 
 
-def test_the_latest_is_of_replicas_that_run_on_nodes_that_answer() -> None:
+def test_the_latest_loads_are_those_of_nodes_that_answer() -> None:
     heard = HeardLoads(*make_plan(1))
     for node in (A, B):
         heard.heard(node, RUNS, [load(0.2)], SAMPLE_US)
@@ -48,7 +48,7 @@ def test_the_latest_is_of_replicas_that_run_on_nodes_that_answer() -> None:
     assert heard.history.mean(PARTITION, SAMPLE_US) == sample(0.2), "the partition needed it all the same"
 
 
-def test_what_a_node_says_of_partitions_that_are_not_its_own_does_not_count() -> None:
+def test_loads_of_partitions_of_other_nodes_are_ignored() -> None:
     heard = HeardLoads(*make_plan(1))
     heard.heard(ELSEWHERE, RUNS, [load(0.9)], SAMPLE_US)
     heard.heard(A, RUNS, [load(0.9, "u9")], SAMPLE_US)

@@ -98,7 +98,7 @@ async def test_a_store_of_another_configuration_is_refused_by_name(begin: Beginn
         begin(disk.restarted(), 6, other)
 
 
-async def test_of_a_damaged_revision_the_one_before_counts_and_only_the_newest_are_kept(begin: Beginning) -> None:
+async def test_a_damaged_revision_is_replaced_by_the_one_before(begin: Beginning) -> None:
     disk = SimDisk()
     one = begin(disk, 5)
     for _ in range(REVISIONS + 3):

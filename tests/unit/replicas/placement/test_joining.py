@@ -28,7 +28,7 @@ def test_a_node_that_joins_is_a_spare() -> None:
     assert directory.addresses() == {**CONFIGURED.addresses(), "coordinator": "127.0.0.1:0", "n9": "n9:1"}
 
 
-def test_one_that_joins_again_keeps_its_roles_and_may_have_moved_while_it_was_away() -> None:
+def test_a_node_that_joins_again_keeps_its_roles_at_a_new_address() -> None:
     directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set()).with_role(PARTITION, NEW.id, Role.ACTIVE)
     assert joined(directory, NEW, CONFIGURED.nodes, {"n9"}) is directory
     elsewhere = replace(NEW, address="n9:2")
@@ -46,7 +46,7 @@ def test_a_name_or_an_address_of_somebody_else_is_refused() -> None:
         joined(CONFIGURED, replace(NEW, address=taken), CONFIGURED.nodes, set())
 
 
-def test_a_node_is_sent_as_it_is_and_nothing_else_is_one() -> None:
+def test_a_node_is_decoded_as_encoded_and_other_data_are_refused() -> None:
     assert decode_node(encode_node(NEW)) == NEW
     for data in (b"", b"{}", b"[1]", b'{"id": "n9"}'):
         with pytest.raises(ValueError, match="no node: "):
@@ -70,7 +70,7 @@ def test_a_node_that_has_joined_and_is_needed_no_more_leaves() -> None:
     assert NEW.id not in read.nodes
 
 
-def test_who_is_needed_does_not_leave() -> None:
+def test_a_node_that_is_needed_cannot_leave() -> None:
     directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set())
     n9 = NEW.id
     move = Move(3, PARTITION, A, n9, Role.ACTIVE, "ordered")

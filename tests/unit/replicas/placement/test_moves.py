@@ -337,7 +337,7 @@ def test_what_the_latest_moves_took_is_expected_of_the_next() -> None:
     )
 
 
-def test_where_states_took_longer_than_expected_those_to_come_do() -> None:
+def test_slow_transfers_of_state_make_later_predictions_longer() -> None:
     """Ten times as long, beside 2 s: links are slower than assumed."""
     slow = having_moved((1, 2010), (100, 3000), (1, 2010), (2, 2020))
     assert slow.expected_us(100_000) == 3_000_000

@@ -85,7 +85,7 @@ def test_a_node_that_comes_back_makes_room_where_others_helped() -> None:
     assert found.serving() == ALL
 
 
-def test_who_comes_back_to_its_own_needs_no_order() -> None:
+def test_a_node_that_restores_its_own_partition_needs_no_order() -> None:
     """fa waits for room; its node is back and restores it: nobody else is told to when there is room."""
     found = cluster(backs=["n4"])
     found.kill("n1", "n2", "n3")
@@ -98,7 +98,7 @@ def test_who_comes_back_to_its_own_needs_no_order() -> None:
     assert found.beat(25) == "retire fb/0@n4"
 
 
-def test_what_is_being_installed_is_not_ordered_again_however_long_it_takes() -> None:
+def test_an_install_is_not_ordered_again_however_long_it_takes() -> None:
     found = cluster()
     found.restores = 300
     found.kill("n1", "n2", "n3")
@@ -108,7 +108,7 @@ def test_what_is_being_installed_is_not_ordered_again_however_long_it_takes() ->
     assert found.beat(100) == "", "nor by the next coordinator"
 
 
-def test_what_was_under_way_on_a_node_that_dies_is_planned_anew() -> None:
+def test_installs_of_a_node_that_dies_are_planned_again() -> None:
     found = cluster()
     found.restores = 300
     found.kill("n1", "n2", "n3")
@@ -124,7 +124,7 @@ def test_what_was_under_way_on_a_node_that_dies_is_planned_anew() -> None:
 
 
 def test_priorities_decide() -> None:
-    """n4 has room for one of them."""
+    """n4 has room for one partition."""
     for favourite in "abc":
         recovery = {"priorities": {favourite: 5}}
         found = cluster(backs=["n4"], recovery=recovery, coordinator={"cap": 0.5})
@@ -153,7 +153,7 @@ def test_a_load_that_moves_by_a_fifth_makes_a_new_plan() -> None:
     assert len(found.serving().split()) == 2
 
 
-def test_what_gets_a_load_meanwhile_is_planned_with_the_others() -> None:
+def test_a_partition_whose_load_becomes_known_is_planned_with_the_others() -> None:
     found = RestoringCluster(three_queries({"fa": 0.5, "fb": 0.4}, backs=["n4"]))
     found.kill("n1", "n2", "n3")
     assert "install fc/0@n4" in found.beat(3), "nobody knows what it needs"
@@ -197,7 +197,7 @@ def test_a_plan_for_a_shortage_that_is_over_is_not_followed() -> None:
 
 
 def test_a_second_replica_does_not_start_while_something_waits() -> None:
-    """H7 wants fa on n4, though n1 serves it: that would take the room of what nobody serves."""
+    """H7 wants fa on n4, though n1 serves it: that would take the room of a lost partition."""
     found = cluster(backs=["n4"], coordinator={"cap": 0.5})
     found.kill("n2", "n3")
     found.beat(10)
@@ -207,7 +207,7 @@ def test_a_second_replica_does_not_start_while_something_waits() -> None:
     assert "install fa/0@n4" in found.beat(20)
 
 
-def test_what_no_node_may_run_waits_with_a_reason() -> None:
+def test_a_partition_that_no_node_may_run_waits_with_a_reason() -> None:
     found = cluster(backs=["n4"], coordinator={"cap": 0.3, "idle": 0.2})
     found.kill("n1", "n2")
     found.beat(5)
@@ -216,7 +216,7 @@ def test_what_no_node_may_run_waits_with_a_reason() -> None:
     assert status.waits["fa/0"] == "needs 0.50 of a core; the most room is 0.30, on n4"
 
 
-def test_the_next_coordinator_knows_what_was_measured_of_what_is_lost() -> None:
+def test_the_next_coordinator_knows_the_loads_of_lost_partitions() -> None:
     found = RestoringCluster(three_queries({}, backs=["n4"]))
     assert found.order.to_keep() is None
     found.order.measured({FA: 0.5, FB: 0.5, FC: 0.4})
@@ -230,7 +230,7 @@ def test_the_next_coordinator_knows_what_was_measured_of_what_is_lost() -> None:
     assert len(found.serving().split()) == 2
 
 
-def test_who_is_back_without_a_state_is_helped_though_there_is_no_room() -> None:
+def test_a_replica_back_without_a_state_is_helped_without_room() -> None:
     """The standby has the state: else everything upstream would begin anew (H8)."""
     found = cluster(backs=["n4"])
     found.kill("n1", "n2", "n3")
@@ -244,7 +244,7 @@ def test_who_is_back_without_a_state_is_helped_though_there_is_no_room() -> None
     assert found.beat(5) == "install fa/0@n4"
 
 
-def test_what_is_silent_keeps_the_load_that_was_measured_last() -> None:
+def test_a_silent_partition_keeps_its_last_load() -> None:
     found = RestoringCluster(three_queries({}, backs=["n4"]))
     found.order.measured({FA: 0.5, FB: 0.5})
     found.order.measured({FC: 0.1})
@@ -318,7 +318,7 @@ def test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over(x: str, or
     assert found.beat(60) == orders
 
 
-def test_a_node_of_which_is_not_known_what_it_needs_gets_nothing_more() -> None:
+def test_a_node_with_unknown_loads_gets_nothing_more() -> None:
     found = RestoringCluster(three_queries({"fa": 0.5, "fb": 0.1}, backs=["n4"]))
     found.kill("n1", "n2", "n4")
     assert found.beat(60) == "", "n3 runs fc"
@@ -326,7 +326,7 @@ def test_a_node_of_which_is_not_known_what_it_needs_gets_nothing_more() -> None:
     assert "fb/0: n3 standby" in found.beat(60)
 
 
-def test_what_is_lost_is_taken_to_need_more_when_its_source_gives_more() -> None:
+def test_the_load_of_a_lost_partition_follows_the_rate_of_its_source() -> None:
     """With a source twice as fast only one of the three fits on n4."""
     loads = {FA: 0.35, FB: 0.35, FC: 0.35}
     for rate, back in ((100.0, 2), (110.0, 2), (200.0, 1)):

@@ -66,7 +66,7 @@ def test_the_least_x_is_not_refused_and_one_less_than_a_share_is(alpha: float, s
     assert having(plan, least - round(4 / alpha)) is not None
 
 
-def test_what_moves_will_place_there_counts() -> None:
+def test_moves_under_way_count() -> None:
     """X would do for one unit on the node, and not when the second, which reads it, has come."""
     deployed = make_plan(2)
     move = Move(7, SECOND, N2A, N1A, Role.ACTIVE, "ordered")

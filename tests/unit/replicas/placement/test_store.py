@@ -164,7 +164,7 @@ async def test_no_database_connection_stays_open(
         connection.execute("SELECT 1")
 
 
-async def test_what_is_read_of_a_run_are_the_moves_that_were_kept(store: Opening) -> None:
+async def test_the_moves_of_a_run_can_be_read(store: Opening) -> None:
     disk = SimDisk()
     move = Move(1, PartitionId(UnitId("u1"), 0), NodeId("n1"), NodeId("n2"), Role.ACTIVE, "ordered", predicted_us=7)
     move.began_us = {MovePhase.JOIN: 5, MovePhase.DROPPED: 9}

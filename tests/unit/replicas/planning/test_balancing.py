@@ -192,7 +192,7 @@ def test_memory_beyond_its_cap_is_reason_enough() -> None:
     assert moves(cluster.periods(3)) in ([(0, N1, N3)], [(1, N1, N3)]), "n2 has no memory left, though the most CPU"
 
 
-def test_who_has_moved_rests_for_three_periods() -> None:
+def test_a_moved_partition_rests_for_three_periods() -> None:
     cluster = example()
     cluster.periods(2)
     cluster.loads |= {0: 0.2, 3: 0.7}  # n2 is full now, and the newcomer would fit on n1
@@ -213,7 +213,7 @@ def test_a_target_where_x_would_be_too_short_is_none_and_the_message_names_it() 
     assert said.reason == f"f/0 to n2: {why}"
 
 
-def test_what_is_refused_together_goes_to_different_nodes() -> None:
+def test_moves_that_exclude_each_other_go_to_different_nodes() -> None:
     """Either may go to n2, and not both: the second would find that out too late."""
 
     def apart(running: Running, of: PartitionId, target: NodeId) -> str | None:
@@ -258,7 +258,7 @@ def test_a_condition_is_logged_once_and_again_after_it_ended() -> None:
     assert len(cluster.periods(9)) == 1
 
 
-def test_an_idle_cluster_does_with_one_node_fewer_and_then_has_a_spare() -> None:
+def test_an_idle_cluster_drains_a_node_which_becomes_a_spare() -> None:
     cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,), 3: (N3,)}, {0: 0.3, 1: 0.2, 2: 0.1, 3: 0.2})
     cluster.periods(6)
     assert cluster.said[0] == DrainNode(N2, "load is below 0.3, and fits without n2")
@@ -267,7 +267,7 @@ def test_an_idle_cluster_does_with_one_node_fewer_and_then_has_a_spare() -> None
     assert cluster.load_of(N2) == 0
 
 
-def test_what_needs_nothing_leaves_a_draining_node_too() -> None:
+def test_partitions_without_load_leave_a_draining_node_too() -> None:
     cluster = Cluster({0: (N1,), 1: (N2,)}, {0: 0.3, 1: 0.0})
     cluster.periods(4)
     assert cluster.load_of(N1) + cluster.load_of(N2) == pytest.approx(0.3)
@@ -441,7 +441,7 @@ CHAOS = Situations({"moves": 0.15, "a node dies during a move": 0.05})
 @CHAOS.required
 @settings(max_examples=30)
 @given(data=st.data(), cluster=clusters())
-def test_whatever_fails_every_order_is_one_that_can_be_followed(data: st.DataObject, cluster: Cluster) -> None:
+def test_every_order_can_be_followed_whatever_fails(data: st.DataObject, cluster: Cluster) -> None:
     """The balancer's own assertions judge; orders to dead nodes fail, and partitions of dead nodes run elsewhere."""
     dead: set[NodeId] = set()
     during = False

@@ -175,7 +175,7 @@ def test_a_replica_makes_room_for_one_that_has_no_other_place() -> None:
     assert placed == {0: "n2", 1: "n1"}
 
 
-def test_no_room_and_too_much_on_a_node_are_said() -> None:
+def test_missing_room_and_overfull_nodes_are_reported() -> None:
     layout = Placement(racks(2, 1), ["n0", "n0"], {"node": 1.0})
     with pytest.raises(ConfigError, match=r"no room for the replicas of 1 tasks \(cost 1\)"):
         layout.place([0, 1], [1, 1])
@@ -227,7 +227,7 @@ def test_spe_plan_with_domains_and_of_a_configuration(capsys: pytest.CaptureFixt
 
 
 def test_spe_plan_of_a_configuration_with_standbys_knows_who_can_run_where(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only what has one replica and a standby can be lost, and be replicated; its place is the standby's."""
+    """Only partitions with one replica and a standby can be lost and replicated, at the standby's place."""
     assert execute(["plan", str(CONFIGS / "traffic.yaml"), "--budget", "5"]) == 0
     said = capsys.readouterr().out
     assert "(10 can fail)" in said
@@ -257,6 +257,6 @@ def test_rates_of_zero_everywhere_are_refused(tmp_path: Path, capsys: pytest.Cap
         ),
     ],
 )
-def test_what_spe_plan_cannot_do(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_options_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["plan", *arguments]) == 2
     assert said in capsys.readouterr().err

@@ -74,7 +74,7 @@ def test_with_a_delta_the_best_keeps_it() -> None:
     assert problem.score(places) == -5.0
 
 
-def test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost() -> None:
+def test_a_checkpoint_that_fits_nowhere_goes_to_the_least_load() -> None:
     problem = CheckpointProblem(
         cost=np.array([[-9.0, 0.0], [0.0, -9.0], [-1.0, 0.0]]),
         allowed=np.ones((3, 2), np.bool_),
@@ -86,7 +86,7 @@ def test_what_fits_nowhere_goes_where_the_load_is_least_not_the_cost() -> None:
     assert correlated(problem).tolist() == [0, 1, 1]
 
 
-def test_what_fits_nowhere_takes_no_room_from_what_fits() -> None:
+def test_a_checkpoint_that_fits_nowhere_takes_no_room_from_others() -> None:
     """The mean is 5.5: only the third fits beside nothing, on the second node."""
     problem = CheckpointProblem(
         cost=np.array([[-9.0, -8.0], [-3.0, 0.0]]),
@@ -108,7 +108,7 @@ def test_before_anything_is_measured_checkpoints_are_spread() -> None:
     assert np.bincount(correlated(problem), minlength=3).tolist() == [0, 3, 3]
 
 
-def test_no_two_copies_on_one_node_and_none_with_who_runs_it() -> None:
+def test_no_node_has_two_copies_or_one_beside_the_replica() -> None:
     history = LoadHistory()
     nodes = dict.fromkeys(NODES, Place())
     problem = placement_problem.checkpoint_problem(history, 0, [G1, G1, G3], RUNNING, nodes)
@@ -160,7 +160,7 @@ def test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short() -> None:
     assert correlated(apart).tolist() == [1, 1], "second/1 does not read first/0"
 
 
-def test_even_means_equally_many_though_the_last_one_could_only_go_to_a_full_node() -> None:
+def test_even_placement_gives_nodes_equally_many_checkpoints() -> None:
     """Three may be on two nodes, three on all: drawn at random the two would often be full too soon."""
     allowed = np.array([[True, True, False]] * 3 + [[True, True, True]] * 3)
     problem = CheckpointProblem(np.zeros((6, 3)), allowed, np.ones(6), np.arange(6), np.zeros((6, 6), np.bool_))

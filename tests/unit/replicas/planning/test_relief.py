@@ -75,7 +75,7 @@ def test_memory_has_a_cap_of_its_own(exact: bool) -> None:
     assert relief.relieve(full, exact=exact).tolist() == [0, 2, 1]
 
 
-def test_another_one_makes_room_where_nothing_fits_at_once() -> None:
+def test_another_partition_makes_room_where_nothing_fits() -> None:
     """0.4 fits nowhere until n2's 0.3 has gone to n3; the program sees that."""
     tight = problem(
         home=[0, 0, 1, 1, 2],
@@ -111,7 +111,7 @@ def test_moves_that_are_refused_together_are_not_made_together(exact: bool) -> N
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_cannot_be_brought_within_its_cap_comes_as_near_as_it_can(exact: bool) -> None:
+def test_an_overfull_node_comes_as_near_to_its_cap_as_possible(exact: bool) -> None:
     hot = problem(home=[0, 0, 1], cpu=[0.9, 0.3, 0.2], cap=[0.8, 0.8], seconds=[[INF, 1], [INF, 1], [1, INF]])
     assert relief.relieve(hot, exact=exact).tolist() == [0, 1, 1]
 

@@ -72,7 +72,7 @@ def test_a_standby_is_a_host_already_and_divides_x_as_if_it_ran() -> None:
     assert one.refused(running, FIRST[0], N4) is not None
 
 
-def test_what_has_moved_since_counts() -> None:
+def test_earlier_moves_count() -> None:
     one, running = shares()
     moved = {**running, FIRST[0]: (N2,)}
     assert one.refused(moved, SECOND[0], N1) is None

@@ -1,4 +1,4 @@
-"""The producing side of a stream: what is sent (V1 to V6 and their table), acknowledgements (A1 to A3), traces."""
+"""The producing side of a stream: what is sent (V1 to V6 and their table), acknowledgements (A1 to A3)."""
 
 from __future__ import annotations
 

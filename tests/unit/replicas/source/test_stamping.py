@@ -1,4 +1,4 @@
-"""Times (S1) and promises (S2) that a source gives; traces 2 and 3."""
+"""Times (S1) and promises (S2) that a source gives."""
 
 from __future__ import annotations
 

@@ -42,11 +42,11 @@ def test_a_node_may_stop_while_a_partner_is_stable() -> None:
 
 
 @pytest.mark.parametrize("state", [s for s in NodeState if s is not NodeState.STABLE])
-def test_a_partner_in_another_state_is_in_the_way(state: NodeState) -> None:
+def test_a_partner_in_another_state_blocks_the_stop(state: NodeState) -> None:
     assert f"u1/0: n1 is {state.name}" in hindrances(DIRECTORY, answered(state), "n2")
 
 
-def test_a_partner_that_has_stopped_or_is_silent_is_in_the_way() -> None:
+def test_a_stopped_or_silent_partner_blocks_the_stop() -> None:
     stopped = answered(n1=a_node("n1", a_replica(unit="u1", error="boom")))
     assert "u1/0: n1 is stopped by an error" in hindrances(DIRECTORY, stopped, "n2")
     silent = {n: s for n, s in answered().items() if n != "n1"}
@@ -58,14 +58,14 @@ def test_one_stable_partner_of_several_is_enough() -> None:
     assert hindrances(DIRECTORY, more, "n2") == []
 
 
-def test_what_a_node_runs_alone_is_named_with_a_way_out() -> None:
+def test_a_partition_on_one_node_only_is_named_with_a_remedy() -> None:
     assert without_partner(DIRECTORY, answered(), "n1") == []
     assert without_partner(DIRECTORY, answered(), "n2") == [
         "u2/0 runs on n2 alone; n3 stands by, so empty n2 first with spe drain"
     ]
 
 
-def test_what_nodes_say_counts_more_than_where_the_file_has_placed_partitions() -> None:
+def test_roles_that_nodes_report_override_the_file() -> None:
     moved = answered(n1=a_node("n1"), n3=a_node("n3", a_replica(unit="u1"), a_replica(unit="u2")))
     assert hindrances(DIRECTORY, moved, "n1") == []
     assert without_partner(DIRECTORY, answered(n1=a_node("n1")), "n2")[0] == ("u1/0 runs on n2 alone")

@@ -157,8 +157,8 @@ def test_an_interval_without_a_standby_is_refused_with_advice(written: str) -> N
     where = "checkpoint.every" if written.startswith("{") else "checkpoint"
     assert mistake(config(count=written)) == (
         f"shop.yaml:8: fragments.count.{where}: has no effect: it is the interval of standbys' checkpoints, and the "
-        "fragment has no standby; expected standby: 1 as well, defaults: {checkpoint: {every: 2s, disk: true}} for what "
-        "each node writes to its own disk, or a log, checkpoint: {continuous: true, recovery: 2s}"
+        "fragment has no standby; expected standby: 1 as well, defaults: {checkpoint: {every: 2s, disk: true}} for "
+        "what each node writes to its own disk, or a log, checkpoint: {continuous: true, recovery: 2s}"
     )
     assert "has no effect" in mistake(config(count=f"{written}, standby: [[]]"))
 

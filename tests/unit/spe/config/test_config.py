@@ -1043,7 +1043,7 @@ nodes:
 """
 
 
-def test_what_a_node_offers_is_the_same_in_python_and_yaml() -> None:
+def test_capacities_are_the_same_in_python_and_yaml() -> None:
     env = api.Environment()
     env.outputs(env.source("s", api.generator("orders", rate=10)).filter("qty > 1", name="q"))
     env.node("n1", capacity=3.5, memory="2GB").node("n2")
@@ -1062,7 +1062,7 @@ def test_what_a_node_offers_is_the_same_in_python_and_yaml() -> None:
         ("memory", "memroy", "test.yaml:5: nodes.n1.memroy: unknown key (did you mean 'memory'?)"),
     ],
 )
-def test_mistakes_in_what_a_node_offers_are_reported(was: str, now: str, said: str) -> None:
+def test_mistakes_in_capacities_are_reported(was: str, now: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_of(ROOMY.replace(was, now))
     assert said in str(caught.value)

@@ -189,7 +189,7 @@ class TestExposition:
 
 
 class TestHealth:
-    def test_ready_is_who_does_what_others_rely_on(self) -> None:
+    def test_readiness_of_each_kind_of_process(self) -> None:
         assert not_ready(a_node("n1", a_replica())) == []
         assert not_ready(a_node("n1", a_replica(NodeState.UP_FAILURE))) == ["main/0 is UP_FAILURE"]
         assert not_ready(a_node("n1", a_replica(error="it broke"))) == ["main/0 has stopped: it broke"]
@@ -199,10 +199,10 @@ class TestHealth:
         assert not_ready(a_client(a_channel(producer=None))) == ["per_second/0 is read from nobody"]
         assert not_ready(a_client(a_channel(producer=None, ended=True))) == []
 
-    def test_who_waits_for_room_is_not_ready(self) -> None:
+    def test_a_process_that_waits_for_disk_space_is_not_ready(self) -> None:
         assert not_ready(next(statuses())) == ["spill files: the disk is full: No space left on device"]
 
-    def test_pages_say_so(self) -> None:
+    def test_pages_show_readiness(self) -> None:
         now: list[ProcessStatus | None] = [None]
         made = pages("n1", lambda: now[0], lambda: [("process_open_fds", 3)])
         assert (made["/healthz"]().status, made["/readyz"]()) == (
@@ -229,7 +229,7 @@ def expressions() -> dict[str, str]:
 
 class TestFiles:
     @pytest.mark.parametrize("where", list(expressions()))
-    def test_what_alerts_and_panels_name_exists(self, where: str) -> None:
+    def test_metrics_named_by_alerts_and_panels_exist(self, where: str) -> None:
         known = {m.name for m in METRICS} | {"up"}
         for metric in METRICS:
             if metric.kind == "histogram":

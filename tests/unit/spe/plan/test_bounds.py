@@ -95,7 +95,7 @@ def test_where_partitions_can_move_every_node_keeps_the_bound() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_the_query_and_the_placement_no_way_takes_longer_than_its_bound(seed: int) -> None:
+def test_no_path_takes_longer_than_its_bound(seed: int) -> None:
     data = random_configuration(Random(seed), 10)
     random = Random(seed)
     data["outputs"] = {name: {"bound": f"{random.choice([20, 30, 70])}s"} for name in data["outputs"]}

@@ -74,7 +74,7 @@ def test_what_a_log_holds_of_an_operator(spec: OperatorSpec, logged: Logged) -> 
     assert spec.logged is logged
 
 
-def test_who_says_nothing_is_written_as_a_whole() -> None:
+def test_an_operator_without_a_declaration_is_written_as_a_whole() -> None:
     class Sample(FilterSpec):
         logged = OperatorSpec.logged
 
@@ -85,7 +85,7 @@ def test_who_says_nothing_is_written_as_a_whole() -> None:
     ("window", "panes", "lifetime_us"),
     [
         (Window(WindowKind.TUMBLING, 10, 10), 1, 10),
-        (Window(WindowKind.SLIDING, 30, 10), 3, 30),  # trace 14: at 30 pane 0 is gone
+        (Window(WindowKind.SLIDING, 30, 10), 3, 30),  # at 30 pane 0 is gone
         (Window(WindowKind.SLIDING, 30, 20), 3, 30),
         (Window(WindowKind.SLIDING, 10, 30), 1, 10),
         (Window(WindowKind.COUNT, count=5), 1, None),
@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_is_refused_where_it_is_asked_for(more: str, where:
     load_text(f"{CONFIG}defaults: {{{LOGGED}}}\n{advice}")
 
 
-def test_check_shows_who_could_write_a_log() -> None:
+def test_check_shows_which_units_could_write_a_log() -> None:
     plain = load_text(CONFIG)
     assert log_lines(*plain) == [
         [
@@ -209,7 +209,7 @@ def test_check_shows_who_could_write_a_log() -> None:
     ]
 
 
-def test_what_is_written_as_a_whole_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_states_written_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_state.py").write_text(
         "from operators.custom import CustomOperator\n"
         "class Own(CustomOperator):\n"

@@ -55,7 +55,7 @@ def test_roles_are_the_revisions_and_the_rest_is_the_configurations() -> None:
     assert (found.sources, found.clients) == (mine.sources, mine.clients)
 
 
-def test_what_was_changed_while_nodes_run_is_over_the_configuration_of_each() -> None:
+def test_changed_settings_override_the_configuration_of_each_node() -> None:
     """X1: no more is sent than what was changed, and the rest of the node follows its file."""
     _, configuration = deployed()
     settings = NodeSettings(x_us=9_000_000, during_failure=Policy.DELAY)

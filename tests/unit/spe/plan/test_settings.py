@@ -13,7 +13,7 @@ from spe.stream.names import NodeId
 NODE = Node(NodeId("n"), "n:1", 2_000_000, 0.9, Policy.PROCESS, Policy.DELAY, Reconcile.UNDO)
 
 
-def test_what_is_said_takes_the_place_of_the_file_and_the_rest_stays() -> None:
+def test_a_changed_setting_replaces_only_that_of_the_file() -> None:
     settings = NodeSettings().changed([("x", "4s"), ("alpha", "0.7"), ("failure", "delay")])
     found = settings.over(NODE)
     assert found == replace(NODE, x_us=4_000_000, alpha=0.7, during_failure=Policy.DELAY)

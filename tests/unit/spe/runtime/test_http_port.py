@@ -100,7 +100,7 @@ class TestRequests:
             ("GET /metrics HTTP/1.1\r\n" + "X: y\r\n" * REQUEST_BYTES, "431 Request Header Fields Too Large"),
         ],
     )
-    async def test_what_is_no_request_for_a_page_gets_an_error(self, request_: str, status: str) -> None:
+    async def test_other_requests_get_an_error(self, request_: str, status: str) -> None:
         async with served() as (address, _, _):
             answer = await ask(address, request_)
             assert answer.startswith(f"HTTP/1.1 {status}\r\n")

@@ -38,7 +38,7 @@ def test_the_optimum_by_room() -> None:
     assert values == [0, 0, 0, 0, 0, 5 - 1, 5, 5, 6, 9, 9, 9, 11, 11, 11, 13]
 
 
-def test_what_queries_share_is_paid_for_once() -> None:
+def test_shared_partitions_are_paid_for_once() -> None:
     """Two queries are a start; the third has to be found."""
     shared = Partitions({"s": "", "a": "s", "b": "s", "c": "s"}, {"a": 1, "b": 1, "c": 1})
     short = shared.shortage({}, 4)
@@ -90,7 +90,7 @@ def test_of_hundreds_of_queries_the_densest_starts_are_tried() -> None:
     assert short.value(chosen) > 2 * short.value(choosing.operator_centric(short))
 
 
-def test_where_the_densest_are_not_the_best_the_least_sure_are_chosen_anew() -> None:
+def test_the_least_sure_are_chosen_again_where_the_densest_are_not_the_best() -> None:
     """Thirty queries that share nothing; the densest leave some room, which others fill better."""
     random = np.random.default_rng(6)
     cost = random.integers(5, 30, 30).astype(np.float64)

@@ -28,7 +28,7 @@ def problem(
     return RecoveryProblem(goal, nothing, np.array(cost), np.zeros(partitions), room, holders)
 
 
-def test_of_a_tree_that_does_not_fit_a_part_is_of_use() -> None:
+def test_a_part_of_a_tree_that_does_not_fit_is_restored() -> None:
     nothing, cost, work = np.zeros(5, np.bool_), np.full(5, 0.2), np.zeros(5)
     whole = CompleteQueries.of(MERGED)
     assert not whole.choose(nothing, ~nothing, cost, 0.6).any()
@@ -41,7 +41,7 @@ def test_of_a_tree_that_does_not_fit_a_part_is_of_use() -> None:
     assert [why for why in plan.waits.values()] == ["needs 0.20 of a core; the most room is 0.00, on n1"] * 2
 
 
-def test_what_a_partition_reads_comes_first_where_that_is_sooner_than_to_go_on_without_it() -> None:
+def test_inputs_come_first_where_that_is_sooner_than_going_on_without_them() -> None:
     """s gives results of one m only after ``partial_after``; the three others of n1 take 3 s."""
 
     def order(partial_after: float) -> list[int]:
@@ -63,7 +63,7 @@ def test_value_per_second_comes_first() -> None:
     assert played.area(8) == pytest.approx(1.2)
 
 
-def test_what_is_shared_is_worked_on_once() -> None:
+def test_shared_work_is_done_once() -> None:
     """p takes 10 s and serves a and b (1 s, worth 1 each); c alone takes 5 s and is worth 0.9: density 0.09 against
     0.18, but behind each other a and b are worth 2 for 12 s."""
     parts = Partitions({"p": "", "a": "p", "b": "p", "c": ""}, {"a": 1, "b": 1, "c": 0.7})
@@ -95,7 +95,7 @@ def test_more_extensions_than_are_put_in_the_best_order_go_by_density() -> None:
     ("load", "expected"),
     [(0.4, PlannedInstall(0, "n5", None)), (0.6, PlannedInstall(0, "n6", "n5")), (0.8, None)],
 )
-def test_where_the_checkpoint_is_if_there_is_room(load: float, expected: PlannedInstall | None) -> None:
+def test_a_partition_goes_to_its_checkpoint_if_there_is_room(load: float, expected: PlannedInstall | None) -> None:
     plan = plan_recovery(problem(1, [load], {"n5": 0.5, "n6": 0.7}, {0: {"n5"}}))
     assert plan.installs == (() if expected is None else (expected,))
     assert plan.waits == ({} if expected else {0: "needs 0.80 of a core; the most room is 0.70, on n6"})
@@ -107,7 +107,7 @@ def test_the_node_with_most_room_is_filled_first() -> None:
     assert {i.fetch for i in plan.installs} == {None}
 
 
-def test_what_has_no_place_makes_room_for_others() -> None:
+def test_a_set_without_a_place_makes_room_for_others() -> None:
     """All fit into 1.0 together, but no node holds 0.6: the rest comes back all the same."""
     plan = plan_recovery(problem(3, [0.6, 0.2, 0.2], {"n1": 0.5, "n2": 0.5}, {}))
     assert {i.partition for i in plan.installs} == {1, 2}

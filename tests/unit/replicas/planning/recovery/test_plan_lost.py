@@ -78,7 +78,7 @@ def test_fidelity_of_more_partitions_than_all_sets_are_looked_at(capsys: pytest.
     assert "until 25 s; no order has more than" in said
 
 
-def test_a_configuration_with_what_is_assumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_assumptions_about_a_configuration_are_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert execute(["plan", PASSIVE, "--lost", "n1,n3,n4,n5", "--arrive", "n3@10s"]) == 0
     said = capsys.readouterr().out
     assert "3 of 5 partitions have no replica left; OF 0.2500" in said
@@ -95,7 +95,7 @@ def test_a_configuration_with_what_is_assumed(capsys: pytest.CaptureFixture[str]
     assert "revenue/3  needs 0.50 of a core; the most room is 0.20, on n2" in capsys.readouterr().out
 
 
-def test_priorities_and_the_cap_are_of_the_configuration() -> None:
+def test_priorities_and_the_cap_come_from_the_configuration() -> None:
     plan, directory = load_text(WEIGHED)
     topology = topology_of(plan, directory, {}, directory.recovery.priorities)
     goal = CompleteQueries.of(topology)
@@ -108,7 +108,7 @@ def test_priorities_and_the_cap_are_of_the_configuration() -> None:
     assert [(topology.name_of(i.partition), i.node) for i in schedule.step()] == [("f/0", "spare")]
 
 
-def test_what_a_node_offers_and_what_a_unit_needs_are_of_the_configuration() -> None:
+def test_capacities_and_loads_come_from_the_configuration() -> None:
     roomy = WEIGHED.replace("nodes: [n1, n2, n3, spare]", "nodes: {n1: {capacity: 2}, n2: {}, n3: {}, spare: {}}")
     plan, directory = load_text(roomy.replace("priorities: {", "loads: {f: {load: 0.25, work: 3s}}, priorities: {"))
     topology = topology_of(plan, directory, {}, directory.recovery.priorities)
@@ -170,7 +170,7 @@ def test_standbys_and_disks_hold_checkpoints() -> None:
         (["--budget", "1", "--arrive", "n1@1s"], "--arrive goes with --lost, not with --budget"),
     ],
 )
-def test_what_cannot_be_planned(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_requests_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["plan", TRAFFIC, *arguments]) == 2
     assert said in capsys.readouterr().err
 
@@ -207,7 +207,7 @@ def test_impossible_loads_are_refused(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_loads_of_what_there_is_not_are_refused() -> None:
+def test_loads_of_unknown_units_are_refused() -> None:
     plan, directory = load_text(WEIGHED)
     topology = topology_of(plan, directory, {}, {})
     with pytest.raises(ConfigError, match="loads: there is no 'h'; expected one of: s, f, g"):

@@ -74,7 +74,7 @@ def test_only_what_was_on_the_node_that_died_starts_again() -> None:
     assert parts.text(schedule.running) == "h"
 
 
-def test_what_is_ordered_or_runs_is_not_ordered_again() -> None:
+def test_an_ordered_or_running_partition_is_not_ordered_again() -> None:
     schedule = TREES.schedule()
     schedule.came("n1", 2.0)
     assert [TREES.names[i.partition] for i in schedule.step()] == ["m"]
@@ -110,7 +110,7 @@ def test_a_shadow_takes_room_and_is_worth_nothing() -> None:
     assert set(schedule.waits) == {0, 2}
 
 
-def test_of_a_silent_partition_the_last_load_stays() -> None:
+def test_a_silent_partition_keeps_its_last_load() -> None:
     parts = Partitions({"a": "", "b": "", "c": ""}, {"a": 1, "b": 1, "c": 1})
     schedule = parts.schedule(loads={"a": 0.3, "b": 0.3, "c": 0.3}, cap=0.8)
     schedule.came("n1", runs=[0, 1])
