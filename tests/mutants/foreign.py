@@ -62,7 +62,7 @@ edited(
 edited(
     "own-request-outlives-a-grant",
     "who grants while it asks goes on asking, and takes the answer (K3)",
-    Edit(Partners, "asked", "self._void = self._number", "pass"),
+    Edit(Partners, "asked", "self._asked.clear()", "pass"),
 )
 edited(
     "request-is-never-withdrawn",

@@ -111,6 +111,27 @@ def test_with_a_dead_partner_live_results_continue_during_a_correction() -> None
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US
 
 
+def test_partners_whose_answers_take_longer_than_the_time_to_the_next_request_take_turns() -> None:
+    """K1: a grant counts though the next request is under way."""
+    plan, directory = make_plan(1, rate=50.0, replicas=2)
+    plan = replace(plan, timing=replace(plan.timing, request_us=200_000))
+
+    async def script(cluster: FaultyCluster) -> None:
+        cluster.delay("n1a", "n1b", 0.15)
+        await trio.sleep_until(2)
+        cluster.cut("source:b", "*")
+        await trio.sleep_until(5)
+        cluster.mend("source:b", "n1a")
+        cluster.mend("source:b", "n1b")
+        replicas = cluster.replicas().values()
+        await until(lambda: all(r.state is NodeState.STABLE for r in replicas), within_s=5)
+        cluster.heal()
+
+    met = play(plan, directory, script, turn_us=10_000)
+    first, second = sorted(met.corrected(f"u1/0@{node}") for node in ("n1a", "n1b"))
+    assert first[1] <= second[0]
+
+
 def test_a_lagging_producer_does_not_delay_recovery() -> None:
     """A3: a consumer must reach its own MAIN, not a faster replica."""
     plan, directory = longer(

@@ -38,8 +38,29 @@ def test_a_useful_partner_is_asked_again_each_interval_with_a_new_number() -> No
     assert poll(one, 0, {"n2": FAILING}) == Ask("n2", 1)
     assert poll(one, 499, {"n2": FAILING}) is None
     assert poll(one, 500, {"n2": FAILING}) == Ask("n2", 2)
-    assert one.granted(1) is None
-    assert one.granted(2) == "n2"
+    assert one.granted(3) is None
+
+
+def test_a_grant_counts_that_takes_longer_than_the_time_to_the_next_request() -> None:
+    """K1: else a partner at the other end of a slow link would grant, and nobody would ever begin."""
+    one = make("n1", "n2", "n3")
+    one.want(0)
+    asked = [poll(one, at * REQUEST, {"n2": FAILING, "n3": STABLE}) for at in range(4)]
+    assert [(a.partner, a.number) for a in asked if isinstance(a, Ask)] == [
+        (one.granted(number), number) for number in (1, 2, 3, 4)
+    ]
+    assert one.asked("n2", FAILING), "K3: all of them are void"
+    assert not any(map(one.granted, (1, 2, 3, 4)))
+
+
+def test_open_requests_are_bounded() -> None:
+    one = make()
+    one.want(0)
+    for at in range(1000):
+        poll(one, at * REQUEST, {"n2": FAILING})
+        one.validate()
+    assert one.granted(1000) == "n2"
+    assert one.granted(900) is None
 
 
 def test_a_withdrawn_request_cannot_be_granted() -> None:
