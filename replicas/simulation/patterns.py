@@ -85,6 +85,9 @@ class _Drawing:
         # What has no room would wait for a dead node for ever.
         if Feature.LEFT_DEAD in self._features and not self._short:
             found += self._left_dead()
+        if Feature.LOST_LOGS in self._features:
+            at = self._grid(self._random.randrange(self._from_us + SECOND, self._to_us))
+            found += self._one(at, "wipe", self._sources)
         return sorted((e for e in found if e["at"] < self._to_us), key=lambda e: e["at"])
 
     def _faults(self) -> list[Entry]:

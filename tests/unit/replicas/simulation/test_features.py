@@ -104,6 +104,14 @@ def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Fe
     assert found > 40
 
 
+def test_one_source_loses_its_log(drawn: Callable[[Feature], Drawn]) -> None:
+    scenarios = drawn(Feature.LOST_LOGS)
+    for scenario, (plan, _) in scenarios:
+        wiped = [f.first for f in scenario.faults if f.kind is FaultKind.WIPE]
+        assert sum(hosts[0] in {f"source:{s}" for s in plan.sources} for hosts in wiped) == 1
+    assert len(scenarios) > 20
+
+
 def test_costly_state_takes_virtual_time(drawn: Callable[[Feature], Drawn]) -> None:
     assert all(scenario.state_ns() > 0 for scenario, _ in drawn(Feature.COSTLY_STATE))
 
