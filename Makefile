@@ -10,7 +10,8 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
 
-# Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time.
+# Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time;
+# another one begins with those of Spark.
 test: $(READY)
 	$(VENV)/bin/pytest -n 3 --dist loadgroup
 

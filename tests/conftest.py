@@ -25,8 +25,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 gc.set_threshold(*THRESHOLDS)  # as in a real process: with Python's own a tenth of all time goes into it
 
 _TESTS: Final = Path(__file__).parent
-#: Where tests run in several processes, these run in one, one after the other: real clusters have real time limits, and
-#: there is one Spark session.
+#: Where tests run in several processes, those of such a folder run in one, one after the other: real clusters have real
+#: time limits, and there is one Spark session.  They are the longest chains, and begin first, each in a process.
 _IN_TURN: Final = ("processes", "spark")
 
 
@@ -37,8 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 isinstance(a, set | frozenset) for a in mark.args
             ):  # each process would have another order, and xdist would stop
                 raise pytest.UsageError(f"{item.nodeid}: the cases of a test are a set, which has no order")
-        if item.path.relative_to(_TESTS).parts[0] in _IN_TURN:
-            item.add_marker(pytest.mark.xdist_group("in turn"))
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if folder in _IN_TURN:
+            item.add_marker(pytest.mark.xdist_group(folder))
 
 
 @pytest.fixture

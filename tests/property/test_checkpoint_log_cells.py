@@ -98,7 +98,7 @@ COUNT_WINDOWS = Situations({"rewritten": 0.12, "rows replayed": 0.12, "several s
 
 
 @COUNT_WINDOWS.required
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), aggregates.streams(), st.integers(1, 4), GROUPS)
 def test_count_windows(data: st.DataObject, rows: list[Tuple], size: int, group_by: tuple[str, ...]) -> None:
     window = Window(WindowKind.COUNT, count=size)
@@ -120,7 +120,7 @@ PATHS = Situations({"rewritten": 0.05, "rows replayed": 0.12, "several slices re
 
 
 @PATHS.required
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.data(), topks.streams(), joins.streams(), joins.streams(), joins.KINDS, joins.KEYS, st.integers(1, 12),
     st.integers(1, 12), topks.ORDERS, st.sampled_from([None, "ts"]),

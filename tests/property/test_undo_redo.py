@@ -157,7 +157,7 @@ def rejected(world: Replica) -> dict[tuple[str, bool, int], Rejection]:
 def test_checkpoint_and_undo_give_the_same_elements(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = unit_of(name)
     redone = rebuilt = skipped = 0
-    for seed in range(12):
+    for seed in range(6):
         monkeypatch.setattr(World, "reconcile", Reconcile.CHECKPOINT)
         one = play(unit, seed)
         monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
@@ -184,7 +184,7 @@ def test_periodic_checkpoints_give_the_same_elements(
     monkeypatch.setattr(World, "reconcile", reconcile)
     unit = unit_of(name)
     dropped = 0
-    for seed in range(12):
+    for seed in range(6):
         one, other = play(unit, seed), play(unit, seed, Checkpoints(every_us=100))
         assert other.shown == one.shown
         assert other.replica.counters() == one.replica.counters()

@@ -42,7 +42,7 @@ from tests.support.statuses import a_node, a_replica
 
 SCHEMA = Schema.of(word="string", n="int64", x="float64!", on="bool")
 #: Inputs in all; more by hand: ``FUZZ=10000000 pytest tests/property/test_wire_fuzz.py``.
-INPUTS = int(os.environ.get("FUZZ", "500000"))
+INPUTS = int(os.environ.get("FUZZ", "200000"))
 
 
 def control_stream() -> bytes:

@@ -21,7 +21,7 @@ from spe.stream.times import END_OF_TIME
 from tests.support.catalogue import CATALOGUE, REACH, SCHEMA, UNBOUNDED, stream
 from tests.support.operators import Run, make, remade, step_sizes
 
-UNTIL = 600
+UNTIL = 300
 STEP = 3
 
 
@@ -34,7 +34,7 @@ def _make(name: str) -> tuple[Operator, int]:
 @pytest.mark.parametrize("name", CATALOGUE)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_rebuilt_state_continues_like_the_original(name: str, seed: int) -> None:
-    """At every thirtieth cut: rebuilt in an operator that has seen another stream; equal to the last bit."""
+    """At every twentieth cut: rebuilt in an operator that has seen another stream; equal to the last bit."""
     with step_sizes(8, 6, 4, 8) if seed else nullcontext():
         _made_again(name, seed)
 
@@ -49,7 +49,7 @@ def _made_again(name: str, seed: int) -> None:
     markers: list[tuple[int, int, Marker]] = []
     pieces = []
     for at, cut in enumerate(cuts):
-        if at % 30 == 0:
+        if at % 20 == 0:
             markers.append((at, feed.previous, buffer.mark()))
         pieces.append(feed.slice(data, cut))
     counters = operator.counters()
