@@ -32,6 +32,7 @@ class Footprints:
       closings: of groups whose newest footprint counts no more, and that have no open window; before the records.
       records: the footprints, each tree with those of many cells.
       count: how many footprints these are.
+      rewritten: how many of them only because the older one was from too long ago.
       not_final: how many of them are not final (G3).
       replaced: times of older footprints that count no more, in parts.
       replaced_not_final: which of these were not final, in the same parts.
@@ -41,6 +42,7 @@ class Footprints:
     closings: list[Tree] = field(default_factory=list)
     records: list[Tree] = field(default_factory=list)
     count: int = 0
+    rewritten: int = 0
     not_final: int = 0
     replaced: list[Int64Array] = field(default_factory=list)
     replaced_not_final: list[BoolArray] = field(default_factory=list)

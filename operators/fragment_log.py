@@ -32,7 +32,8 @@ class SliceLog(NamedTuple):
     Attributes:
       closings, footprints: trees by operator; empty where there are none.
       commit: what the state has besides.
-      written: how many footprints; ``not_final``: how many of them are not final.
+      written: how many footprints; ``not_final``: how many of them are not final; ``rewritten``: how many of them only
+        because older ones were from too long ago.
       replaced: older ones that count no more.
       oldest_row: least time of a row that somebody still keeps; None: nobody keeps one.
       whole: of some operator nothing that was written before counts: the log's live footprints are to be counted anew.
@@ -44,6 +45,7 @@ class SliceLog(NamedTuple):
     commit: Tree
     written: int
     not_final: int
+    rewritten: int
     replaced: LiveFootprints
     oldest_row: int | None
     whole: bool
@@ -84,7 +86,10 @@ class FragmentLog:
                     self._keeps_rows.append(declared.name)
         #: End of the slice from which on the records of an operator count.
         self._from: dict[str, int] = {}
+        #: End of the newest slice that was written.
+        self._end = UNWRITTEN
         self._is_complete = True
+        self._forgets = False
 
     def slice_log(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[SliceLog]:
         """What the slice that has just ended adds, in portions; nothing may come meanwhile.  Raises OperatorFailed.
@@ -94,10 +99,12 @@ class FragmentLog:
         Args:
           below: footprints from before this time are written anew, ``most`` at most.
         """
+        if self._forgets:
+            self._forget()
         closings: dict[str, list[Tree]] = {}
         footprints: dict[str, list[Tree]] = {}
         replaced: list[LiveFootprints] = []
-        count = not_final = 0
+        count = not_final = rewritten = 0
         is_whole = False
         for name, operator in self._cells.items():
             with blaming(name, "being asked for its state"):
@@ -112,6 +119,7 @@ class FragmentLog:
             replaced += _replaced(found)
             count += found.count
             not_final += found.not_final
+            rewritten += found.rewritten
         for name, written in list(self._whole.items()):
             if written != UNWRITTEN and not self._is_in_reach(name, written) and not (written < below and count < most):
                 continue
@@ -126,8 +134,10 @@ class FragmentLog:
                 footprints[name] = [{"state": self._fragment.operators[name].snapshot()}]
             self._whole[name] = end
             count += 1
+            rewritten += written != UNWRITTEN
             not_final += 1
         commit = self._commit()
+        self._end = end
         is_complete, self._is_complete = self._is_complete, False
         return SliceLog(
             closings,
@@ -135,6 +145,7 @@ class FragmentLog:
             commit,
             count,
             not_final,
+            rewritten,
             LiveFootprints.joined(replaced),
             self.oldest_row(),
             is_whole,
@@ -176,7 +187,19 @@ class FragmentLog:
 
     def forget(self) -> None:
         """The next slice writes everything: the log may lack some of what was written, or it is another's log."""
-        self._is_complete = True
+        self._forgets = True
+
+    def continues(self, other: FragmentLog, begin: int) -> None:
+        """The fragment was given the state that ``other`` had at ``begin``: what is written of it counts on.
+
+        Where more was written since, the log has pieces of which this state does not know, and all is written anew.
+        """
+        self._forgets = other._forgets or other._is_complete or begin < other._end
+        self._whole, self._from, self._end = dict(other._whole), dict(other._from), other._end
+        self._is_complete = False
+
+    def _forget(self) -> None:
+        self._forgets, self._is_complete = False, True
         for operator in self._cells.values():
             operator.forget_footprints()
         self._whole = dict.fromkeys([*self._whole, *self._keeps_rows], UNWRITTEN)
@@ -199,7 +222,8 @@ class FragmentLog:
           LogCorrupt: a footprint is missing.
           OperatorFailed: of a user's.
         """
-        states, takes_from, self._is_complete = commit["operators"], {}, False
+        states, takes_from = commit["operators"], {}
+        self._is_complete = self._forgets = False
         for name, operator in self._fragment.operators.items():
             known = states[name].get("from", UNWRITTEN)
             if name in self._cells:
@@ -223,13 +247,14 @@ class FragmentLog:
                     operator.clear(begin)
         self._fragment.begin_replay(takes_from)
 
-    def replayed(self, commit: Tree) -> None:
-        """Input was given again up to the commit.
+    def replayed(self, commit: Tree, end: int) -> None:
+        """Input was given again up to the commit, which is of the slice to ``end``.
 
         Raises:
           LogCorrupt: it is not what had been given.
         """
         self._fragment.end_replay()
+        self._end = end
         for name, operator in self._fragment.operators.items():
             if name in self._cells:
                 self._cells[name].replayed(commit["operators"][name]["state"])

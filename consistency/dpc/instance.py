@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from operators.fragment import Fragment, Watch
+from operators.fragment_log import FragmentLog
 from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.steps import Steps
@@ -40,12 +41,40 @@ class Checkpoint:
     outputs: Sequence[Mapping[str, Any]]
 
 
-class Instance:
-    """Operators and the counters of their outputs."""
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is left to do after a restart from a checkpoint log (G4): slices from ``begin`` to ``end`` come again.
 
-    def __init__(self, unit: Unit) -> None:
+    Attributes:
+      commit: of the operators, and ``outputs`` their counters, at ``end``.
+      positions: of each input, at ``begin``.
+      rows: of all stable slices up to ``end``.
+    """
+
+    begin: int
+    end: int
+    commit: Mapping[str, Any]
+    outputs: Sequence[Mapping[str, Any]]
+    positions: Sequence[int]
+    rows: int
+
+
+class Instance:
+    """Operators and the counters of their outputs.
+
+    Args:
+      logs: its state goes to a checkpoint log.
+
+    Attributes:
+      log: what of the state is in it.
+      rows: of stable slices that the log was not begun before.
+    """
+
+    def __init__(self, unit: Unit, *, logs: bool = False) -> None:
         self._unit = unit
         self.fragment = Fragment(unit)
+        self.log = FragmentLog(unit, self.fragment) if logs else None
+        self.rows = 0
         self.outputs = [SOutput(stream) for stream in unit.outputs]
         #: How many rows operators were given again to rebuild their state.
         self.rebuilt = 0
@@ -57,6 +86,7 @@ class Instance:
         Raises OperatorFailed.
         """
         results = yield from self.fragment.work(piece, self._watch_stable())
+        self.rows += len(piece)
         if rejections := self.fragment.take_rejections():
             yield rejections
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
@@ -77,6 +107,16 @@ class Instance:
                 if more:
                     yield None
 
+    def again(self, piece: Slice) -> Iterator[Released]:
+        """The same for one that comes again after a restart from the log: nothing is released for it (G4)."""
+        yield from self.fragment.work(piece)
+
+    def replayed(self, replay: Replay) -> None:
+        """All of them have come again.  Raises LogCorrupt where they are not what had come."""
+        assert self.log is not None, "G4: it is made again from a log"
+        self.log.replayed(replay.commit, replay.end)
+        self.rows = replay.rows
+
     def validate(self, *, tainted: bool) -> None:
         """Asserts what holds between two slices; ``tainted``: it may have taken in tentative data."""
         assert tainted or True not in [o.tainted for o in self.outputs], "U8: nothing tentative leaves who is untainted"
@@ -92,14 +132,21 @@ class Instance:
     def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:
         """The state at one of our marks, in portions, as a copy that is brought back to it would have it."""
         assert isinstance(mark, Checkpoint)
-        redo = type(self)(self._unit)
+        redo = self._empty()
         self._put_back_outputs(redo, mark.outputs)
         yield from ()
         return Checkpoint(mark.restart, mark.fragment, [o.snapshot() for o in redo.outputs])
 
+    def _empty(self) -> Self:
+        redo = type(self)(self._unit, logs=self.log is not None)
+        redo.rows = self.rows
+        return redo
+
     def install(self, checkpoint: Checkpoint) -> None:
         self.fragment.restore(checkpoint.fragment)
         self._unfinished = self.fragment.load()
+        if self.log is not None:
+            self.log.forget()
         for output, state in zip(self.outputs, checkpoint.outputs, strict=True):
             output.restore(state)
 
@@ -115,9 +162,11 @@ class Instance:
     def back(self, mark: Any) -> Instance:
         """A second instance, at one of our marks; it is complete when :meth:`rebuild` says so."""
         assert isinstance(mark, Checkpoint)
-        redo = type(self)(self._unit)
+        redo = self._empty()
         redo.fragment.restore(mark.fragment)
         redo._unfinished = redo.fragment.load()
+        if self.log is not None and redo.log is not None:
+            redo.log.continues(self.log, mark.restart)
         self._put_back_outputs(redo, mark.outputs)
         return redo
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from consistency.dpc.instance import Checkpoint, Instance, Released, StateMark
+from consistency.dpc.instance import Checkpoint, Instance, Released, Replay, StateMark
 from consistency.dpc.partners import Alone, Ask, Partners
 from consistency.dpc.states import Event, after
 from consistency.dpc.undo import UndoInstance
+from operators.footprints import LiveFootprints
+from operators.fragment_log import SliceLog
 from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.steps import Steps
@@ -76,6 +79,43 @@ class InputsView(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedSlice:
+    """What the checkpoint log is to get, at the end of a stable slice (G1).
+
+    Attributes:
+      end: of the slice.
+      made: what the operators add.
+      live: all footprints that count, where ``made.whole``.
+      positions: of each input, the last id that is in it.
+      rows: input rows up to its end, since any fixed moment.
+      outputs: counters of the outputs at its end.
+    """
+
+    end: int
+    made: SliceLog
+    live: LiveFootprints | None
+    positions: Sequence[int]
+    rows: int
+    outputs: Sequence[Mapping[str, Any]]
+
+
+class Logging(Protocol):
+    """A checkpoint log that is written beside the stable slices; nobody waits for it."""
+
+    def turn(self, end: int) -> tuple[int, int] | None:
+        """Is it to get the state at the end of a slice?  Then which footprints are written anew: (below, most)."""
+        ...
+
+    def took(self, one: LoggedSlice) -> None:
+        """What it asked for."""
+        ...
+
+    def replayed(self, live: LiveFootprints) -> None:
+        """The state of the log is complete again; ``live``: its footprints that count."""
+        ...
+
+
 class UnitReplica:
     """The consistency manager of one unit replica, with what it manages.
 
@@ -87,6 +127,7 @@ class UnitReplica:
       partners: our side of the partner protocol.
       redo_bytes: cap on stable tuples kept for redo; at half of it reconciliation is asked for (R2).
       slice_rows: rows per input in one slice of stable or redo work (R6).
+      logging: its checkpoint log; None: it has none.
     """
 
     def __init__(
@@ -100,6 +141,7 @@ class UnitReplica:
         partners: Partners,
         redo_bytes: int,
         slice_rows: int = Limits().slice_rows,
+        logging: Logging | None = None,
     ) -> None:
         self._unit = unit
         self.sunion = sunion
@@ -109,7 +151,15 @@ class UnitReplica:
         self.partners = partners
         self._redo_bytes = redo_bytes
         self._slice_rows = slice_rows
-        self._live = (UndoInstance if node.reconcile is Reconcile.UNDO else Instance)(unit)
+        self._kind = UndoInstance if node.reconcile is Reconcile.UNDO else Instance
+        self._logging = logging
+        self._live: Instance = self._kind(unit, logs=logging is not None)
+        #: What is made again after a restart from the log: until then there is no whole state.
+        self._replay: Replay | None = None
+        #: What is worked on is no slice, but what the log gets of one.
+        self._is_logging = False
+        #: The last step was work for the log.
+        self.step_was_for_log = False
         self._redo: Instance | None = None
         #: Where redo will begin: n* while tainted; before that only with periodic checkpoints.
         self._mark: StateMark | None = None
@@ -168,6 +218,7 @@ class UnitReplica:
         """
         if self.state is NodeState.RECOVERING or self._partner is not None:
             self._serves_since = now
+        self.step_was_for_log = self._is_logging
         if self._working is not None:
             self._go_on()
             if self._working is None:
@@ -177,6 +228,10 @@ class UnitReplica:
             self._slice_done(now)
         if self._live.rebuilding:  # the snapshot was installed a moment ago
             self._live.rebuild(self._slice_rows)
+            return True, None
+        if self._replay is not None:
+            return self._go_on_replaying(self._replay), None
+        if self._begin_logging():
             return True, None
         if self.state is NodeState.STABILIZATION:
             return self._reconcile(now), None
@@ -245,7 +300,31 @@ class UnitReplica:
         self._live.install(checkpoint)
         self._mark = None  # a snapshot that was being made is of the state before
         self._working = self._remade = None
+        self._is_logging = False
         self.sunion.install(checkpoint.restart, positions)
+
+    def empty_instance(self) -> Instance:
+        """One to be given the state of a checkpoint log, in portions, before :meth:`replay`."""
+        return self._kind(self._unit, logs=True)
+
+    def replay(self, instance: Instance, replay: Replay) -> None:
+        """Continues from a checkpoint log (G4); we stay RECOVERING until caught up."""
+        self._live, self._replay = instance, replay
+        for output, state in zip(instance.outputs, replay.outputs, strict=True):
+            output.restore(state)
+        self._mark = self._working = self._remade = None
+        self.sunion.install(replay.begin, replay.positions)
+
+    @property
+    def replays(self) -> bool:
+        """Is the state of the checkpoint log not complete yet?"""
+        return self._replay is not None
+
+    def forget_logged(self) -> None:
+        """The log lacks some of what it was given: the next slice is to give it everything."""
+        for instance in (self._live, self._redo):
+            if instance is not None and instance.log is not None:
+                instance.log.forget()
 
     def prepare_snapshot(self) -> bool:
         """Does a portion of what must come before :meth:`snapshot`; True: there is more, call again soon.
@@ -338,6 +417,43 @@ class UnitReplica:
         """The same of all that is held."""
         self.sunion.validate_rows()
         self._live.validate_rows()
+
+    # --- the checkpoint log ---
+
+    def _go_on_replaying(self, replay: Replay) -> bool:
+        """Gives the operators again what came between the two commits; whoever is served waits for it."""
+        released = self.sunion.release_stable(self._slice_rows, replay.end)
+        if released is not None:
+            self._work_on(self._live.again(released), self._outputs.stable)
+            return True
+        if self.sunion.next < replay.end:
+            return False
+        self._live.replayed(replay)
+        self._replay = None
+        if self._logging is not None and self._live.log is not None:
+            self._logging.replayed(self._live.log.live())
+        return True
+
+    def _begin_logging(self) -> bool:
+        """Begins to give the log the state at the end of the last stable slice, if it wants it (G6)."""
+        instance = self._live if self._redo is None else self._redo
+        if self._logging is None or instance.rebuilding or (self._redo is None and self.sunion.tainted):
+            return False
+        end = self.sunion.released_for_good()
+        if (turn := self._logging.turn(end)) is None:
+            return False
+        self._is_logging = self.step_was_for_log = True
+        self._work_on(self._log_slice(instance, end, *turn), self._outputs.stable)
+        self._is_logging = self._working is not None
+        return True
+
+    def _log_slice(self, instance: Instance, end: int, below: int, most: int) -> Iterator[Released]:
+        assert instance.log is not None, "G1: its state goes to a log"
+        assert self._logging is not None, "G1: it asked for it"
+        made = yield from instance.log.slice_log(end, below, most)
+        live = instance.log.live() if made.whole else None
+        outputs = [o.snapshot() for o in instance.outputs]
+        self._logging.took(LoggedSlice(end, made, live, self.sunion.needed_from(end), instance.rows, outputs))
 
     # --- the stable way ---
 
@@ -609,8 +725,9 @@ class UnitReplica:
 
     def _slice_done(self, now: int) -> None:
         """What had to wait until all of a slice was through."""
+        was_slice, self._is_logging = not self._is_logging, False
         self._paused = False
-        if self.state is NodeState.UP_FAILURE and not self.sunion.tainted:
+        if was_slice and self.state is NodeState.UP_FAILURE and not self.sunion.tainted:
             self._move(Event.HEALED)
         leave, self._leave = self._leave, None
         if isinstance(leave, int):

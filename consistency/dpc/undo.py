@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from consistency.dpc.instance import Checkpoint, Instance, StateMark
+from consistency.dpc.instance import Checkpoint, Instance, Replay, StateMark
 from operators import steps
 from operators.fragment import Watch
 from operators.input_buffer import InputBuffer, Marker
@@ -38,8 +38,8 @@ class StreamMarkers:
 class UndoInstance(Instance):
     """Operators, their input buffers, and the counters of their outputs."""
 
-    def __init__(self, unit: Unit) -> None:
-        super().__init__(unit)
+    def __init__(self, unit: Unit, *, logs: bool = False) -> None:
+        super().__init__(unit, logs=logs)
         self._operators = self.fragment.operators
         self._buffers = self._new_buffers(BEFORE_TIME)
         #: Operators on affected paths: they took rows or released some since the last mark.
@@ -62,6 +62,10 @@ class UndoInstance(Instance):
         while redo.rebuild(steps.RELEASED):
             yield
         return redo.checkpoint(mark.restart)
+
+    def replayed(self, replay: Replay) -> None:
+        super().replayed(replay)
+        self._buffers = self._new_buffers(replay.end, self.fragment.snapshot())
 
     def install(self, checkpoint: Checkpoint) -> None:
         super().install(checkpoint)
@@ -86,7 +90,7 @@ class UndoInstance(Instance):
     def back(self, mark: Any) -> Instance:
         """The undo: unaffected operators as they are, the others cleared, their input still to be given (rebuild)."""
         assert isinstance(mark, StreamMarkers)
-        redo = UndoInstance(self._unit)
+        redo = self._empty()
         again: list[tuple[StreamId, Marker]] = []
         for name, marker in mark.operators.items():
             operator = redo._operators[name]
@@ -97,6 +101,10 @@ class UndoInstance(Instance):
                     if operator.rewind(marker.end):
                         continue
                 again.append((name, marker))
+        if self.log is not None and redo.log is not None:
+            redo.log.continues(self.log, mark.restart)
+            if again:  # what its input makes again knows nothing of a log
+                redo.log.forget()
         redo._again = redo._made_again(again)
         redo._unfinished = bool(again) or redo.fragment.load()
         self._put_back_outputs(redo, mark.outputs)

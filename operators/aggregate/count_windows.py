@@ -229,6 +229,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         for start, stop in portions(len(which), steps.INDEXED):
             found.records.append((yield from cells.footprint(which[start:stop], self._keys)))
         found.count = found.not_final = len(which)
+        found.rewritten = len(again)
         yield from cells.mark(again, end)
         yield from cells.mark(np.arange(cells.logged, cells.count), end)
         cells.wrote_all()

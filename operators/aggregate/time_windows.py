@@ -299,6 +299,7 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
             yield from cells.mark(which, end)
             cells.wrote_all()
             found.count += len(which)
+            found.rewritten += 0 if is_final else len(again)
             if not is_final:
                 found.not_final += len(which)
                 self._not_final.add(number)

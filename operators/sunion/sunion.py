@@ -323,7 +323,7 @@ class SUnion:
             one.validate()
         assert self.tainted or self.redo_next is None, "R5: there is nothing to redo where nothing was tentative"
         assert self.restart is None or self.restart <= self.next, "C1: n* is where tentative releases began"
-        assert self.kept_from is None or self.kept_from <= self._released_for_good(), "R8: redo starts at or before n*"
+        assert self.kept_from is None or self.kept_from <= self.released_for_good(), "R8: redo starts at or before n*"
         assert not self._beside_redo or self.redo_next is not None, "R5: live runs beside a redo"
         assert self.stable_bytes >= 0, "B6: stable tuples are counted"
 
@@ -391,10 +391,14 @@ class SUnion:
 
     # --- releases ---
 
-    def release_stable(self, max_rows: int) -> Slice | None:
-        """Everything stable since the last release, at most ``max_rows`` per input; None when there is nothing (B1)."""
+    def release_stable(self, max_rows: int, until: int = END_OF_TIME) -> Slice | None:
+        """Everything stable since the last release, at most ``max_rows`` per input; None when there is nothing (B1).
+
+        Args:
+          until: the slice ends there at the latest.
+        """
         assert self.restart is None, "invariant 2: no stable release while tainted"
-        end = self.stable_end
+        end = min(self.stable_end, until)
         if end <= self.next:
             return None
         end = self._bounded(self.next, end, max_rows)
@@ -532,9 +536,10 @@ class SUnion:
 
     def restart_point(self) -> int:
         """From where a restored copy would need the stable tuples (A1)."""
-        return self._released_for_good() if self.kept_from is None else self.kept_from
+        return self.released_for_good() if self.kept_from is None else self.kept_from
 
-    def _released_for_good(self) -> int:
+    def released_for_good(self) -> int:
+        """End of the last stable slice."""
         if self.redo_next is not None:
             return self.redo_next
         return self.next if self.restart is None else self.restart
@@ -542,7 +547,7 @@ class SUnion:
     def needs(self, index: int) -> bool:
         """Can nothing more be released for good before this input moves on?  Then it must be read, however full."""
         end = self.stable_end
-        return end <= self._released_for_good() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
+        return end <= self.released_for_good() and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
 
     def acknowledged(self) -> list[int]:
         return self.needed_from(self.restart_point())

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spe.stream.times import END_OF_TIME
+
 Counts = NDArray[np.int64]
 
 
@@ -50,13 +52,18 @@ class Extent:
         """A slice was committed.
 
         Args:
-          time: its end; ascending.
+          time: its end; ascending, or that of the slice before, of which more was written then.
           records: footprints that were written in it.
           rows: input rows processed up to its end, since any fixed moment.
           not_final: how many of the footprints are not final (G3).
         """
-        if len(self._time) and time <= self._time[-1]:
+        if len(self._time) and time < self._time[-1]:
             raise ValueError(f"slice {time} after slice {self._time[-1]}")
+        if len(self._time) and time == self._time[-1]:
+            self._live[-1] += records
+            self._open[-1] += not_final
+            self._records += records
+            return
         self._time = np.append(self._time, time)
         self._before = np.append(self._before, self._records)
         self._rows = np.append(self._rows, rows)
@@ -113,7 +120,7 @@ class Extent:
         oldest_live = self._next(self._live)
         replay = np.minimum(np.minimum(self._next(self._open), slices - 1), self._held_index())
         before = np.append(self._before, self._records)
-        below = np.append(self._time, self._time[-1] + 1)
+        below = np.append(self._time, min(int(self._time[-1]), END_OF_TIME - 1) + 1)
         records = self._records - before[oldest_live] + cells
         return Choices(below, cells, records, self._rows[-1] - self._rows[replay])
 

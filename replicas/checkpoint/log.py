@@ -162,7 +162,7 @@ class CheckpointLog(LogReader):
         """Writes a slice: its records, and last the commit.  Nothing counts before a later :meth:`sync`.
 
         Args:
-          time: its end, after that of the slice before.
+          time: its end, not before that of the slice before; where it is the same, more was written of one state.
           needs: the first record that a reader of this commit needs; None: the first of this slice.
 
         Raises:
@@ -171,7 +171,7 @@ class CheckpointLog(LogReader):
         """
         if self._restoring:  # the copies would no longer be equal
             raise RuntimeError("written while a copy is restored")
-        if self.commits and time <= self.commits[-1].time:
+        if self.commits and time < self.commits[-1].time:
             raise LogError(f"checkpoint log {self._folder}: slice {time} after slice {self.commits[-1].time}")
         self._check_one_left()
         first = self.last_sequence + 1

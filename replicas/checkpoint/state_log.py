@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from operators.footprints import LiveFootprints, Tree
 from operators.fragment_log import LoggedSlice, SliceLog
 from replicas.checkpoint.extent import Extent
 from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader, LogRecord
-from spe.errors import LogError, LogFull
+from spe.errors import LogCorrupt, LogError, LogFull
 from spe.runtime.env import Compute
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import decode_state, encode_state
@@ -35,6 +35,7 @@ class StableSlice:
       released: the stable output of the slice, of a complete one (``made``) all that somebody may still ask for; None
         where there is none.
       released_from: end of the oldest slice whose output somebody may still ask for.
+      origins: of the source logs that each input comes from (S6).
     """
 
     end: int
@@ -45,6 +46,21 @@ class StableSlice:
     outputs: Sequence[Tree]
     released: Any = None
     released_from: int = END_OF_TIME
+    origins: Sequence[str] = ()
+
+
+class LogHead(NamedTuple):
+    """What there is to go on from: the newest commit, to ``end``, with input that is replayed from ``begin``.
+
+    Attributes:
+      positions: of each input, at ``begin``.
+      origins: as in :class:`StableSlice`.
+    """
+
+    end: int
+    begin: int
+    positions: Sequence[int]
+    origins: Sequence[str]
 
 
 class LoggedState(NamedTuple):
@@ -55,9 +71,9 @@ class LoggedState(NamedTuple):
       begin: T; ``start``: what the operators committed there.
       positions: of each input, at the ends of slices from T on: input is replayed from those of T.
       slices: footprints and closings, from the oldest that counts on.
-      released: the stable output of these slices, in order.
+      released: of these slices that have some, the end and the stable output, in order.
       extent: of these slices; its footprints are to be counted anew when they are loaded.
-      rows: as in :class:`StableSlice`, at ``end``.
+      rows, origins: as in :class:`StableSlice`, at ``end``.
     """
 
     end: int
@@ -67,9 +83,10 @@ class LoggedState(NamedTuple):
     start: Tree
     positions: Mapping[int, Sequence[int]]
     slices: Sequence[LoggedSlice]
-    released: Sequence[Any]
+    released: Sequence[tuple[int, Any]]
     extent: Extent
     rows: int
+    origins: Sequence[str]
 
 
 class StateLog:
@@ -77,23 +94,27 @@ class StateLog:
 
     Args:
       log: nobody else writes it.
-      compute: what encodes.
+      compute: what encodes and writes.
+      step_ns: measures how long that takes, nanoseconds.
 
     Attributes:
       extent: what would have to be read and replayed; of no use while :attr:`lacks`.
       lacks: a slice is missing: only one with a complete state can follow.
+      written_bytes: of the last slice, in one copy; ``written_ns``: what it took.
     """
 
-    def __init__(self, log: CheckpointLog, compute: Compute) -> None:
+    def __init__(self, log: CheckpointLog, compute: Compute, step_ns: Callable[[], int] = lambda: 0) -> None:
+        self._step_ns = step_ns
         self._log = log
         self._compute = compute
         self.extent = Extent()
         self.lacks = True
+        self.written_bytes = self.written_ns = 0
         #: End of the oldest slice that counts: what lies before it is not all there.
         self._first = BEFORE_TIME
         #: Input positions at the ends of slices since T.
         self._positions: dict[int, list[int]] = {}
-        #: (end, T) of slices that are not synced in both copies.
+        #: (last record, T) of slices that are not synced in both copies.
         self._written: deque[tuple[int, int]] = deque()
         #: Input positions that upstream need not keep; None: the log holds no state yet.
         self._durable: list[int] | None = None
@@ -109,7 +130,7 @@ class StateLog:
         self.lacks = False
         self._first = found.slices[0].end
         self._positions = {end: list(positions) for end, positions in found.positions.items()}
-        self._written.append((found.end, found.begin))
+        self._written.append((self._log.last_sequence, found.begin))
         self._synced(self._log.held_by_both)
 
     async def write(self, one: StableSlice) -> bool:
@@ -122,15 +143,22 @@ class StateLog:
             return False
         begin, needs = self._count(one)
         self.lacks = True
-        records, commit = await self._compute.run(lambda: _encoded(one, begin))
+        first = self._first_of(needs, one.end)
         try:
-            self._log.write(one.end, records, commit, self._first_of(needs, one.end))
+            await self._compute.run(lambda: self._write(one, begin, first))
         except (LogFull, LogError):
             return False
         self.lacks = False
-        self._written.append((one.end, begin))
+        self._written.append((self._log.last_sequence, begin))
         self._positions[one.end] = list(one.positions)
         return True
+
+    def _write(self, one: StableSlice, begin: int, first: int | None) -> None:
+        """In a thread."""
+        bytes_before, begun_ns = self._log.written_bytes, self._step_ns()
+        records, commit = _encoded(one, begin)
+        self._log.write(one.end, records, commit, first)
+        self.written_bytes, self.written_ns = self._log.written_bytes - bytes_before, self._step_ns() - begun_ns
 
     def _count(self, one: StableSlice) -> tuple[int, int]:
         """T, and the end of the oldest slice that a reader of this one needs."""
@@ -159,10 +187,10 @@ class StateLog:
     async def sync(self) -> None:
         """Syncs what was written, and cuts off what nobody needs.  Raises LogError: no copy is left."""
         self._synced(await self._log.sync())
-        self._log.cut()
+        await self._compute.run(self._log.cut)
 
     def _synced(self, held: Commit | None) -> None:
-        while held is not None and self._written and self._written[0][0] <= held.time:
+        while held is not None and self._written and self._written[0][0] <= held.last:
             _, begin = self._written.popleft()
             self._durable = self._positions[begin]
             self._positions = {end: p for end, p in self._positions.items() if end >= begin}
@@ -186,12 +214,35 @@ def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]],
     commit = {
         "begin": begin,
         "fragment": one.made.commit,
+        "origins": list(one.origins),
         "outputs": list(one.outputs),
         "positions": list(one.positions),
         "rows": one.rows,
         "written": one.made.written,
     }
     return records, encode_state(commit)
+
+
+async def read_head(log: LogReader, compute: Compute) -> LogHead | None:
+    """What there is to go on from, without reading it all; None: there is no commit.
+
+    Raises:
+      LogCorrupt: a commit is damaged in both copies, or missing.
+      RemoteProtocolError: it is no commit of a state.
+    """
+    if not log.commits:
+        return None
+    newest = await _commit(log, compute, log.commits[-1])
+    at = log.at(newest["begin"])
+    if at is None or at.time != newest["begin"]:
+        raise LogCorrupt(f"the checkpoint log has no commit of {newest['begin']}, from where input is replayed")
+    begin = await _commit(log, compute, at)
+    return LogHead(log.commits[-1].time, at.time, begin["positions"], newest["origins"])
+
+
+async def _commit(log: LogReader, compute: Compute, which: Commit) -> Any:
+    with log.reading(which.last) as portions:
+        return await compute.run(lambda: decode_state(next(portions)[0].payload))
 
 
 async def read_state(log: LogReader, compute: Compute) -> LoggedState | None:
@@ -219,7 +270,7 @@ class _Found:
         self._kinds: dict[LogKind, Any] = {}
         self._slices: list[LoggedSlice] = []
         self._commits: dict[int, Any] = {}
-        self._released: list[Any] = []
+        self._released: list[tuple[int, Any]] = []
         self._extent = Extent()
 
     def take(self, portion: Sequence[LogRecord] | None) -> bool:
@@ -233,7 +284,7 @@ class _Found:
             closings, footprints = kinds.get(LogKind.CLOSINGS, {}), kinds.get(LogKind.FOOTPRINTS, {})
             self._slices.append(LoggedSlice(record.time, closings, footprints))
             if LogKind.OUTPUT in kinds:
-                self._released.append(kinds[LogKind.OUTPUT])
+                self._released.append((record.time, kinds[LogKind.OUTPUT]))
             self._commits[record.time] = made
             self._extent.commit(record.time, made["written"], made["rows"], 0)
         return portion is not None
@@ -252,4 +303,5 @@ class _Found:
             self._released,
             self._extent,
             commit["rows"],
+            commit["origins"],
         )

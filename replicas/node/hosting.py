@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 import trio
 
+from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore
 from replicas.consumer.upstream import Upstream
 from replicas.link.directory import DirectoryKeeper
@@ -59,6 +60,7 @@ class Hosting:
         #: Of what runs or stands by, by partition.
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
         self._stores: dict[PartitionId, CheckpointStore] = {}
+        self._logs: dict[PartitionId, ReplicaLog] = {}
         #: Of partitions with an operator that skips rows.
         self._rejected: dict[PartitionId, RejectedRows] = {}
         #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
@@ -180,6 +182,12 @@ class Hosting:
         if id.of not in self._stores:
             self._stores[id.of] = CheckpointStore(self.env, self.plan, id)
         return self._stores[id.of]
+
+    def log(self, id: ReplicaId) -> ReplicaLog:
+        """The checkpoint log of a partition, shared by all tasks here: this process holds its lock."""
+        if id.of not in self._logs:
+            self._logs[id.of] = ReplicaLog(self.env, self.plan, id)
+        return self._logs[id.of]
 
     def rejected(self, partition: PartitionId) -> RejectedRows | None:
         """The file of its rejected rows; None: no operator skips rows."""

@@ -28,6 +28,10 @@ class Effects(Protocol):
         """Each new state, for the trace."""
         ...
 
+    def log_waits(self) -> None:
+        """Something is to be written to the checkpoint log."""
+        ...
+
 
 class OutputSide:
     """Implements consistency.dpc.manager.Outputs.

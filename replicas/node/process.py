@@ -16,6 +16,7 @@ from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.incarnation import claim
 from replicas.node.checkpoint_task import CheckpointTask
 from replicas.node.hosting import Hosting
+from replicas.node.log_task import LogTask
 from replicas.node.orders import OrderFollower
 from replicas.node.recovery_task import RecoveryTask
 from replicas.node.replica import Replica
@@ -26,7 +27,6 @@ from replicas.producer.server import Accepted, Injector, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
-from spe.plan.unsupported import check_supported
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.status import NodeStatus, ReplicaStatus, SettingsStatus
@@ -82,7 +82,6 @@ class NodeProcess:
         token: str = "",
         injector: Injector | None = None,
     ) -> None:
-        check_supported(plan, directory)
         #: Once it runs.
         self.server: Server | None = None
         self._injector = injector
@@ -110,6 +109,7 @@ class NodeProcess:
         self._recovery = RecoveryTask(self.hosting, self._snapshots)
         self._work = WorkTask(self.hosting, self._recovery)
         self._checkpoints = CheckpointTask(self.hosting, self._snapshots)
+        self._logs = LogTask(self.hosting)
         self._orders: OrderFollower
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
@@ -170,6 +170,8 @@ class NodeProcess:
             nursery.start_soon(self._recovery.run, partition)
             if (rejected := self.hosting.rejected(partition)) is not None:
                 nursery.start_soon(rejected.run)
+            if (log := self.hosting.directory.logs.get(partition)) is not None:
+                nursery.start_soon(self._logs.run, partition, log)
             host = self.hosting.running.get(partition)
             if host is not None and host.replica.recovery.stores_every_us is not None:
                 nursery.start_soon(self._checkpoints.run, partition, host.replica.recovery.stores_every_us)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from operator import ge
-from typing import Any
+from typing import Any, NamedTuple
 
 from consistency.dpc.partners import Partners
 from operators.sunion.sunion import SUnion
+from replicas.checkpoint.state_log import LogHead
 from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
 from replicas.node.input_side import InputSide
@@ -26,6 +27,28 @@ class Own(enum.Enum):
     NOTHING = "nothing"
 
 
+class Stored(NamedTuple):
+    """State on our own disk.
+
+    Attributes:
+      positions: of each input, what upstream must still have what follows of.
+      origins: of the source logs that each input comes from (S6).
+      snapshot: a whole checkpoint; None: it is in the log.
+    """
+
+    positions: Sequence[int]
+    origins: Sequence[str]
+    snapshot: Mapping[str, Any] | None
+
+    @classmethod
+    def checkpoint(cls, snapshot: Mapping[str, Any]) -> Stored:
+        return cls([int(p) for p in snapshot["positions"]], origins_of(snapshot), snapshot)
+
+    @classmethod
+    def logged(cls, head: LogHead) -> Stored:
+        return cls([int(p) for p in head.positions], [str(o) for o in head.origins], None)
+
+
 class ReplicaRecovery:
     """Of one replica.
 
@@ -37,7 +60,8 @@ class ReplicaRecovery:
       partners: their states.
 
     Attributes:
-      stored: our newest checkpoint on disk, while it may still be needed (A3).
+      stored: our newest state on disk, a checkpoint or the log, while it may still be needed (A3).
+      logs: it writes a checkpoint log, and no checkpoints.
       replays: it begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
       stores_every_us: interval of its checkpoints on disk (A8), for as long as it runs; None: it writes none.
       prefers_own: our own checkpoint is expected to be sooner than a partner's snapshot (M7).
@@ -57,14 +81,15 @@ class ReplicaRecovery:
         self._holders = SnapshotTurns(pause_us=plan.timing.heartbeat_us, longest_us=0)
         self.redirect(directory)
         self.set_node(directory.share(plan, id.unit, id.node))
-        self.stored: Mapping[str, Any] | None = None
+        self.stored: Stored | None = None
         self.replays = False
         self.prefers_own = False
         self.partners_are_known = False
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable: list[int] | None = None
         self._newest: list[int] | None = None
-        self.stores(directory.disk_us(id))
+        self.logs = id.of in directory.logs
+        self.stores(None if self.logs else directory.disk_us(id))
 
     def redirect(self, directory: Directory) -> None:
         """Others stand by for the partition."""
@@ -80,7 +105,13 @@ class ReplicaRecovery:
     def stores(self, every_us: int | None) -> None:
         """How often it writes checkpoints: one that takes another's place as that did, whose tasks are its own now."""
         self.stores_every_us = every_us
-        self._durable = self._newest = None if every_us is None else [0 for _ in self._inputs.inputs]
+        keeps = every_us is not None or self.logs
+        self._durable = self._newest = [0 for _ in self._inputs.inputs] if keeps else None
+
+    @property
+    def holds_checkpoints(self) -> bool:
+        """May there be checkpoints on our disk: written, or taken while we stood by?"""
+        return self.stores_every_us is not None or self._backs
 
     def validate(self) -> None:
         """Asserts what holds between two events."""
@@ -154,8 +185,8 @@ class ReplicaRecovery:
         stored = self.stored
         return (
             stored is not None
-            and origins_of(stored) == origins_of(snapshot)
-            and all(int(a) >= int(b) for a, b in zip(stored["positions"], snapshot["positions"], strict=True))
+            and list(stored.origins) == origins_of(snapshot)
+            and all(a >= int(b) for a, b in zip(stored.positions, snapshot["positions"], strict=True))
         )
 
     def _upstream_has_what_follows(self, *, patient: bool) -> bool:
@@ -173,7 +204,7 @@ class ReplicaRecovery:
         return any(one.forgotten(position) for one, position in zip(self._inputs.inputs, positions, strict=True))
 
     def _stored_positions(self) -> list[int]:
-        return [0 for _ in self._inputs.inputs] if self.stored is None else [int(p) for p in self.stored["positions"]]
+        return [0 for _ in self._inputs.inputs] if self.stored is None else list(self.stored.positions)
 
     def lacking(self) -> bool:
         """Is no state left to start from, or none whose following input upstream still has (H8)?"""
@@ -246,6 +277,10 @@ class ReplicaRecovery:
         if self._durable is not None:
             positions = [int(p) for p in snapshot["positions"]]
             self._durable, self._newest = (self._newest if self._backs else positions), positions
+
+    def logged(self, positions: Sequence[int]) -> None:
+        """Both copies of the log hold what makes the state again from these positions on (G5)."""
+        self._durable = list(positions)
 
     def went_on_from(self, snapshot: Mapping[str, Any]) -> None:
         """It came from our disk.  Of the one before it we know nothing any more, so where two must hold it, we wait."""

@@ -6,9 +6,10 @@ from typing import Final
 
 from replicas.checkpoint.store import decode_snapshot, is_held
 from replicas.node.hosting import Hosting
+from replicas.node.recovery import Own, Stored
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
-from spe.errors import OperatorFailed, RemoteProtocolError
+from spe.errors import LogCorrupt, OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
 
@@ -54,19 +55,27 @@ class RecoveryTask:
         host = self._hosting.running.get(partition)
         if host is None or host.replica.recovery.replays:
             return
-        if host.replica.recovery.stores_every_us is not None:
-            host.replica.recovery.stored = await self._hosting.store(host.replica.id).newest()
+        recovery, id = host.replica.recovery, host.replica.id
+        found: list[Stored] = []
+        if recovery.logs and (head := await self._hosting.log(id).head()) is not None:
+            found.append(Stored.logged(head))
+        if recovery.holds_checkpoints and (snapshot := await self._hosting.store(id).newest()) is not None:
+            found.append(Stored.checkpoint(snapshot))
+        recovery.stored = max(found, key=lambda one: sum(one.positions), default=None)
 
     async def _install(self, host: ReplicaHost) -> None:
         """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""
         replica, hosting = host.replica, self._hosting
-        origin = "nothing" if replica.recovery.stored is None else "disk"
-        partner = replica.recover(hosting.now())
-        if partner is not None:
-            if not await self._install_from(host, partner):
-                origin = partner
+        stored = replica.recovery.stored
+        origin = "nothing" if stored is None else "log" if stored.snapshot is None else "disk"
+        step = replica.recover(hosting.now())
+        if isinstance(step, str):
+            if not await self._install_from(host, step):
+                origin = step
             if not replica.reading.installed:
-                replica.recovery.no_snapshot_from(partner, hosting.now())
+                replica.recovery.no_snapshot_from(step, hosting.now())
+        elif step is Own.STORED:
+            await self._install_stored(host)
         if replica.reading.installed:
             hosting.env.trace.event("installed", replica=host.name, origin=origin)
             hosting.upstream.choose()
@@ -85,9 +94,52 @@ class RecoveryTask:
         replica = host.replica
         if is_held(state) and not replica.partners.stands_by(partner):  # it has just become a standby
             return False
-        if hosting.running.get(id.of) is host and not replica.reading.installed:
-            return replica.install_newest(state, hosting.now())
-        return False
+        if hosting.running.get(id.of) is not host or replica.reading.installed:
+            return False
+        if own := replica.recovery.is_further(state):
+            await self._install_stored(host)
+        else:
+            replica.install(state, hosting.now())
+        return own
+
+    async def _install_stored(self, host: ReplicaHost) -> None:
+        """Goes on from our own disk.  Raises OperatorFailed where an operator does not take its state."""
+        stored = host.replica.recovery.stored
+        assert stored is not None, "A3: there is something"
+        if stored.snapshot is not None:
+            host.replica.install_stored(stored.snapshot, self._hosting.now())
+        else:
+            await self._install_logged(host)
+
+    async def _install_logged(self, host: ReplicaHost) -> None:
+        """Loads the log's footprints; what came since then is read from upstream, and replayed (G4)."""
+        hosting, replica = self._hosting, host.replica
+        log, clock = hosting.log(replica.id), hosting.env.clock
+        begun = clock.step_ns()
+        found = await log.read()
+        if found is None:
+            replica.recovery.stored = None
+            return
+        instance = replica.core.empty_instance()
+        assert instance.log is not None, "G4: it is made for that"
+        try:
+            start = found.start
+            for _ in instance.log.reconstruct(found.commit, start, found.begin, found.slices):
+                await hosting.env.compute.turn()
+        except (LogCorrupt, RemoteProtocolError) as error:
+            replica.recovery.stored = None
+            await log.refuse(str(error))
+            return
+        if hosting.running.get(replica.id.of) is host and not replica.reading.installed:
+            host.remaking, host.load_ns = found, clock.step_ns() - begun
+            replica.install_logged(instance, found, hosting.now())
+
+    async def refuse_log(self, host: ReplicaHost, why: str) -> None:
+        """What was replayed is not what had been given: the replica begins again, without its log."""
+        await self._hosting.log(host.replica.id).refuse(why)
+        if self._hosting.running.get(host.replica.id.of) is host:
+            self._hosting.host(host.replica.id)
+            self._hosting.upstream.choose()
 
     async def read_again(self, host: ReplicaHost, why: str) -> None:
         """Spilled redo data are damaged.  Upstream has them still, for they are not acknowledged: the replica starts

@@ -12,13 +12,15 @@ from random import Random
 from typing import Any
 
 from consistency.dpc.agreement import Agreement, Divergence, suspects
-from consistency.dpc.instance import Checkpoint
+from consistency.dpc.instance import Checkpoint, Instance, Replay
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from operators.sunion.sunion import SUnion
+from replicas.checkpoint.state_log import LoggedState
 from replicas.checkpoint.store import origins_of
 from replicas.consumer.feed import Action
 from replicas.node.input_side import InputSide
+from replicas.node.log_side import LogSide, exported
 from replicas.node.output_side import Effects, OutputSide
 from replicas.node.recovery import Own, ReplicaRecovery
 from replicas.producer.log_entry import Entry
@@ -82,6 +84,8 @@ class Replica:
         self.inputs, self.logs = self.reading.inputs, self.serving.logs
         self.partners = Partners(id.node, _others(directory, id), request_us=plan.timing.request_us, random=random)
         self.recovery = ReplicaRecovery(plan, directory, id, self.reading, self.sunion, self.partners)
+        #: What its checkpoint log is written from; None: it writes none.
+        self.logging = LogSide(self.logs, self.reading.origins, effects.log_waits) if id.of in directory.logs else None
         self.core = UnitReplica(
             self.unit,
             self.sunion,
@@ -91,6 +95,7 @@ class Replica:
             partners=self.partners,
             redo_bytes=plan.limits.input_bytes,
             slice_rows=plan.limits.slice_rows,
+            logging=self.logging,
         )
         #: What operators held when they could be asked last.
         self._operators_bytes = 0
@@ -259,30 +264,40 @@ class Replica:
             "logs": [log.export(read) for log, read in zip(self.logs, ahead or [()] * len(self.logs), strict=True)],
         }
 
-    def recover(self, now: int) -> str | None:
-        """Goes on from what is our own, or returns the partner to ask for a snapshot (ReplicaRecovery.step)."""
+    def recover(self, now: int) -> str | Own | None:
+        """The partner to ask for a snapshot (ReplicaRecovery.step), or what of our own to go on from.
+
+        Nothing is gone on from here; what is stored is left to the caller.
+        """
         step = self.recovery.step(now)
-        if isinstance(step, str):
-            return step
-        if step is Own.STORED:
-            self._install_stored(now)
-        elif step is Own.NOTHING:
+        if step is Own.NOTHING:
             self.reading.installed = True
-        return None
+        return step
 
-    def install_newest(self, snapshot: Mapping[str, Any], now: int) -> bool:
-        """Installs a partner's snapshot, or our own from disk where that is further; returns whether it was our own."""
-        if own := self.recovery.is_further(snapshot):
-            self._install_stored(now)
-        else:
-            self.install(snapshot, now)
-        return own
+    def install_stored(self, snapshot: Mapping[str, Any], now: int) -> None:
+        """Goes on from our own checkpoint."""
+        self.install(snapshot, now)
+        self.recovery.went_on_from(snapshot)
 
-    def _install_stored(self, now: int) -> None:
-        stored = self.recovery.stored
-        assert stored is not None
-        self.install(stored, now)
-        self.recovery.went_on_from(stored)
+    def install_logged(self, instance: Instance, found: LoggedState, now: int) -> None:
+        """Goes on from our log (G4): ``instance`` has its footprints, and what came since is read again."""
+        assert self.logging is not None, "G4: who goes on from a log writes one"
+        self.recovery.stored = None
+        last_ids = []
+        for at, (log, state) in enumerate(zip(self.logs, found.outputs, strict=True)):
+            released = state["released"]
+            last_ids.append(int(released["last_id"]))
+            log.install(exported(found.released, at, last_ids[-1], int(released["boundary"])))
+        positions = [int(p) for p in found.positions[found.begin]]
+        self.core.replay(instance, Replay(found.begin, found.end, found.commit, found.outputs, positions, found.rows))
+        self.logging.goes_on(found.released, last_ids)
+        self._follows(list(found.origins), now)
+
+    def _follows(self, origins: Sequence[str], now: int) -> None:
+        for one, origin in zip(self.inputs, origins, strict=True):
+            one.origin = origin
+        self.serving.origin = combined(origins)
+        self.reading.installed, self.reading.started_at = True, now
 
     def install(self, snapshot: Mapping[str, Any], now: int) -> None:
         """Takes over a partner's snapshot, or our own; we stay RECOVERING until caught up."""
@@ -291,10 +306,7 @@ class Replica:
         for log, state in zip(self.logs, snapshot["logs"], strict=True):
             log.install(state)
         self.core.install(checkpoint, [int(p) for p in snapshot["positions"]])
-        for one, origin in zip(self.inputs, origins_of(snapshot), strict=True):
-            one.origin = origin
-        self.serving.origin = combined(origins_of(snapshot))
-        self.reading.installed, self.reading.started_at = True, now
+        self._follows(origins_of(snapshot), now)
 
     # --- what it takes (L1) ---
 

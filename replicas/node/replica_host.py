@@ -7,6 +7,8 @@ from random import Random
 
 import trio
 
+from replicas.checkpoint.meter import LogMeter
+from replicas.checkpoint.state_log import LoggedState
 from replicas.consumer.feed import Action
 from replicas.link.signal import Signal
 from replicas.node.load_meter import ReplicaMeasure, ReplicaMeter
@@ -60,6 +62,14 @@ class ReplicaHost:
     ) -> None:
         self.name = str(id)
         self.work = Signal()
+        #: Something is to be written to the checkpoint log.
+        self.log_work = Signal()
+        #: What steps for the log took, nanoseconds, since its last slice.
+        self.log_ns = 0
+        self.log_meter = LogMeter()
+        #: What the log holds, while the state is made again from it, and what it took to load it, nanoseconds.
+        self.remaking: LoggedState | None = None
+        self.load_ns = 0
         self.meter = ReplicaMeter()
         self._told = told
         self.error: str | None = None
@@ -87,6 +97,9 @@ class ReplicaHost:
     def told(self, state: NodeState, fresh: bool) -> None:
         self.meter.became(state)
         self._told(state, fresh)
+
+    def log_waits(self) -> None:
+        self.log_work.wake()
 
     def measure(self) -> ReplicaMeasure:
         """What a sample of its load is taken of."""
@@ -192,5 +205,6 @@ class ReplicaHost:
         for shelf in self._shelves:
             shelf.close()
         self.work.wake()
+        self.log_work.wake()
         for signal in self._signals:
             signal.wake()

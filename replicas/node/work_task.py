@@ -8,7 +8,7 @@ from consistency.dpc.partners import Ask
 from replicas.node.hosting import Hosting
 from replicas.node.recovery_task import RecoveryTask
 from replicas.node.replica_host import ReplicaHost
-from spe.errors import OperatorFailed
+from spe.errors import LogCorrupt, OperatorFailed
 from spe.runtime.spill import SpillDamaged, SpillNotLoaded
 from spe.stream.ids import PartitionId
 from spe.wire.messages import PartnerRequest
@@ -42,6 +42,9 @@ class WorkTask:
                 except SpillDamaged as error:
                     await self._recovery.read_again(host, str(error))
                     continue
+                except LogCorrupt as error:
+                    await self._recovery.refuse_log(host, str(error))
+                    continue
                 else:
                     host.release_loaded(LOADED_PIECES if more else 0)
                     host.advanced()
@@ -51,7 +54,10 @@ class WorkTask:
                         self._ask_partner(host, ask)
                     if hosting.env.validates:
                         host.validation.step()
-                host.meter.worked(clock.step_ns() - begun)
+                took_ns = clock.step_ns() - begun
+                host.meter.worked(took_ns)
+                if host.replica.core.step_was_for_log:
+                    host.log_ns += took_ns
             if more:
                 await hosting.env.compute.turn()
             else:

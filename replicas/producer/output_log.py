@@ -317,7 +317,7 @@ class OutputLog:
         Raises:
           SpillNotLoaded: more was spilled since.
         """
-        rest = self._entries_after(ahead[-1].batch.upto_id if ahead else self.first - 1)
+        rest = self.entries_after(ahead[-1].batch.upto_id if ahead else self.first - 1)
         # Only now: what is found damaged while it is read moves the beginning.
         entries = [e for e in ahead if e.batch.upto_id >= self.first] + rest
         return {
@@ -326,7 +326,8 @@ class OutputLog:
             "batches": [{"upto_id": e.batch.upto_id, "boundary": e.boundary, "rows": e.batch.rows} for e in entries],
         }
 
-    def _entries_after(self, last_id: int) -> list[Entry]:
+    def entries_after(self, last_id: int) -> list[Entry]:
+        """What is there beyond an id.  Raises SpillNotLoaded."""
         return self._undamaged(lambda: self.stable.entries_after(max(last_id, self.first - 1)))
 
     def _undamaged(self, read: Callable[[], list[Entry]]) -> list[Entry]:

@@ -38,6 +38,11 @@ class Feature(enum.StrEnum):
     SETTINGS = "settings", 0.20, "X, α and policies of nodes change while they run; some of it is refused"
     SHORTAGE = "shortage", 0.25, "too little room for what nodes stand by for; several die at once, return one by one"
     LOST_LOGS = "lost logs", 0.04, "a source restarts with an empty folder, and nobody may go on with its new log"
+    LOGS = (
+        "checkpoint logs",
+        0.25,
+        "fragments whose replicas write a checkpoint log, if they can, instead of whole checkpoints",
+    )
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from replicas.simulation.features import NONE, Feature, Features, draw_features
+from replicas.simulation.logged import with_logs
 from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
@@ -52,6 +53,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         config = with_coordinator(config)
     if Feature.SHORTAGE in features:
         config = with_little_room(Random(f"shortage {seed}"), config)
+    if Feature.LOGS in features:
+        config = with_logs(Random(f"logs {seed}"), config)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
     options: dict[str, Any] = {}
     if Feature.LIVE in features:

@@ -19,7 +19,7 @@ from spe.wire.state import encode_state
 def check(config: Path, data: Path | None) -> int:
     document = read_document(config)
     plan, directory = load_document(document, data)
-    refuse_logs(document, plan, directory, to_run=False)
+    refuse_logs(document, plan, directory)
     faults = configured_faults(document, directory)
     if wrong := unfit_operators(plan):
         raise ConfigError([f"{config}: {text}" for text in wrong])

@@ -9,19 +9,14 @@ from spe.config.load import where_written
 from spe.errors import ConfigError
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
-from spe.plan.unsupported import unsupported
 from spe.problems import Problems
 from spe.text_table import text_table
 
 
-def refuse_logs(document: Document, plan: Plan, directory: Directory, *, to_run: bool) -> None:
-    """Raises ConfigError: a time to recover cannot be kept; or no replica can do yet what is asked for.
-
-    Args:
-      to_run: rather than only to look at.
-    """
+def refuse_logs(document: Document, plan: Plan, directory: Directory) -> None:
+    """Raises ConfigError: a time to recover cannot be kept."""
     problems = Problems()
-    for path, message in (*too_short(plan, directory), *(unsupported(plan, directory) if to_run else ())):
+    for path, message in too_short(plan, directory):
         problems.add(where_written(path, document.data), message)
     if problems:
         raise ConfigError(document.in_order(problems))

@@ -82,7 +82,7 @@ def run_document(
     That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
     plan, directory = load_document(document, data)
-    refuse_logs(document, plan, directory, to_run=True)
+    refuse_logs(document, plan, directory)
     directory = with_default_client(plan, directory)
     if budget is not None:
         directory = with_budget(directory, budget)

@@ -115,7 +115,7 @@ def read_to_simulate(config: Path, data: Path | None, length_us: int) -> tuple[d
     """As :func:`configuration_to_simulate`, of a file.  Raises ConfigError."""
     document = read_document(config)
     deployed = load_document(document, data)
-    refuse_logs(document, *deployed, to_run=True)
+    refuse_logs(document, *deployed)
     return configuration_to_simulate(document, deployed, length_us)
 
 

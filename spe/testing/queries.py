@@ -13,7 +13,6 @@ from spe.config.script import make_importable
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
 from spe.plan.plan import Plan
-from spe.plan.unsupported import check_supported
 from spe.problems import Problems, did_you_mean, one_of
 from spe.stream.names import StreamId
 from spe.testing.blame import caller, wrong
@@ -44,9 +43,7 @@ def read_query(query: Query) -> tuple[Document, Deployed]:
         document = query.document()
     else:
         raise wrong(f"expected an Environment, a file, or a configuration as text or data, got {query!r}")
-    deployed = load_document(document)
-    check_supported(*deployed)
-    return document, deployed
+    return document, load_document(document)
 
 
 def _place() -> str:

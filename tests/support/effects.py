@@ -13,3 +13,6 @@ class NoEffects:
 
     def told(self, state: NodeState, fresh: bool) -> None:
         pass
+
+    def log_waits(self) -> None:
+        pass

@@ -129,7 +129,7 @@ class LoggedRun:
             released = given(fragment, self.unit, self.ports, before, end)
             for declared, rows in zip(self.unit.operators, released):
                 assert not rows or declared.spec.logged not in ("cells",), "nothing is let out"
-        log.replayed(commit)
+        log.replayed(commit, last.end)
         assert not fragment.take_rejections()
         assert digest(fragment) == last.digest
         live = log.live()

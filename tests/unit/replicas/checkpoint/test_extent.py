@@ -9,6 +9,7 @@ import pytest
 
 from replicas.checkpoint import extent as module
 from replicas.checkpoint.extent import Choices, Extent, Pacing
+from spe.stream.times import END_OF_TIME
 
 
 def times(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -116,8 +117,25 @@ def test_choices_are_those_of_a_count_cell_by_cell(seed: int) -> None:
 def test_slices_ascend() -> None:
     extent = Extent()
     extent.commit(10, 0, 0, 0)
-    with pytest.raises(ValueError, match="slice 10 after slice 10"):
-        extent.commit(10, 0, 0, 0)
+    with pytest.raises(ValueError, match="slice 9 after slice 10"):
+        extent.commit(9, 0, 0, 0)
+
+
+def test_of_one_slice_more_may_be_written() -> None:
+    extent = Extent()
+    extent.commit(10, 3, 5, 2)
+    extent.commit(20, 1, 9, 1)
+    extent.commit(20, 2, 9, 1)
+    extent.replace(np.array([10, 10]), np.array([True, True]))
+    assert extent.counts() == {10: (1, 0), 20: (3, 2)}
+    choices = extent.choices()
+    assert (choices.records.tolist(), choices.rows.tolist()) == ([6, 4, 4], [0, 0, 0])
+
+
+def test_behind_the_end_of_time_nothing_comes() -> None:
+    extent = Extent()
+    extent.commit(END_OF_TIME, 3, 5, 2)
+    assert extent.choices().below.tolist() == [END_OF_TIME, END_OF_TIME]
 
 
 def test_rewriting_takes_its_share_of_the_time() -> None:

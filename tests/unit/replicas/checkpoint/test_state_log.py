@@ -92,10 +92,10 @@ class Replica:
         assert all(a <= p for a, p in zip(self.acknowledged, found.positions[found.begin])), "upstream has what follows"
         finished(self.operators.reconstruct(found.commit, found.start, found.begin, found.slices))
         given(self.fragment, UNIT, self.ports, found.begin, found.end)
-        self.operators.replayed(found.commit)
+        self.operators.replayed(found.commit, found.end)
         assert digest(self.fragment) == self.digests[found.end]
         self.released = [one for one in self.released if one[0] <= found.end]
-        read = [one for part in found.released for one in part]
+        read = [one for _, part in found.released for one in part]
         assert read == [list(one) for one in self.released][len(self.released) - len(read) :]
         self.state.goes_on(found, self.operators.live())
         self.end = found.end

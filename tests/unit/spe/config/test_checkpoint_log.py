@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import trio
 
-from replicas.node.process import NodeProcess
 from spe.api import Environment, generator, tumbling
-from spe.cli.run import run_document
 from spe.config import load_text
-from spe.config.document import Document
-from spe.config.load import load_document, read_document
 from spe.errors import ConfigError
 from spe.plan.continuous import Continuous
 from spe.plan.deploy import Deployed
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, UnitId
-from tests.support.faulty_cluster import FaultyCluster
+from spe.stream.names import UnitId
 
 CONFIG = """\
 sources:
@@ -176,31 +168,3 @@ def test_a_node_has_no_log_of_its_own() -> None:
         "shop.yaml:11: nodes.n1.checkpoint.continuous: belongs to a fragment, or in defaults to all fragments; "
         "expected fragments: {NAME: {checkpoint: {continuous: true, recovery: 2s}}}"
     )
-
-
-def document(tmp_path: Path, text: str) -> Document:
-    (tmp_path / "shop.yaml").write_text(text, encoding="utf-8")
-    return read_document(tmp_path / "shop.yaml")
-
-
-@pytest.mark.parametrize(
-    ("where", "text"),
-    [
-        ("8: fragments.count", config(count="{continuous: true, recovery: 2s}")),
-        ("6: defaults", config(defaults="{continuous: true, recovery: 2s}", rank="{continuous: false}")),
-    ],
-)
-def test_what_no_replica_does_yet_is_not_run(tmp_path: Path, where: str, text: str) -> None:
-    shop = document(tmp_path, text)
-    load_document(shop)  # it can be looked at
-    with pytest.raises(ConfigError, match=rf"shop.yaml:{where}.checkpoint.continuous: no replica writes a checkpoint"):
-        run_document(shop, data=None, run_dir=tmp_path / "run", faults=None, seed=None, duration_us=None, view=False)
-    assert not (tmp_path / "run").exists()
-
-
-async def test_no_node_runs_it_either() -> None:
-    plan, directory = load_text(config(count="{continuous: true, recovery: 2s}"))
-    env = FaultyCluster(*load_text(config())).env("n1")
-    with pytest.raises(ConfigError, match=r"fragments\.count\.checkpoint\.continuous: no replica writes"):
-        NodeProcess(env, plan, directory, NodeId("n1"))
-    await trio.lowlevel.checkpoint()

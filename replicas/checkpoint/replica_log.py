@@ -1,0 +1,160 @@
+"""The checkpoint log of a partition on a node's disk: which files it has, and what becomes of one that is damaged.
+
+Its folder is ``nodes/NODE/UNIT-PARTITION/log/PLAN/NUMBER``, for another plan has other ids (U11).  A log that cannot be
+read is refused: a file says why, and the next number begins, so that nothing is lost that people may still save.  The
+files of what was refused go when both copies of its successor hold a state.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Final
+
+import trio
+
+from replicas.checkpoint.log import COPIES, CheckpointLog, LogReader
+from replicas.checkpoint.state_log import LoggedState, LogHead, StateLog, read_head, read_state
+from spe.errors import LogCorrupt, LogError, RemoteProtocolError
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.log_line import Level, say
+from spe.stream.ids import ReplicaId
+
+#: Why a log was refused; it is there if it was.
+_REFUSED: Final = "refused"
+
+
+class ReplicaLog:
+    """Of one partition on one node; it outlives replicas, which may be made anew in the same process.
+
+    Attributes:
+      state: what writes it; None: it could not be opened to be written.
+      trouble: why not, or why a copy is not written; "" where both are.
+    """
+
+    def __init__(self, env: Env, plan: Plan, id: ReplicaId) -> None:
+        self._env = env
+        self._id = id
+        self._folder = PurePosixPath("nodes", id.node, f"{id.unit}-{id.partition}", "log", plan.fingerprint)
+        self._number = 0
+        self._reader: LogReader | None = None
+        self._log: CheckpointLog | None = None
+        self.state: StateLog | None = None
+        self._opening = trio.Lock()
+        self._cannot = ""
+        self._told = ""
+
+    @property
+    def folder(self) -> PurePosixPath:
+        return self._folder / str(self._number)
+
+    @property
+    def log(self) -> CheckpointLog | None:
+        """The files, where they can be written."""
+        return self._log
+
+    @property
+    def trouble(self) -> str:
+        if self._log is None:
+            return self._cannot
+        return "; ".join(f"{folder}: {why}" for folder, why in self._log.faults.items()) or self._log.full
+
+    async def open(self) -> None:
+        """Opens what is there, to be written if that can be; it may be called again where it could not."""
+        async with self._opening:
+            while self._log is None:
+                try:
+                    await self._find()
+                    self._log = self._reader = await CheckpointLog.open(
+                        self._env.storage, self.folder, self._env.compute
+                    )
+                    self.state = StateLog(self._log, self._env.compute, self._env.clock.step_ns)
+                except LogCorrupt as error:
+                    if not await self._refuse(str(error)):
+                        return
+                except (LogError, OSError) as error:
+                    self._cannot = str(error)
+                    await self._open_to_read()
+                    return
+
+    async def _open_to_read(self) -> None:
+        try:
+            self._reader = await LogReader.open_to_read(self._env.storage, self.folder, self._env.compute)
+        except (LogError, OSError) as error:
+            self._reader, self._cannot = None, str(error)
+
+    async def _find(self) -> None:
+        storage = self._env.storage
+        while storage.exists(self.folder / _REFUSED):
+            self._number += 1
+
+    async def head(self) -> LogHead | None:
+        """What there is to go on from; None: nothing.  What is damaged is refused, by name."""
+        await self.open()
+        if self._reader is None:
+            return None
+        try:
+            return await read_head(self._reader, self._env.compute)
+        except (LogError, RemoteProtocolError, KeyError, TypeError) as error:
+            await self.refuse(str(error))
+            return None
+
+    async def read(self) -> LoggedState | None:
+        """All of it; None: it is damaged, and refused."""
+        if self._reader is None:
+            return None
+        try:
+            return await read_state(self._reader, self._env.compute)
+        except (LogError, RemoteProtocolError, KeyError, TypeError) as error:
+            await self.refuse(str(error))
+            return None
+
+    async def refuse(self, why: str) -> None:
+        """It cannot be used: another one is begun."""
+        async with self._opening:
+            if self._log is not None:
+                self._log.close()
+            await self._refuse(why)
+        await self.open()
+
+    async def _refuse(self, why: str) -> bool:
+        """False: the disk cannot even take that down; the log is tried again later."""
+        self._log = self._reader = self.state = None
+        self._env.trace.event("log_refused", replica=str(self._id), folder=str(self.folder), why=why)
+        say(
+            f"{self._id}: its checkpoint log cannot be used and is begun anew: {why}",
+            Level.ERROR,
+            event="log_refused",
+            replica=str(self._id),
+        )
+        try:
+            await self._env.storage.write_atomic(self.folder / _REFUSED, why.encode())
+        except OSError as error:
+            self._cannot = f"{why}; {error}"
+            return False
+        return True
+
+    async def forget_refused(self) -> None:
+        """This log holds a state: the files of those before it can go."""
+        for number in range(self._number):
+            await self._env.compute.run(partial(self._clear, self._folder / str(number)))
+
+    def _clear(self, folder: PurePosixPath) -> None:
+        storage = self._env.storage
+        for copy in COPIES:
+            for name in storage.list(folder / copy):
+                storage.remove(folder / copy / name)
+
+    def tell(self) -> None:
+        """Reports a trouble when it changes: upstream keeps more meanwhile."""
+        if (why := self.trouble) != self._told:
+            self._told = why
+            self._env.trace.event("log_trouble" if why else "log_works", replica=str(self._id), why=why)
+            if why:
+                say(
+                    f"{self._id}: its checkpoint log is not written in both copies: {why}; upstream keeps more",
+                    Level.WARNING,
+                    event="log_trouble",
+                    replica=str(self._id),
+                )

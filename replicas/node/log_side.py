@@ -1,0 +1,170 @@
+"""The side of a replica that its checkpoint log is written from (rules G1 and G5).  Pure.
+
+The shell writes one slice of the log at a time, and asks for the next one when it is through.  Until then slices of the
+stream are only worked on: a slice of the log holds as many as there were meanwhile, so nothing ever waits for a disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from consistency.dpc.manager import LoggedSlice
+from operators.footprints import LiveFootprints
+from replicas.producer.log_entry import Entry
+from replicas.producer.output_log import OutputLog
+from spe.stream.batch import Batch
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+#: More footprints than there are.
+ALL: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A slice that waits to be written.
+
+    Attributes:
+      last_ids: of each output, what the slice and those before it have made.
+      origins: of what each input has read (S6).
+    """
+
+    slice: LoggedSlice
+    last_ids: Sequence[int]
+    origins: Sequence[str]
+
+
+class LogSide:
+    """Implements consistency.dpc.manager.Logging.
+
+    Args:
+      outputs: of the replica.
+      origins: where its inputs come from.
+      wake: something waits for the shell.
+
+    Attributes:
+      waiting: to be written.
+      remade: the log's footprints that count, once the state of the log was made again.
+    """
+
+    def __init__(
+        self, outputs: Sequence[OutputLog], origins: Callable[[], Sequence[str]], wake: Callable[[], None]
+    ) -> None:
+        self._outputs = outputs
+        self._origins = origins
+        self._wake = wake
+        self._wanted: tuple[int, int] | None = None
+        self._again = False
+        self._end = BEFORE_TIME
+        self.waiting: Waiting | None = None
+        self.remade: LiveFootprints | None = None
+        #: Of each output, the last id that is in the log.
+        self._logged = [0 for _ in outputs]
+        #: Ends of slices of the log with output, and the last ids in them.
+        self._asked: deque[tuple[int, Sequence[int]]] = deque()
+
+    # --- what the unit replica asks ---
+
+    def turn(self, end: int) -> tuple[int, int] | None:
+        if self._wanted is None or end < self._end or (end == self._end and not self._again):
+            return None
+        # Where nothing follows, nothing need be kept upstream either.
+        return self._wanted if end < END_OF_TIME else (END_OF_TIME, ALL)
+
+    def took(self, one: LoggedSlice) -> None:
+        self._wanted, self._end = None, one.end
+        self.waiting = Waiting(one, [log.last_id for log in self._outputs], self._origins())
+        self._wake()
+
+    def replayed(self, live: LiveFootprints) -> None:
+        self.remade = live
+        self._wake()
+
+    # --- what the shell does ---
+
+    def want(self, below: int, most: int, after: int, *, again: bool = False) -> None:
+        """The next slice that ends behind ``after`` goes to the log, ``most`` footprints from before ``below`` anew.
+
+        Args:
+          again: or one that ends there.
+        """
+        if self.waiting is None:  # else it is asked for when that is written
+            self._wanted, self._end, self._again = (below, most), max(self._end, after), again
+
+    @property
+    def wants(self) -> bool:
+        """Was a slice asked for that did not come yet?"""
+        return self._wanted is not None
+
+    def outputs_to_log(self, one: Waiting) -> list[int]:
+        """Of each output the id from which on it goes to the log with a slice: all that may be asked for, or the
+        rest.
+        """
+        firsts = [log.first - 1 for log in self._outputs]
+        return firsts if one.slice.made.complete else list(map(max, firsts, self._logged))
+
+    def released_from(self, end: int) -> int:
+        """End of the oldest slice of the log whose output somebody may still ask for; of the slice to ``end`` not."""
+        asked = self._asked
+        while asked and all(last < log.first for last, log in zip(asked[0][1], self._outputs)):
+            asked.popleft()
+        return asked[0][0] if asked else END_OF_TIME
+
+    def written(self, one: Waiting, *, has_output: bool) -> None:
+        """A slice is in the log."""
+        if one.slice.made.complete:
+            self._asked.clear()
+        self._logged = list(one.last_ids)
+        if has_output:
+            self._asked.append((one.slice.end, one.last_ids))
+
+    def goes_on(self, released: Sequence[tuple[int, Any]], last_ids: Sequence[int]) -> None:
+        """The log holds this output, up to these ids."""
+        self._logged = list(last_ids)
+        upto = [0 for _ in last_ids]
+        for end, outputs in released:
+            upto = [max([last, *(e["upto_id"] for e in entries)]) for last, entries in zip(upto, outputs)]
+            self._asked.append((end, upto))
+
+
+def logged_output(entries: Sequence[Sequence[Entry]], after: Sequence[int], last_ids: Sequence[int]) -> Any:
+    """What of the entries of each output goes to the log with a slice, as a tree; None: nothing."""
+    found = [
+        [
+            {"from_id": e.batch.from_id, "upto_id": e.batch.upto_id, "boundary": e.boundary, "rows": e.batch.rows}
+            for e in some
+            if first < e.batch.upto_id <= last
+        ]
+        for some, first, last in zip(entries, after, last_ids, strict=True)
+    ]
+    return found if any(found) else None
+
+
+def exported(released: Sequence[tuple[int, Any]], output: int, last_id: int, frontier: int) -> dict[str, Any]:
+    """An output as the log holds it, as :meth:`OutputLog.install` takes it.
+
+    Args:
+      released: as the log has it, slice by slice.
+      last_id, frontier: of the output at the newest commit.
+    """
+    batches: list[dict[str, Any]] = []
+    reached: int | None = None
+    for _, outputs in released:
+        for one in outputs[output]:
+            from_id, upto_id = int(one["from_id"]), int(one["upto_id"])
+            if upto_id <= (reached or 0):
+                continue  # it was written once more, with a complete state
+            if reached is None or from_id > reached:
+                batches = []  # what lies between was acknowledged, and what lies before it with it
+            batch = Batch(Kind.STABLE, from_id, upto_id, None, one["rows"])
+            if batches and from_id < batches[-1]["upto_id"]:
+                batch = batch.after(batches[-1]["upto_id"])
+            batches.append({"upto_id": upto_id, "boundary": int(one["boundary"]), "rows": batch.rows})
+            reached = upto_id
+    if reached is None or reached < last_id:
+        batches = []  # the newest ones were acknowledged
+    base_id = last_id if not batches else batches[0]["upto_id"] - len(batches[0]["rows"])
+    return {"base_id": base_id, "frontier": frontier, "batches": batches}

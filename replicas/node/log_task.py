@@ -1,0 +1,249 @@
+"""Writes the checkpoint log of a replica, off the event loop (docs/internals/checkpoint-log.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from replicas.checkpoint.extent import Pacing
+from replicas.checkpoint.log import COPIES
+from replicas.checkpoint.replica_log import ReplicaLog
+from replicas.checkpoint.state_log import StableSlice, StateLog
+from replicas.checkpoint.targets import to_rewrite
+from replicas.node.hosting import Hosting
+from replicas.node.log_side import ALL, LogSide, Waiting, logged_output
+from replicas.node.replica_host import ReplicaHost
+from replicas.producer.log_entry import Entry
+from spe.errors import LogError, LogFull
+from spe.plan.continuous import Continuous
+from spe.runtime.spill import SpillNotLoaded
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND
+
+#: Slices of the log begin no closer than this.
+EVERY_US: Final = 100 * MILLISECOND
+#: Nor than so many times what the last one took: what comes often is written less often, and more of it at once.
+_RESTS: Final = 4
+#: Between two syncs: what is not synced is not acknowledged, so upstream keeps it for so long.
+SYNC_US: Final = 500 * MILLISECOND
+#: After a refusal the next try, with a complete state, comes after this, and each one after twice as long.
+AGAIN_US: Final = 200 * MILLISECOND
+AGAIN_MOST_US: Final = 10_000 * MILLISECOND
+#: A copy that failed is made whole again after this.
+RESTORE_US: Final = 5_000 * MILLISECOND
+
+
+class LogTask:
+    """Of one node."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    async def run(self, partition: PartitionId, settings: Continuous) -> None:
+        """Until there is no replica any more."""
+        hosting = self._hosting
+        kept = hosting.log(ReplicaId(*partition, hosting.node))
+        await kept.open()
+        while (host := hosting.running.get(partition)) is not None:
+            side = host.replica.logging
+            assert side is not None, "G1: it writes a log"
+            await _Writer(hosting, host, side, kept, settings).run()
+
+
+class _Writer:
+    """Of one replica."""
+
+    def __init__(
+        self, hosting: Hosting, host: ReplicaHost, side: LogSide, kept: ReplicaLog, settings: Continuous
+    ) -> None:
+        self._hosting = hosting
+        self._host = host
+        self._side = side
+        self._kept = kept
+        self._settings = settings
+        self._clock = hosting.env.clock
+        self._meter = host.log_meter
+        now = hosting.now()
+        self._pacing = Pacing(settings.share, now, settings.period_us)
+        self._synced_at = self._restored_at = now
+        self._unsynced = False
+        self._pause_us = EVERY_US
+        #: Rows up to the newest slice.
+        self._rows: int | None = None
+
+    def _is_current(self) -> bool:
+        return self._hosting.running.get(self._host.replica.id.of) is self._host
+
+    async def run(self) -> None:
+        """Until there is another replica, or none."""
+        side, host, hosting = self._side, self._host, self._hosting
+        if self._kept.state is not None:
+            self._kept.state.lacks = True  # what it holds is of the replica before
+        while self._is_current():
+            token = host.log_work.token()
+            if side.remade is not None:
+                self._go_on()
+            elif side.waiting is not None:
+                begun = hosting.now()
+                await self._write(side.waiting)
+                side.waiting = None
+                await self._look_after()
+                await self._clock.sleep(max(0, begun + self._pause_us - hosting.now()) / 1e6)
+            else:
+                await self._look_after()
+                self._ask()
+                await self._clock.wait(host.log_work, token, self._hosting.plan.timing.heartbeat_us / 1e6)
+
+    # --- what is asked for ---
+
+    def _ask(self) -> None:
+        """The next slice may be made; what of it is written anew is decided now."""
+        state, log, core = self._kept.state, self._kept.log, self._host.replica.core
+        hurries = self._upstream_waits(state)
+        if state is None or log is None or len(log.faults) == len(COPIES):
+            return  # there is nowhere to write it
+        if core.step_was_for_log or (self._side.wants and not hurries):
+            return
+        below, most = BEFORE_TIME, 0
+        if state.lacks or (hurries and state.extent.held is not None):
+            core.forget_logged()
+        elif hurries:
+            below, most = END_OF_TIME, ALL
+        else:
+            below, most = self._rewrites(state)
+        self._side.want(below, most, log.commits[-1].time if log.commits else BEFORE_TIME, again=hurries)
+        self._host.work.wake()
+
+    def _upstream_waits(self, state: StateLog | None) -> bool:
+        """Is a producer full, and do we hold up what it could forget?"""
+        replica = self._host.replica
+        if state is None or not replica.reading.installed or not replica.reading.upstream_full():
+            return False
+        sunion = replica.sunion
+        return sunion.needed_from(sunion.released_for_good()) != state.acknowledged()
+
+    def _rewrites(self, state: StateLog) -> tuple[int, int]:
+        """Footprints from before when are written anew, and how many at most (G7)."""
+        choices, speeds = state.extent.choices(), self._meter.speeds
+        chosen = to_rewrite(choices, self._settings, speeds)
+        if not chosen:
+            return BEFORE_TIME, 0
+        most = int(self._pacing.allowed_us(self._hosting.now()) / speeds.write_us)
+        return int(choices.below[chosen]), most
+
+    # --- what comes ---
+
+    def _go_on(self) -> None:
+        """The replica has the state of the log."""
+        remade, self._side.remade = self._side.remade, None
+        found, self._host.remaking = self._host.remaking, None
+        state = self._kept.state
+        if state is None or found is None or remade is None:
+            return
+        state.goes_on(found, remade)
+        self._rows = found.rows
+        self._acknowledge(state)
+
+    async def _write(self, waiting: Waiting) -> None:
+        host, side, kept, hosting = self._host, self._side, self._kept, self._hosting
+        if (state := kept.state) is None or (state.lacks and not waiting.slice.made.complete):
+            return
+        hosting.take_rejected(host)
+        rejected = hosting.rejected(host.replica.id.of)
+        while rejected is not None and not await rejected.flush():
+            await self._clock.sleep(AGAIN_US / 1e6)  # nothing durable may hold rows that its file still lacks (U15)
+            if not self._is_current():
+                return
+        after = side.outputs_to_log(waiting)
+        if (entries := await self._entries(after)) is None:
+            return
+        one, released = waiting.slice, logged_output(entries, after, waiting.last_ids)
+        written = await state.write(
+            StableSlice(
+                one.end,
+                one.made,
+                one.live,
+                one.positions,
+                one.rows,
+                one.outputs,
+                released,
+                side.released_from(one.end),
+                waiting.origins,
+            )
+        )
+        if not written:
+            self._pause_us = min(max(AGAIN_US, 2 * self._pause_us), AGAIN_MOST_US)
+            hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=kept.trouble)
+            return
+        side.written(waiting, has_output=released is not None)
+        self._unsynced = True
+        self._measure(waiting, state)
+
+    def _measure(self, waiting: Waiting, state: StateLog) -> None:
+        """What a slice took is shared by the footprints in it."""
+        one, host, now = waiting.slice, self._host, self._hosting.now()
+        took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
+        self._pause_us = max(EVERY_US, round(_RESTS * took_us))
+        if again := one.made.rewritten:
+            share = again / one.made.written
+            self._pacing.spent(share * took_us)
+            self._meter.rewrote(again, round(share * state.written_bytes), share * took_us)
+        rows = 0 if self._rows is None else one.rows - self._rows
+        self._rows = one.rows
+        self._meter.committed(now, one.made.written - again, rows)
+
+    async def _entries(self, after: Sequence[int]) -> list[list[Entry]] | None:
+        """Of each output what it has beyond an id; None: the replica has ended meanwhile."""
+        found: list[list[Entry]] = []
+        loaded: list[SpillNotLoaded] = []
+        for log, first in zip(self._host.replica.logs, after, strict=True):
+            read: list[Entry] = []
+            while self._is_current():
+                last_id = read[-1].batch.upto_id if read else first
+                try:
+                    if not (more := log.spilled_after(last_id)):
+                        found.append(read + log.entries_after(last_id))
+                        break
+                except SpillNotLoaded as piece:
+                    await piece.load()
+                    loaded.append(piece)
+                    continue
+                read += more
+                while loaded:
+                    loaded.pop().release()
+                await self._hosting.env.compute.turn()
+        return found if self._is_current() else None
+
+    # --- the disk ---
+
+    async def _look_after(self) -> None:
+        """Syncs, acknowledges, and mends what failed, each in its time."""
+        kept, now = self._kept, self._hosting.now()
+        if kept.log is None and now - self._restored_at >= RESTORE_US:
+            self._restored_at = now
+            await kept.open()
+        if (state := kept.state) is None or kept.log is None:
+            kept.tell()
+            return
+        if kept.log.faults and now - self._restored_at >= RESTORE_US:
+            self._restored_at = now
+            try:
+                await kept.log.restore()
+                self._unsynced = True
+            except (LogFull, LogError) as error:
+                self._hosting.env.trace.event("log_not_restored", replica=self._host.name, why=str(error))
+        waited = now - self._synced_at >= SYNC_US
+        if self._unsynced and (waited or self._upstream_waits(state)):
+            self._synced_at = now
+            try:
+                await state.sync()
+                self._unsynced = False
+                await kept.forget_refused()
+            except (LogError, OSError) as error:
+                self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
+            self._acknowledge(state)
+        kept.tell()
+
+    def _acknowledge(self, state: StateLog) -> None:
+        if self._is_current() and (durable := state.acknowledged()) is not None:
+            self._host.replica.recovery.logged(durable)
