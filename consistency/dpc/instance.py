@@ -42,7 +42,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class LogReplay:
     """What is left to do after a restart from a checkpoint log (G4): slices from ``begin`` to ``end`` come again.
 
     Attributes:
@@ -111,7 +111,7 @@ class Instance:
         """The same for one that comes again after a restart from the log: nothing is released for it (G4)."""
         yield from self.fragment.work(piece)
 
-    def replayed(self, replay: Replay) -> None:
+    def replayed(self, replay: LogReplay) -> None:
         """All of them have come again.  Raises LogCorrupt where they are not what had come."""
         assert self.log is not None, "G4: it is made again from a log"
         self.log.replayed(replay.commit, replay.end)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from consistency.dpc.instance import Checkpoint, Instance, Released, Replay, StateMark
+from consistency.dpc.instance import Checkpoint, Instance, LogReplay, Released, StateMark
 from consistency.dpc.partners import Alone, Ask, Partners
 from consistency.dpc.states import Event, after
 from consistency.dpc.undo import UndoInstance
@@ -80,7 +80,7 @@ class InputsView(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedSlice:
+class SliceToLog:
     """What the checkpoint log is to get, at the end of a stable slice (G1).
 
     Attributes:
@@ -107,7 +107,7 @@ class Logging(Protocol):
         """Is it to get the state at the end of a slice?  Then which footprints are written anew: (below, most)."""
         ...
 
-    def took(self, one: LoggedSlice) -> None:
+    def took(self, one: SliceToLog) -> None:
         """What it asked for."""
         ...
 
@@ -155,7 +155,7 @@ class UnitReplica:
         self._logging = logging
         self._live: Instance = self._kind(unit, logs=logging is not None)
         #: What is made again after a restart from the log: until then there is no whole state.
-        self._replay: Replay | None = None
+        self._replay: LogReplay | None = None
         #: What is worked on is no slice, but what the log gets of one.
         self._is_logging = False
         #: The last step was work for the log.
@@ -307,7 +307,7 @@ class UnitReplica:
         """One to be given the state of a checkpoint log, in portions, before :meth:`replay`."""
         return self._kind(self._unit, logs=True)
 
-    def replay(self, instance: Instance, replay: Replay) -> None:
+    def replay(self, instance: Instance, replay: LogReplay) -> None:
         """Continues from a checkpoint log (G4); we stay RECOVERING until caught up."""
         self._live, self._replay = instance, replay
         for output, state in zip(instance.outputs, replay.outputs, strict=True):
@@ -420,7 +420,7 @@ class UnitReplica:
 
     # --- the checkpoint log ---
 
-    def _go_on_replaying(self, replay: Replay) -> bool:
+    def _go_on_replaying(self, replay: LogReplay) -> bool:
         """Gives the operators again what came between the two commits; whoever is served waits for it."""
         released = self.sunion.release_stable(self._slice_rows, replay.end)
         if released is not None:
@@ -453,7 +453,7 @@ class UnitReplica:
         made = yield from instance.log.slice_log(end, below, most)
         live = instance.log.live() if made.whole else None
         outputs = [o.snapshot() for o in instance.outputs]
-        self._logging.took(LoggedSlice(end, made, live, self.sunion.needed_from(end), instance.rows, outputs))
+        self._logging.took(SliceToLog(end, made, live, self.sunion.needed_from(end), instance.rows, outputs))
 
     # --- the stable way ---
 

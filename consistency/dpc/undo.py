@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from consistency.dpc.instance import Checkpoint, Instance, Replay, StateMark
+from consistency.dpc.instance import Checkpoint, Instance, LogReplay, StateMark
 from operators import steps
 from operators.fragment import Watch
 from operators.input_buffer import InputBuffer, Marker
@@ -63,7 +63,7 @@ class UndoInstance(Instance):
             yield
         return redo.checkpoint(mark.restart)
 
-    def replayed(self, replay: Replay) -> None:
+    def replayed(self, replay: LogReplay) -> None:
         super().replayed(replay)
         self._buffers = self._new_buffers(replay.end, self.fragment.snapshot())
 

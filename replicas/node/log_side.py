@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from consistency.dpc.manager import LoggedSlice
+from consistency.dpc.manager import SliceToLog
 from operators.footprints import LiveFootprints
 from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
@@ -32,7 +32,7 @@ class Waiting:
       origins: of what each input has read (S6).
     """
 
-    slice: LoggedSlice
+    slice: SliceToLog
     last_ids: Sequence[int]
     origins: Sequence[str]
 
@@ -74,7 +74,7 @@ class LogSide:
         # Where nothing follows, nothing need be kept upstream either.
         return self._wanted if end < END_OF_TIME else (END_OF_TIME, ALL)
 
-    def took(self, one: LoggedSlice) -> None:
+    def took(self, one: SliceToLog) -> None:
         self._wanted, self._end = None, one.end
         self.waiting = Waiting(one, [log.last_id for log in self._outputs], self._origins())
         self._wake()

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from consistency.dpc.agreement import Agreement, Divergence, suspects
-from consistency.dpc.instance import Checkpoint, Instance, Replay
+from consistency.dpc.instance import Checkpoint, Instance, LogReplay
 from consistency.dpc.manager import UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from operators.sunion.sunion import SUnion
@@ -289,7 +289,9 @@ class Replica:
             last_ids.append(int(released["last_id"]))
             log.install(exported(found.released, at, last_ids[-1], int(released["boundary"])))
         positions = [int(p) for p in found.positions[found.begin]]
-        self.core.replay(instance, Replay(found.begin, found.end, found.commit, found.outputs, positions, found.rows))
+        self.core.replay(
+            instance, LogReplay(found.begin, found.end, found.commit, found.outputs, positions, found.rows)
+        )
         self.logging.goes_on(found.released, last_ids)
         self._follows(list(found.origins), now)
 
