@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.tables import CHECKED, demand, show
 from operators.fragment import Fragment
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from spe.api import Environment, stdin, tumbling
 from spe.stream.batch import AnyArray, Column, Rows
 from spe.stream.names import Kind

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.tables import CHECKED, demand, show
 from consistency.dpc.instance import Checkpoint, Instance
 from consistency.dpc.undo import UndoInstance
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec

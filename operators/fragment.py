@@ -11,7 +11,7 @@ from operators.operator import Operator, OperatorState
 from operators.rejections import Rejection
 from operators.skipping import Rejected, Skipping
 from operators.steps import Steps, finished
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from operators.union import Union
 from spe.errors import OperatorFailed, blaming
 from spe.plan.plan import Unit

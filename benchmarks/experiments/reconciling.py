@@ -20,7 +20,7 @@ from benchmarks.experiments.setup import FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
 from consistency.dpc.instance import Instance, Released
 from consistency.dpc.undo import UndoInstance
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from spe.config import load_plan_data
 from spe.plan.plan import Limits, Unit
 from spe.plots import Panel

@@ -15,7 +15,7 @@ from operators.fragment_log import FragmentLog
 from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.steps import Steps
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from spe.plan.plan import Unit
 from spe.stream.batch import Element
 

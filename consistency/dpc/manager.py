@@ -21,7 +21,8 @@ from operators.fragment_log import SliceLog
 from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.steps import Steps
-from operators.sunion.sunion import Slice, SUnion
+from operators.sunion.slice import Slice
+from operators.sunion.sunion import SUnion
 from spe.errors import OperatorFailed
 from spe.metrics.histogram import Histogram
 from spe.plan.nodes import Node, Policy, Reconcile

@@ -8,19 +8,19 @@ acknowledgements with the question (rules F3, A1).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 import trio.lowlevel
 
 from replicas.consumer.feed import Action, Close, Open, SwitchMode
+from replicas.consumer.heartbeats import GONE, Heartbeats, send
 from replicas.consumer.input import Input
 from replicas.link.connection import Connection, dial
-from replicas.link.directory import DirectoryExchange, DirectoryKeeper
-from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError
+from replicas.link.directory import DirectoryKeeper
+from spe.errors import LinkBroken, LinkClosed, OtherOrigin, RemoteProtocolError
 from spe.plan.directory import Directory, Version
-from spe.plan.plan import MISSES, Plan
+from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.stream.batch import Batch
@@ -32,9 +32,6 @@ from spe.wire.codec import ElementDecoder
 from spe.wire.framing import Frame
 from spe.wire.messages import (
     Ack,
-    DirectoryAnswer,
-    DirectoryRequest,
-    Heartbeat,
     HeartbeatAnswer,
     Message,
     NotReady,
@@ -43,21 +40,9 @@ from spe.wire.messages import (
     Subscribe,
     Subscribed,
     Truncated,
-    Welcome,
     decode_message,
 )
 from spe.wire.messages import SetMode as SetModeMessage
-
-#: Acknowledgements in one heartbeat; more of them are sent in turn.
-ACKS_MAX: Final = 1_024
-#: Shortest wait for the answer to a hello on a control connection.
-HELLO_US: Final = 2_000_000
-#: Attempts at a time to reach a process that does not answer, each of which takes up to ``timing.connect``.
-ATTEMPTS = 4
-
-#: Time between two reports of a process that cannot be reached.
-TELL_AGAIN_US: Final = 60_000_000
-GONE = (LinkBroken, LinkClosed, PeerRefused)
 
 
 class Owner(Protocol):
@@ -133,12 +118,9 @@ class Upstream:
         #: Cache: the producers of each channel.
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
-        self._control: dict[str, Connection] = {}
-        self._exchanges: dict[str, DirectoryExchange] = {}
         #: (owner, channel, producer) where the producer does not continue what the owner has read (S6).
         self._refused: set[tuple[str, Channel, str]] = set()
-        #: Address of each process that is asked for heartbeats, and what ends that.
-        self._watched: dict[str, tuple[str, trio.CancelScope]] = {}
+        self._watched: dict[str, Heartbeats] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(
@@ -163,14 +145,23 @@ class Upstream:
             self.choose()
 
     def _watch_all(self, nursery: trio.Nursery, peers: Mapping[str, str]) -> None:
-        for name in [n for n, (address, _) in self._watched.items() if peers.get(n) != address]:
-            self._watched.pop(name)[1].cancel()
+        for name in [n for n, one in self._watched.items() if peers.get(n) != one.address]:
+            self._watched.pop(name).scope.cancel()
             self._lose(name)
         for name, address in peers.items():
             if name not in self._watched:
-                scope = trio.CancelScope()
-                self._watched[name] = address, scope
-                nursery.start_soon(self._watch, name, address, scope)
+                one = self._watched[name] = Heartbeats(
+                    self._env,
+                    self._plan,
+                    self._keeper,
+                    name,
+                    address,
+                    acks=self._acks_for,
+                    heard=self._answered,
+                    other=self._other_message,
+                    lost=self._lose,
+                )
+                nursery.start_soon(one.run)
 
     def add(self, owner: Owner) -> None:
         self._owners[owner.name] = owner
@@ -186,17 +177,13 @@ class Upstream:
 
     def tell(self, peer: str, message: Message) -> None:
         """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
-        connection = self._control.get(peer)
-        if connection is not None and self._nursery is not None:
-            self._nursery.start_soon(self._send, connection, message)
-
-    async def _send(self, connection: Connection, message: Message) -> None:
-        with suppress(LinkBroken):  # the connection's own task finds out as well
-            await connection.send(message)
+        one = self._watched.get(peer)
+        if one is not None and one.connection is not None and self._nursery is not None:
+            self._nursery.start_soon(send, one.connection, message)
 
     def versions(self) -> dict[str, Version]:
         """The directory's version by which each process goes, as far as we have heard."""
-        return {peer: exchange.theirs for peer, exchange in self._exchanges.items()}
+        return {peer: one.exchange.theirs for peer, one in self._watched.items() if one.exchange is not None}
 
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
@@ -205,120 +192,11 @@ class Upstream:
 
     # --- heartbeats ---
 
-    async def _watch(self, peer: str, address: str, scope: trio.CancelScope) -> None:
-        with scope:
-            await self._ask_for_ever(peer, address)
-
-    async def _ask_for_ever(self, peer: str, address: str) -> None:
-        period = self._plan.timing.heartbeat_us / 1e6
-        lost = False
-        while True:
-            connection, welcome = await self._reach(peer, address)
-            self._control[peer] = connection
-            exchange = DirectoryExchange(self._keeper, Version(welcome.epoch, welcome.number))
-            self._exchanges[peer] = exchange
-            if lost:
-                self._env.trace.event("peer_reached", peer=peer)
-            lost = True
-            try:
-                async with trio.open_nursery() as nursery:
-                    # The first answer may take as long as a connection: a slow link is not a dead one.
-                    answered = [self._env.clock.monotonic_us() + self._plan.timing.connect_us]
-                    nursery.start_soon(self._answers, peer, connection, answered, exchange)
-                    await self._ask(peer, connection, answered, exchange)
-            except* (*GONE, RemoteProtocolError) as group:
-                self._env.trace.event("peer_lost", peer=peer, why=str(group.exceptions[0]))
-            finally:
-                if self._control.get(peer) is connection:
-                    del self._control[peer]
-                with trio.CancelScope(shield=True):
-                    await connection.aclose()
-            self._lose(peer)
-            await self._env.clock.sleep(period / 2)
-
-    async def _reach(self, peer: str, address: str) -> tuple[Connection, Welcome]:
-        """A control connection, however long it takes.
-
-        What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
-        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer;
-        beside them less often, where they may wait for more than six heartbeats.
-        """
-        pause_us = 2 * self._plan.timing.heartbeat_us
-        # Who stands still answers all attempts when it goes on: to make many of them would bring nothing.
-        hello_us = max(HELLO_US, self._plan.timing.connect_us)
-        #: Pauses from one attempt to the next beside it.
-        apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
-        found: list[tuple[Connection, Welcome]] = []
-        told, told_at = "", 0
-
-        async def attempt() -> None:
-            nonlocal told, told_at
-            try:
-                reached = await dial(self._env, self._plan, self._me, peer, address, hello_us=hello_us)
-            except (*GONE, RemoteProtocolError) as error:
-                now = self._env.clock.monotonic_us()
-                if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
-                    told, told_at = str(error), now
-                    self._env.trace.event("unreachable", peer=peer, why=told)
-                return
-            found.append(reached)
-            attempts.cancel_scope.cancel()
-
-        try:
-            async with trio.open_nursery() as attempts:
-                while True:
-                    beside = len(attempts.child_tasks)
-                    if not beside or (beside < ATTEMPTS and waited >= apart):
-                        attempts.start_soon(attempt)
-                        waited = 0
-                    await self._env.clock.sleep(pause_us / 1e6)
-                    waited += 1
-            return found.pop()
-        finally:
-            with trio.CancelScope(shield=True):
-                for unwanted, _ in found:  # two came in one moment, or we were cancelled in it
-                    await unwanted.aclose()
-
-    async def _ask(self, peer: str, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
-        timing, clock = self._plan.timing, self._env.clock
-        number = told = 0
-        while True:
-            number += 1
-            asked_at = clock.monotonic_us()
-            acks = self._acks_for(peer)
-            told = told if told < len(acks) else 0
-            period_us = timing.heartbeat_us * max(1, -(-len(acks) // ACKS_MAX))
-            heartbeat = Heartbeat(number, self._me.incarnation, period_us, acks[told : told + ACKS_MAX])
-            patience_s = timing.heartbeat_us * MISSES / 1e6
-            await connection.send_within(heartbeat, patience_s, "it does not read our heartbeats")
-            if (request := exchange.due(asked_at)) is not None:
-                await connection.send_within(request, patience_s, "it does not read what we ask")
-            told += ACKS_MAX
-            await self._env.clock.sleep(timing.heartbeat_us / 1e6)
-            woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
-            if woke_late:  # we were not running: what lies in the socket comes first (T1)
-                answered[0] = clock.monotonic_us()
-            elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
-                raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
-
-    async def _answers(
-        self, peer: str, connection: Connection, answered: list[int], exchange: DirectoryExchange
-    ) -> None:
-        while True:
-            message = await connection.receive_message()
-            if isinstance(message, HeartbeatAnswer):
-                answered[0] = self._env.clock.monotonic_us()
-                self._tell_inputs(peer, message)
-                if self._heard is not None:
-                    self._heard(peer, message)
-                self.choose(peer)
-            elif isinstance(message, DirectoryRequest):
-                if (answer := exchange.requested(message)) is not None:
-                    await connection.send(answer)
-            elif isinstance(message, DirectoryAnswer):
-                self._keeper.received(message)
-            elif self._other_message is not None:
-                await self._other_message(peer, message)
+    def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
+        self._tell_inputs(peer, answer)
+        if self._heard is not None:
+            self._heard(peer, answer)
+        self.choose(peer)
 
     def _tell_inputs(self, peer: str, answer: HeartbeatAnswer) -> None:
         states = {(o.stream, o.partition): o for o in answer.outputs}
@@ -411,7 +289,7 @@ class Upstream:
         else:
             trace("set_mode", consumer=owner.name, channel=channel, mode=action.mode)
             for connection in self._feeds[key][1] if key in self._feeds else []:
-                self._nursery.start_soon(self._send, connection, SetModeMessage(action.mode))
+                self._nursery.start_soon(send, connection, SetModeMessage(action.mode))
 
     def _tell_history(self, owner: Owner, index: int, action: Action) -> None:
         history = self._env.history

@@ -16,6 +16,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.tls import Tls, TlsNetwork, holder_of
 from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
+from spe.wire.greeting import check_welcome
 from spe.wire.messages import (
     HELLO_VALUES_MAX,
     PROTOCOL,
@@ -24,7 +25,6 @@ from spe.wire.messages import (
     Message,
     Role,
     Welcome,
-    check_welcome,
     decode_message,
 )
 

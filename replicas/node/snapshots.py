@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from replicas.checkpoint.store import encode_held, encode_snapshot
-from replicas.consumer.upstream import GONE
+from replicas.consumer.heartbeats import GONE
 from replicas.link.connection import Identity, dial
 from replicas.node.hosting import Hosting
 from replicas.node.replica_host import ReplicaHost

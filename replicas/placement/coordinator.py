@@ -23,7 +23,7 @@ from replicas.placement.moves import Moves
 from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.setting import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
-from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
+from replicas.planning.load import SAMPLE_US, LoadHistory
 from replicas.producer.server import Bystander, Injector, Server
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
@@ -112,7 +112,7 @@ class Coordinator(Bystander):
         )
         self._meter = RateMeter(plan, now)
         self._source_meter = RateMeter(plan, now)
-        self._loads = HeardLoads(plan, directory)
+        self._loads = HeardLoads(directory)
         self._upstream = Upstream(
             env,
             plan,
@@ -164,11 +164,6 @@ class Coordinator(Bystander):
     def loads(self) -> LoadHistory:
         """What each partition has needed (L1); times are monotonic microseconds of our clock."""
         return self._loads.history
-
-    @property
-    def latest_loads(self) -> dict[ReplicaId, LoadSample]:
-        """The newest sample of each replica that runs on a node that answers, where there was one."""
-        return self._loads.latest()
 
     def _peers(self) -> dict[str, str]:
         return {n: a for n, a in self.directories.current.addresses().items() if n != COORDINATOR}
@@ -335,7 +330,7 @@ class Coordinator(Bystander):
             now = self._env.clock.monotonic_us()
             self.recovery.heard(NodeId(peer), answer.outputs)
             self.coordination.heard(NodeId(peer), answer.outputs, now)
-            for partition, sample in self._loads.heard(NodeId(peer), answer.outputs, answer.loads, now):
+            for partition, sample in self._loads.heard(NodeId(peer), answer.loads, now):
                 self.mover.balance.sampled(partition, sample, now)
                 self.recovery.measured({partition: sample.cpu})
                 self.recovery.measured_memory({partition: sample.memory})
@@ -345,7 +340,6 @@ class Coordinator(Bystander):
         if peer in self.directories.current.nodes:
             self.recovery.lost(NodeId(peer))
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
-            self._loads.lost(NodeId(peer))
 
     async def _answered(self, peer: str, message: Message) -> None:
         if not isinstance(message, OrderAnswer):

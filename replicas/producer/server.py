@@ -18,13 +18,14 @@ from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.runtime.rate_limited_trace import SparingTrace
+from spe.runtime.rate_limited_trace import RateLimitedTrace
 from spe.runtime.spill import SpillNotLoaded
 from spe.runtime.tls import holder_of
 from spe.status import DirectoryStatus, ProcessStatus, ReaderOfOtherLog, ServerStatus
 from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, Buffer
+from spe.wire.greeting import check_hello
 from spe.wire.messages import (
     ANNOUNCEMENTS_MAX,
     SNAPSHOT_PART_BYTES,
@@ -61,7 +62,6 @@ from spe.wire.messages import (
     Subscribe,
     Subscribed,
     Truncated,
-    check_hello,
 )
 
 #: Makes a fault happen in this process, for experiments; returns "" or why not.
@@ -193,7 +193,7 @@ class Server:
         self._reception = Reception(plan, keeper.current, keeper.me)
         keeper.on_change(self._reception.redirect)
         #: Traces what peers do wrong, but not each time.
-        self._complaints = SparingTrace(env.trace)
+        self._complaints = RateLimitedTrace(env.trace)
         #: Consumers that have read another log than ours (S6), how often each asked, and why it was not served.
         self._other_logs: dict[str, tuple[int, str]] = {}
 

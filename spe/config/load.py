@@ -29,7 +29,7 @@ from spe.config.sources import read_source
 from spe.config.validate import validated
 from spe.errors import ConfigError
 from spe.plan.bounds import with_bounds
-from spe.plan.deploy import Deployed, Deployment, check_cover, place, try_deploy, usable
+from spe.plan.deploy import Deployed, Deployment, check_cover, deploy, place, usable
 from spe.plan.directory import COORDINATOR
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan, Source
@@ -240,7 +240,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         bounds,
         frozenset(n for n in nodes if _says_x(data.get("nodes"), n)),
     )
-    return try_deploy(query, deployment, problems)
+    return deploy(query, deployment, problems)
 
 
 def _says_x(section: Any, node: NodeId) -> bool:

@@ -73,17 +73,8 @@ class Deployed(NamedTuple):
     directory: Directory
 
 
-def deploy(query: Query, deployment: Deployment) -> Deployed:
-    """The plan, and version 0 of its directory.  Raises ConfigError with everything that does not fit."""
-    problems = Problems()
-    deployed = try_deploy(query, deployment, problems)
-    if deployed is None or problems:
-        raise ConfigError([f"{show_path(p.path)}: {p.message}" for p in problems.found])
-    return deployed
-
-
-def try_deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed | None:
-    """As :func:`deploy`, or None; what is wrong goes to ``problems``."""
+def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed | None:
+    """The plan, and version 0 of its directory; None where something does not fit, which goes to ``problems``."""
     before = len(problems.found)
     fragments = deployment.fragments or (_whole(query, deployment),)
     check_cover([o.name for o in query.operators], fragments, problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -31,6 +31,9 @@ class WindowKind(enum.StrEnum):
     TUMBLING = "tumbling"
     SLIDING = "sliding"
     COUNT = "count"
+
+
+TIME_WINDOWS: Final = (WindowKind.TUMBLING, WindowKind.SLIDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,11 @@ class Window:
             text += f" offset {describe_signed(self.offset_us)}"
         return text if self.on is None else f"{text} over {self.on}"
 
-    def check(self, schemas: Sequence[Schema], *, count_allowed: bool = False) -> None:
-        """Raises QueryError when a window makes no sense over these inputs."""
+    def check(self, schemas: Sequence[Schema], kinds: Collection[WindowKind] = TIME_WINDOWS) -> None:
+        """Raises QueryError when a window makes no sense over these inputs, or is of none of these kinds."""
+        if self.kind not in kinds:
+            raise QueryError("window", f"{self.kind} windows belong to aggregates; expected tumbling or sliding")
         if self.kind is WindowKind.COUNT:
-            if not count_allowed:
-                raise QueryError("window", "count windows belong to aggregates; expected tumbling or sliding")
             if self.count < 1:
                 raise QueryError("window.count", f"expected at least 1, got {self.count}")
             for name, value in (("size", self.size_us), ("slide", self.slide_us), ("offset", self.offset_us)):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from spe.runtime.env import Trace
-from spe.runtime.rate_limited_trace import SparingTrace
+from spe.runtime.rate_limited_trace import RateLimitedTrace
 
 #: Longest time until a connection is known: a handshake where there is one, and the hello.
 HELLO_S: Final = 2.0
@@ -50,7 +50,7 @@ class ConnectionLimits:
         self._hello_s = hello_s
         self._strangers_max = strangers_max
         self._connections_max = connections_max
-        self._trace = None if trace is None else SparingTrace(trace)
+        self._trace = None if trace is None else RateLimitedTrace(trace)
         self._strangers: dict[Visit, None] = {}  # in order of arrival
         self._strangers_of: Counter[str] = Counter()
         self._count = 0

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from spe.runtime.env import Trace
 from spe.runtime.log_line import Level, is_logged, say
+from spe.runtime.rate_limited_trace import RateLimit
 from spe.stream.times import SECOND
 
 #: Event -> its line, from the event's fields.
@@ -78,8 +79,7 @@ class LoggedTrace:
     def __init__(self, inner: Trace, wall_us: Callable[[], int]) -> None:
         self._inner = inner
         self._wall_us = wall_us
-        #: By event: when its window began, lines in it, and those left out since one was said.
-        self._windows: dict[str, tuple[int, int, int]] = {}
+        self._limit = RateLimit(LINES_MAX, WINDOW_US)
         #: When a text was said last; the oldest first.
         self._said: dict[str, int] = {}
 
@@ -102,13 +102,9 @@ class LoggedTrace:
             self._said[text] = now
             if len(self._said) > _TEXTS_MAX:
                 del self._said[next(iter(self._said))]
-        begun, count, left_out = self._windows.get(name, (now, 0, 0))
-        if not 0 <= now - begun < WINDOW_US:
-            begun, count = now, 0
-        if count >= LINES_MAX:
-            self._windows[name] = (begun, count, left_out + 1)
+        left_out = self._limit.passes(name, now)
+        if left_out is None:
             return
-        self._windows[name] = (begun, count + 1, 0)
         more = f" ({left_out:,} more such lines were left out)" if left_out else ""
         about = {f"{key}_" if key in _TAKEN else key: value for key, value in fields.items()}
         say(text + more, level, **{**about, "event": name})

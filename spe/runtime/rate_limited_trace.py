@@ -12,7 +12,26 @@ from spe.runtime.env import Trace
 PER_SECOND: Final = 20
 
 
-class SparingTrace:
+class RateLimit:
+    """Lets ``most`` events of a name pass in each ``window``; a clock that steps back begins a new window."""
+
+    def __init__(self, most: int, window: float) -> None:
+        self._most = most
+        self._window = window
+        #: By name: when its window began, events in it, and those left out since one has passed.
+        self._seen: dict[str, tuple[float, int, int]] = {}
+
+    def passes(self, name: str, now: float) -> int | None:
+        """How many were left out since the last one that passed; None: this one is left out."""
+        begun, count, left_out = self._seen.get(name, (now, 0, 0))
+        if not 0 <= now - begun < self._window:
+            begun, count = now, 0
+        full = count >= self._most
+        self._seen[name] = (begun, count, left_out + 1) if full else (begun, count + 1, 0)
+        return None if full else left_out
+
+
+class RateLimitedTrace:
     """Passes ``PER_SECOND`` events of a name in any second; the next that passes carries how many did not.
 
     Args:
@@ -22,18 +41,9 @@ class SparingTrace:
     def __init__(self, inner: Trace, now: Callable[[], float] = trio.current_time) -> None:
         self._inner = inner
         self._now = now
-        #: By name: when its second began, events in it, and those left out since one has passed.
-        self._seen: dict[str, tuple[float, int, int]] = {}
+        self._limit = RateLimit(PER_SECOND, 1)
 
     def event(self, name: str, /, **fields: Any) -> None:
-        now = self._now()
-        begun, count, left_out = self._seen.get(name, (now, 0, 0))
-        if now - begun >= 1:
-            begun, count = now, 0
-        if count >= PER_SECOND:
-            self._seen[name] = (begun, count, left_out + 1)
-            return
-        self._seen[name] = (begun, count + 1, 0)
-        if left_out:
-            fields["left_out"] = left_out
-        self._inner.event(name, **fields)
+        left_out = self._limit.passes(name, self._now())
+        if left_out is not None:
+            self._inner.event(name, **fields, **({"left_out": left_out} if left_out else {}))

@@ -18,7 +18,7 @@ import trio
 from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Network, Trace
 from spe.runtime.network import CONNECT_S, Handler
-from spe.runtime.rate_limited_trace import SparingTrace
+from spe.runtime.rate_limited_trace import RateLimitedTrace
 
 #: A read brings one record, so room for more would be made and given back each time.
 _RECORD_BYTES: Final = 16 << 10
@@ -162,7 +162,7 @@ class TlsNetwork:
     def __init__(self, inner: Network, tls: Tls, trace: Trace) -> None:
         self._inner = inner
         self._tls = tls
-        self._trace = SparingTrace(trace)
+        self._trace = RateLimitedTrace(trace)
 
     async def connect(self, address: str, seconds: float = CONNECT_S) -> TlsStream:
         """As the inner network.  Raises LinkBroken also where the other end's certificate is not good."""

@@ -6,14 +6,13 @@ who sends which, when, and where it is handled.  Every text, number and list has
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import msgpack
 
-from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
+from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.status import ProcessStatus, plain, status_of
 from spe.wire.budget import check_cost
 from spe.wire.fields import (
@@ -714,59 +713,3 @@ def expect(message: Message, kind: type[M]) -> M:
     if not isinstance(message, kind):
         raise RemoteProtocolError(f"expected {kind.__name__}, got {message!r:.200}")
     return message
-
-
-# -- who may come in -----------------------------------------------------------------------------------------------
-
-
-def check_hello(
-    hello: Hello,
-    *,
-    cluster: str,
-    fingerprint: str,
-    token: str,
-    name: str,
-    incarnation: int,
-    directory: tuple[int, int] = (0, 0),
-) -> Welcome | Refused:
-    """The answer to a hello.
-
-    Args:
-      cluster, fingerprint, token: what our own plan and configuration say.
-      name, incarnation, directory: ours, for the welcome.
-    """
-    theirs = VersionRange(hello.lowest, hello.highest)
-    version = PROTOCOL.common(theirs)
-    if version is None:
-        return Refused(f"no common protocol: the peer speaks {theirs}, {name} speaks {PROTOCOL}; upgrade the older one")
-    if not hmac.compare_digest(hello.token.encode(), token.encode()):  # first: strangers learn nothing else
-        return Refused("the token does not match")
-    if hello.cluster != cluster:
-        return Refused(f"this is cluster {cluster!r}, not {hello.cluster!r}")
-    anonymous = hello.role == "control" and not hello.fingerprint
-    if hello.fingerprint != fingerprint and not anonymous:
-        return Refused(
-            f"the plan is another one: fingerprint {hello.fingerprint or '(none)'}, {name} has {fingerprint};"
-            " both sides need the same query, schema, partition counts and bucket width"
-        )
-    return Welcome(version, name, incarnation, *directory)
-
-
-def check_welcome(answer: Message, name: str | None) -> Welcome:
-    """What came back for our hello.
-
-    Args:
-      name: who should be at that address; None: whoever is there.
-
-    Raises:
-      PeerRefused: it refused, or it is somebody else.
-      RemoteProtocolError: the answer is neither Welcome nor Refused, or in a version that we did not offer.
-    """
-    if isinstance(answer, Refused):
-        raise PeerRefused(answer.reason)
-    welcome = expect(answer, Welcome)
-    if not PROTOCOL.lowest <= welcome.version <= PROTOCOL.highest:
-        raise RemoteProtocolError(f"{welcome.name} wants to speak version {welcome.version}, we speak {PROTOCOL}")
-    if name is not None and welcome.name != name:
-        raise PeerRefused(f"expected {name!r} at this address, found {welcome.name!r}")
-    return welcome

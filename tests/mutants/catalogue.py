@@ -19,7 +19,8 @@ from operators.rejections import RejectedRow
 from operators.skipping import Skipping
 from operators.soutput import SOutput
 from operators.sunion.clocks import BucketClocks
-from operators.sunion.sunion import SUnion, SUnionInput
+from operators.sunion.input import SUnionInput
+from operators.sunion.sunion import SUnion
 from operators.trials import Trials
 from replicas.client.view import ClientPort
 from replicas.consumer.selection import Choosing

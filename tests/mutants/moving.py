@@ -7,7 +7,6 @@ from replicas.node.orders import OrderFollower
 from replicas.placement.activation import Activation
 from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
-from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.mover import Mover
 from replicas.placement.moves import Moves
 from replicas.planning import placement, placement_problem, prediction, relief
@@ -64,11 +63,6 @@ edited(
     "time-is-load",
     "what others do to a machine counts as load, and what no step does is nobody's (L1)",
     Edit(NodeMeter, "look", "meter.step_ns() * share", "meter.step_ns() / (1_000 * span_us)"),
-)
-edited(
-    "load-of-the-dead",
-    "a node that does not answer has loads (L1)",
-    Edit(HeardLoads, "lost", "self._latest.pop(node, None)", "pass"),
 )
 
 # --- checkpoints ---

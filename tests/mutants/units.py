@@ -42,7 +42,6 @@ from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_balance as balance
 from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
-from tests.unit.replicas.placement import test_heard_loads as heard_loads
 from tests.unit.replicas.placement import test_moves as moves
 from tests.unit.replicas.placement import test_recovery_order as restoring
 from tests.unit.replicas.placement import test_setting as setting
@@ -139,7 +138,6 @@ UNITS: Final[dict[str, Test]] = {
     "rows-in-two-samples": load_meter.test_a_sample_is_what_came_and_left_per_second,
     "sample-with-every-heartbeat": load_meter.test_a_sample_is_reported_once_unless_it_is_old,
     "time-is-load": load_meter.test_the_cpu_of_the_process_is_shared_out_by_steps,
-    "load-of-the-dead": heard_loads.test_the_latest_loads_are_those_of_nodes_that_answer,
     "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
     "silent-partition-lessens-its-node": load.test_on_a_node_a_silent_partition_counts_with_its_mean,
     "what-does-not-vary-is-correlated": placement.test_what_each_checkpoint_costs_on_each_node,

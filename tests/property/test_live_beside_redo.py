@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from consistency.dpc.partners import Ask
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from spe.plan.nodes import Policy
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.batch import Batch, Element

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from operators.fragment import Fragment
+from operators.sunion.slice import Slice
 from operators.sunion.slice_end import slice_end
-from operators.sunion.sunion import Slice, SUnion
+from operators.sunion.sunion import SUnion
 from spe.plan.nodes import Checkpoints, Reconcile
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import Kind, NodeState

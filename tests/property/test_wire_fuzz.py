@@ -19,6 +19,7 @@ from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
+from spe.wire.greeting import check_hello
 from spe.wire.messages import (
     HELLO_VALUES_MAX,
     PROTOCOL,
@@ -34,7 +35,6 @@ from spe.wire.messages import (
     Status,
     Subscribe,
     Welcome,
-    check_hello,
     decode_message,
 )
 from spe.wire.state import decode_state, encode_state

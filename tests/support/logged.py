@@ -17,7 +17,7 @@ from operators.aggregate.time_windows import WindowAggregate
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice
 from operators.steps import finished
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from replicas.checkpoint.extent import Extent
 from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec

@@ -176,7 +176,7 @@ class AggregateSpec(OneInput):
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         schema = inputs[0]
-        self.window.check([schema], count_allowed=True)
+        self.window.check([schema], tuple(WindowKind))
         groups = [computed(text, schema, name) for name, text in self.group_by.items()]
         window = () if self._counts else WINDOW_ATTRIBUTES
         if not groups and not self.aggregates:

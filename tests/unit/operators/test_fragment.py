@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from operators.fragment import Fragment
-from operators.sunion.sunion import Slice, SUnion
+from operators.sunion.slice import Slice
+from operators.sunion.sunion import SUnion
 from spe.errors import OperatorFailed
 from spe.plan.plan import InputStream, Unit
 from spe.query import query

@@ -18,7 +18,7 @@ from operators.ids import IntegerIds
 from operators.keys import KeyIndex
 from operators.operator import Operator, StepwiseOperator
 from operators.steps import finished
-from operators.sunion.sunion import Slice
+from operators.sunion.slice import Slice
 from operators.texts import TextIds
 from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec

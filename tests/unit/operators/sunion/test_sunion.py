@@ -6,7 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from operators.sunion.sunion import Slice, SUnion
+from operators.sunion.slice import Slice
+from operators.sunion.sunion import SUnion
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema

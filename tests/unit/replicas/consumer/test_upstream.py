@@ -13,8 +13,9 @@ import trio.testing
 
 from replicas.client.view import ClientPort
 from replicas.consumer.feed import MAIN, Action, Close, Feed, Open
+from replicas.consumer.heartbeats import ACKS_MAX, ATTEMPTS
 from replicas.consumer.input import Input, choose_among
-from replicas.consumer.upstream import ACKS_MAX, ATTEMPTS, Upstream
+from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Connection, Identity, dial
 from replicas.link.directory import DirectoryKeeper
 from replicas.producer.server import Bystander, Server, fetch_snapshot

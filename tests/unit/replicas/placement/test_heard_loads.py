@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from replicas.placement.heard_loads import HeardLoads
 from replicas.planning.load import SAMPLE_US, LoadSample
-from spe.stream.ids import PartitionId, ReplicaId
-from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import Load, OutputStatus
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, UnitId
+from spe.wire.messages import Load
 from tests.simulation.test_cluster import make_plan
 
 A, B, ELSEWHERE = NodeId("n1a"), NodeId("n1b"), NodeId("n9")
 PARTITION = PartitionId(UnitId("u1"), 0)
-RUNS = [OutputStatus("s1", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0)]
 
 
 def load(cpu: float, unit: str = "u1") -> Load:
@@ -22,35 +21,22 @@ def sample(cpu: float) -> LoadSample:
     return LoadSample(cpu, 4e6, 1e5, 300.0, 2e6)
 
 
-def test_each_sample_is_kept_by_partition_and_by_replica() -> None:
-    heard = HeardLoads(*make_plan(1))
-    heard.heard(A, RUNS, [load(0.2)], SAMPLE_US)
-    heard.heard(B, RUNS, [load(0.3)], SAMPLE_US + 5)
+def test_of_two_replicas_the_larger_load_is_kept() -> None:
+    heard = HeardLoads(make_plan(1)[1])
+    heard.heard(A, [load(0.2)], SAMPLE_US)
+    heard.heard(B, [load(0.3)], SAMPLE_US + 5)
     assert heard.history.mean(PARTITION, 2 * SAMPLE_US) == sample(0.3)
-    assert heard.latest() == {ReplicaId(*PARTITION, A): sample(0.2), ReplicaId(*PARTITION, B): sample(0.3)}
 
 
 def test_a_heartbeat_without_a_sample_changes_nothing() -> None:
-    heard = HeardLoads(*make_plan(1))
-    heard.heard(A, RUNS, [load(0.2)], SAMPLE_US)
-    heard.heard(A, RUNS, [], 2 * SAMPLE_US)
+    heard = HeardLoads(make_plan(1)[1])
+    heard.heard(A, [load(0.2)], SAMPLE_US)
+    heard.heard(A, [], 2 * SAMPLE_US)
     assert heard.history.mean(PARTITION, 2 * SAMPLE_US) == sample(0.2)
-    assert heard.latest() == {ReplicaId(*PARTITION, A): sample(0.2)}
-
-
-def test_the_latest_loads_are_those_of_nodes_that_answer() -> None:
-    heard = HeardLoads(*make_plan(1))
-    for node in (A, B):
-        heard.heard(node, RUNS, [load(0.2)], SAMPLE_US)
-    heard.lost(A)
-    heard.heard(B, [], [], SAMPLE_US)
-    assert heard.latest() == {}
-    assert heard.history.mean(PARTITION, SAMPLE_US) == sample(0.2), "the partition needed it all the same"
 
 
 def test_loads_of_partitions_of_other_nodes_are_ignored() -> None:
-    heard = HeardLoads(*make_plan(1))
-    heard.heard(ELSEWHERE, RUNS, [load(0.9)], SAMPLE_US)
-    heard.heard(A, RUNS, [load(0.9, "u9")], SAMPLE_US)
-    assert heard.latest() == {}
+    heard = HeardLoads(make_plan(1)[1])
+    heard.heard(ELSEWHERE, [load(0.9)], SAMPLE_US)
+    heard.heard(A, [load(0.9, "u9")], SAMPLE_US)
     assert heard.history.mean(PARTITION, SAMPLE_US) is None

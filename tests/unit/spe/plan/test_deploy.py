@@ -22,7 +22,7 @@ from spe.plan.plan import InputStream, Partitioning, Plan, Source, Unit
 from spe.plan.results import results_fingerprint
 from spe.plan.review import Severity, review
 from spe.plan.units import FragmentSpec, cut_units
-from spe.problems import Problems
+from spe.problems import Problems, show_path
 from spe.query.declaration import OnError, OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.filter import FilterSpec
@@ -79,7 +79,8 @@ def node(name: str, x_us: int = 5_000_000) -> Node:
 
 
 def deployed(what: Query, *fragments: FragmentSpec, nodes: int = 2, **sources: Source) -> Deployed:
-    return deploy(
+    problems = Problems()
+    found = deploy(
         what,
         Deployment(
             cluster="test",
@@ -89,7 +90,11 @@ def deployed(what: Query, *fragments: FragmentSpec, nodes: int = 2, **sources: S
             clients={"c": ClientSettings("c", what.outputs)},
             fragments=fragments,
         ),
+        problems,
     )
+    if found is None or problems:
+        raise ConfigError([f"{show_path(p.path)}: {p.message}" for p in problems.found])
+    return found
 
 
 def shape(units: Sequence[Unit]) -> list[tuple[str, str, str, str]]:

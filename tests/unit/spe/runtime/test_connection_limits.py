@@ -9,7 +9,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from spe.runtime.connection_limits import ConnectionLimits, Visit
-from spe.runtime.rate_limited_trace import PER_SECOND, SparingTrace
+from spe.runtime.rate_limited_trace import PER_SECOND, RateLimitedTrace
 
 
 class Told:
@@ -54,7 +54,7 @@ async def test_an_authenticated_peer_is_no_stranger() -> None:
 
 def test_a_rate_limited_trace_counts_omitted_events() -> None:
     told, now = Told(), [0.0]
-    trace = SparingTrace(told, lambda: now[0])
+    trace = RateLimitedTrace(told, lambda: now[0])
     for _ in range(PER_SECOND + 7):
         trace.event("bad", why="x")
     trace.event("other")

@@ -13,8 +13,9 @@ from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
 from spe.status import plain
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire import messages
+from spe.wire import greeting, messages
 from spe.wire.framing import CONTROL_BYTES, FrameReader, FrameType
+from spe.wire.greeting import check_hello, check_welcome
 from spe.wire.messages import (
     MESSAGES,
     PROTOCOL,
@@ -61,8 +62,6 @@ from spe.wire.messages import (
     Truncated,
     VersionRange,
     Welcome,
-    check_hello,
-    check_welcome,
     decode_message,
     expect,
 )
@@ -302,7 +301,8 @@ def test_the_highest_version_that_both_know_is_spoken(
     monkeypatch: pytest.MonkeyPatch, theirs: tuple[int, int], spoken: int | None
 ) -> None:
     """We know 5 to 7 here; a later peer says more in its hello."""
-    monkeypatch.setattr(messages, "PROTOCOL", VersionRange(5, 7))
+    for module in (messages, greeting):
+        monkeypatch.setattr(module, "PROTOCOL", VersionRange(5, 7))
     fields = [*theirs, "demo", "node", "n1", 3, "f00d", "secret", 7, 2]
     hello = decode_message(msgpack.packb([Hello.TAG, *fields, *(["more", 4] if theirs[1] > 7 else [])]))
     assert isinstance(hello, Hello)

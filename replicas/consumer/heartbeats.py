@@ -1,0 +1,197 @@
+"""Heartbeats to one process, for ever: who answers, what it answers, and when it is lost (rule F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from replicas.link.connection import Connection, dial
+from replicas.link.directory import DirectoryExchange, DirectoryKeeper
+from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.plan.directory import Version
+from spe.plan.plan import MISSES, Plan
+from spe.runtime.env import Env
+from spe.wire.messages import (
+    Ack,
+    DirectoryAnswer,
+    DirectoryRequest,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    Welcome,
+)
+
+#: Acknowledgements in one heartbeat; more of them are sent in turn.
+ACKS_MAX: Final = 1_024
+#: Shortest wait for the answer to a hello on a control connection.
+HELLO_US: Final = 2_000_000
+#: Attempts at a time to reach a process that does not answer, each of which takes up to ``timing.connect``.
+ATTEMPTS = 4
+
+#: Time between two reports of a process that cannot be reached.
+TELL_AGAIN_US: Final = 60_000_000
+GONE = (LinkBroken, LinkClosed, PeerRefused)
+
+
+class Heartbeats:
+    """See the module.
+
+    Args:
+      keeper: who we are, and the directory that counts.
+      acks: what to acknowledge with the next heartbeat.
+      heard: called with each answer.
+      other: called with each message that is neither an answer nor about the directory.
+      lost: called when the process does not answer any more.
+
+    Attributes:
+      address: of the process.
+      scope: cancels the heartbeats.
+      connection: the control connection; None: there is none now.
+      exchange: of versions of the directory; None: nothing was heard yet.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        keeper: DirectoryKeeper,
+        peer: str,
+        address: str,
+        *,
+        acks: Callable[[str], list[Ack]],
+        heard: Callable[[str, HeartbeatAnswer], None],
+        other: Callable[[str, Message], Awaitable[None]] | None,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._keeper = keeper
+        self._peer = peer
+        self._acks = acks
+        self._heard = heard
+        self._other = other
+        self._lost = lost
+        self.address = address
+        self.scope = trio.CancelScope()
+        self.connection: Connection | None = None
+        self.exchange: DirectoryExchange | None = None
+
+    async def run(self) -> None:
+        """Until ``scope`` is cancelled."""
+        with self.scope:
+            await self._ask_for_ever()
+
+    async def _ask_for_ever(self) -> None:
+        period = self._plan.timing.heartbeat_us / 1e6
+        lost = False
+        while True:
+            connection, welcome = await self._reach()
+            self.connection = connection
+            self.exchange = exchange = DirectoryExchange(self._keeper, Version(welcome.epoch, welcome.number))
+            if lost:
+                self._env.trace.event("peer_reached", peer=self._peer)
+            lost = True
+            try:
+                async with trio.open_nursery() as nursery:
+                    # The first answer may take as long as a connection: a slow link is not a dead one.
+                    answered = [self._env.clock.monotonic_us() + self._plan.timing.connect_us]
+                    nursery.start_soon(self._answers, connection, answered, exchange)
+                    await self._ask(connection, answered, exchange)
+            except* (*GONE, RemoteProtocolError) as group:
+                self._env.trace.event("peer_lost", peer=self._peer, why=str(group.exceptions[0]))
+            finally:
+                self.connection = None
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+            self._lost(self._peer)
+            await self._env.clock.sleep(period / 2)
+
+    async def _reach(self) -> tuple[Connection, Welcome]:
+        """A control connection, however long it takes.
+
+        What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
+        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer;
+        beside them less often, where they may wait for more than six heartbeats.
+        """
+        pause_us = 2 * self._plan.timing.heartbeat_us
+        # Who stands still answers all attempts when it goes on: to make many of them would bring nothing.
+        hello_us = max(HELLO_US, self._plan.timing.connect_us)
+        #: Pauses from one attempt to the next beside it.
+        apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
+        found: list[tuple[Connection, Welcome]] = []
+        told, told_at = "", 0
+
+        async def attempt() -> None:
+            nonlocal told, told_at
+            try:
+                reached = await dial(
+                    self._env, self._plan, self._keeper.me, self._peer, self.address, hello_us=hello_us
+                )
+            except (*GONE, RemoteProtocolError) as error:
+                now = self._env.clock.monotonic_us()
+                if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
+                    told, told_at = str(error), now
+                    self._env.trace.event("unreachable", peer=self._peer, why=told)
+                return
+            found.append(reached)
+            attempts.cancel_scope.cancel()
+
+        try:
+            async with trio.open_nursery() as attempts:
+                while True:
+                    beside = len(attempts.child_tasks)
+                    if not beside or (beside < ATTEMPTS and waited >= apart):
+                        attempts.start_soon(attempt)
+                        waited = 0
+                    await self._env.clock.sleep(pause_us / 1e6)
+                    waited += 1
+            return found.pop()
+        finally:
+            with trio.CancelScope(shield=True):
+                for unwanted, _ in found:  # two came in one moment, or we were cancelled in it
+                    await unwanted.aclose()
+
+    async def _ask(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
+        timing, clock = self._plan.timing, self._env.clock
+        number = told = 0
+        while True:
+            number += 1
+            asked_at = clock.monotonic_us()
+            acks = self._acks(self._peer)
+            told = told if told < len(acks) else 0
+            period_us = timing.heartbeat_us * max(1, -(-len(acks) // ACKS_MAX))
+            heartbeat = Heartbeat(number, self._keeper.me.incarnation, period_us, acks[told : told + ACKS_MAX])
+            patience_s = timing.heartbeat_us * MISSES / 1e6
+            await connection.send_within(heartbeat, patience_s, "it does not read our heartbeats")
+            if (request := exchange.due(asked_at)) is not None:
+                await connection.send_within(request, patience_s, "it does not read what we ask")
+            told += ACKS_MAX
+            await self._env.clock.sleep(timing.heartbeat_us / 1e6)
+            woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
+            if woke_late:  # we were not running: what lies in the socket comes first (T1)
+                answered[0] = clock.monotonic_us()
+            elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
+                raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
+
+    async def _answers(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
+        while True:
+            message = await connection.receive_message()
+            if isinstance(message, HeartbeatAnswer):
+                answered[0] = self._env.clock.monotonic_us()
+                self._heard(self._peer, message)
+            elif isinstance(message, DirectoryRequest):
+                if (answer := exchange.requested(message)) is not None:
+                    await connection.send(answer)
+            elif isinstance(message, DirectoryAnswer):
+                self._keeper.received(message)
+            elif self._other is not None:
+                await self._other(self._peer, message)
+
+
+async def send(connection: Connection, message: Message) -> None:
+    """Sends; that the connection is broken its own task finds out as well."""
+    with suppress(LinkBroken):
+        await connection.send(message)

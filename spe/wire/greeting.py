@@ -1,0 +1,61 @@
+"""Who may come in: a hello, and the answer to it, against our own plan, token and version."""
+
+from __future__ import annotations
+
+import hmac
+
+from spe.errors import PeerRefused, RemoteProtocolError
+from spe.wire.messages import PROTOCOL, Hello, Message, Refused, VersionRange, Welcome, expect
+
+
+def check_hello(
+    hello: Hello,
+    *,
+    cluster: str,
+    fingerprint: str,
+    token: str,
+    name: str,
+    incarnation: int,
+    directory: tuple[int, int] = (0, 0),
+) -> Welcome | Refused:
+    """The answer to a hello.
+
+    Args:
+      cluster, fingerprint, token: what our own plan and configuration say.
+      name, incarnation, directory: ours, for the welcome.
+    """
+    theirs = VersionRange(hello.lowest, hello.highest)
+    version = PROTOCOL.common(theirs)
+    if version is None:
+        return Refused(f"no common protocol: the peer speaks {theirs}, {name} speaks {PROTOCOL}; upgrade the older one")
+    if not hmac.compare_digest(hello.token.encode(), token.encode()):  # first: strangers learn nothing else
+        return Refused("the token does not match")
+    if hello.cluster != cluster:
+        return Refused(f"this is cluster {cluster!r}, not {hello.cluster!r}")
+    anonymous = hello.role == "control" and not hello.fingerprint
+    if hello.fingerprint != fingerprint and not anonymous:
+        return Refused(
+            f"the plan is another one: fingerprint {hello.fingerprint or '(none)'}, {name} has {fingerprint};"
+            " both sides need the same query, schema, partition counts and bucket width"
+        )
+    return Welcome(version, name, incarnation, *directory)
+
+
+def check_welcome(answer: Message, name: str | None) -> Welcome:
+    """What came back for our hello.
+
+    Args:
+      name: who should be at that address; None: whoever is there.
+
+    Raises:
+      PeerRefused: it refused, or it is somebody else.
+      RemoteProtocolError: the answer is neither Welcome nor Refused, or in a version that we did not offer.
+    """
+    if isinstance(answer, Refused):
+        raise PeerRefused(answer.reason)
+    welcome = expect(answer, Welcome)
+    if not PROTOCOL.lowest <= welcome.version <= PROTOCOL.highest:
+        raise RemoteProtocolError(f"{welcome.name} wants to speak version {welcome.version}, we speak {PROTOCOL}")
+    if name is not None and welcome.name != name:
+        raise PeerRefused(f"expected {name!r} at this address, found {welcome.name!r}")
+    return welcome
