@@ -317,6 +317,11 @@ class UnitReplica:
         self.sunion.install(replay.begin, replay.positions)
 
     @property
+    def stable_rows(self) -> int:
+        """Input rows of stable slices so far, since any fixed moment; after a redo they are counted again."""
+        return (self._live if self._redo is None else self._redo).rows
+
+    @property
     def replays(self) -> bool:
         """Is the state of the checkpoint log not complete yet?"""
         return self._replay is not None

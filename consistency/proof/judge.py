@@ -18,7 +18,15 @@ from consistency.proof.losses import Fidelity, losses
 from consistency.proof.moved import move_reports
 from consistency.proof.output import judge_output
 from consistency.proof.promises import as_announced, policies, promises
-from consistency.proof.report.model import DirectoryChange, OutputReport, Report, Settings, SourceFacts, Verdict
+from consistency.proof.report.model import (
+    DirectoryChange,
+    LogReport,
+    OutputReport,
+    Report,
+    Settings,
+    SourceFacts,
+    Verdict,
+)
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.scene import Keep, Scene
@@ -100,6 +108,9 @@ def judge_run(
         losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
         sources=[_source_facts(run.summary, str(s), state, flaws[s]) for s, state in states.items()],
         promises=promises(plan, directory, heard, scene.begun_us, run.summary),
+        logs=[
+            LogReport(replica=one["replica"], **one["log"]) for one in run.summary.get("replicas", ()) if one.get("log")
+        ],
         changes=[
             DirectoryChange(at_us=i.at_us - scene.begun_us, number=i.version.number, why=i.why) for i in run.issued()
         ],

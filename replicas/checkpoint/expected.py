@@ -62,8 +62,8 @@ def _expected(plan: Plan, unit: Unit, log: Continuous) -> ExpectedRecovery:
             held = max(held, (rate or 0.0) * _seconds(spec.reach_us or 0, speed))
             continue
         if spec.logged is Logged.CELLS:
-            knows_groups = log.groups is not None
-            cells += (log.groups or 0) * spec.cells_per_group
+            knows_groups = knows_groups and (log.groups is not None or not spec.is_grouped)
+            cells += ((log.groups or 0) if spec.is_grouped else 1) * spec.cells_per_group
             begun += 0 if rate is None or spec.lifetime_rows is None else rate / spec.lifetime_rows
         else:
             cells += 1

@@ -48,6 +48,10 @@ class Extent:
         self._records = 0
         self.held: int | None = None
 
+    def __bool__(self) -> bool:
+        """Is there a slice?"""
+        return len(self._time) > 0
+
     def commit(self, time: int, records: int, rows: int, not_final: int) -> None:
         """A slice was committed.
 

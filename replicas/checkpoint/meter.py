@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from replicas.checkpoint.extent import Choices
+from replicas.checkpoint.extent import Extent
 from replicas.checkpoint.log import CheckpointLog
 from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least
 from spe.plan.continuous import Continuous
@@ -53,13 +54,16 @@ class LogMeter:
     """
 
     def __init__(self) -> None:
-        self._load = _Speed(ASSUMED.load_us)
-        self._replay = _Speed(ASSUMED.replay_us)
-        self._write = _Speed(ASSUMED.write_us)
+        self.learn(ASSUMED)
         self._slices: deque[_Committed] = deque()
         self.recovered_us: int | None = None
         self.expected_us: int | None = None
         self.rewritten_bytes = 0
+
+    def learn(self, speeds: Sequence[float]) -> None:
+        """What was measured before the process began; nothing: no more is known than is assumed."""
+        if speeds:
+            self._load, self._replay, self._write = map(_Speed, speeds)
 
     @property
     def speeds(self) -> LogSpeeds:
@@ -104,16 +108,17 @@ class LogMeter:
         begun, rows = (sum(values) / seconds for values in zip(*((s.begun, s.rows) for s in slices[1:])))
         return Workload(float(live), begun, rows, float(held_rows))
 
-    def status(
-        self, settings: Continuous, choices: Choices, held_rows: int, log: CheckpointLog, now_us: int
-    ) -> LogStatus:
+    def status(self, settings: Continuous, extent: Extent, log: CheckpointLog, trouble: str, now_us: int) -> LogStatus:
         """
         Args:
-          choices: of the extent as it is.
-          held_rows: rows that operators keep as they are.
+          extent: of the log; without a slice it holds no state yet.
+          trouble: why a copy is not written.
         """
-        speeds, live = self.speeds, int(choices.cells[-1])
-        records, rows = int(choices.records[0]), int(choices.rows[0])
+        speeds, live, records, rows, held_rows = self.speeds, 0, 0, 0, 0
+        if extent:
+            choices = extent.choices()
+            live, held_rows = int(choices.cells[-1]), int(choices.rows[-1])
+            records, rows = int(choices.records[0]), int(choices.rows[0])
         found = least(speeds, self.workload(live, held_rows, now_us), settings.share)
         return LogStatus(
             recovery_us=round(speeds.load_us * records + speeds.replay_us * rows),
@@ -129,5 +134,5 @@ class LogMeter:
             written_bytes=log.written_bytes,
             rewritten_bytes=self.rewritten_bytes,
             kept_bytes=log.kept_bytes,
-            trouble="; ".join(f"{folder}: {why}" for folder, why in log.faults.items()) or log.full,
+            trouble=trouble,
         )

@@ -36,6 +36,7 @@ class StableSlice:
         where there is none.
       released_from: end of the oldest slice whose output somebody may still ask for.
       origins: of the source logs that each input comes from (S6).
+      speeds: as they were measured (replicas.checkpoint.targets.LogSpeeds), for whoever goes on from it.
     """
 
     end: int
@@ -47,6 +48,7 @@ class StableSlice:
     released: Any = None
     released_from: int = END_OF_TIME
     origins: Sequence[str] = ()
+    speeds: Sequence[float] = ()
 
 
 class LogHead(NamedTuple):
@@ -73,7 +75,7 @@ class LoggedState(NamedTuple):
       slices: footprints and closings, from the oldest that counts on.
       released: of these slices that have some, the end and the stable output, in order.
       extent: of these slices; its footprints are to be counted anew when they are loaded.
-      rows, origins: as in :class:`StableSlice`, at ``end``.
+      rows, origins, speeds: as in :class:`StableSlice`, at ``end``.
     """
 
     end: int
@@ -87,6 +89,7 @@ class LoggedState(NamedTuple):
     extent: Extent
     rows: int
     origins: Sequence[str]
+    speeds: Sequence[float]
 
 
 class StateLog:
@@ -218,6 +221,7 @@ def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]],
         "outputs": list(one.outputs),
         "positions": list(one.positions),
         "rows": one.rows,
+        "speeds": list(one.speeds),
         "written": one.made.written,
     }
     return records, encode_state(commit)
@@ -304,4 +308,5 @@ class _Found:
             self._extent,
             commit["rows"],
             commit["origins"],
+            commit["speeds"],
         )

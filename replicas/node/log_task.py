@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from replicas.checkpoint.extent import Pacing
+from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import COPIES
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
@@ -17,6 +17,7 @@ from replicas.producer.log_entry import Entry
 from spe.errors import LogError, LogFull
 from spe.plan.continuous import Continuous
 from spe.runtime.spill import SpillNotLoaded
+from spe.status import LogStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND
 
@@ -48,6 +49,19 @@ class LogTask:
             side = host.replica.logging
             assert side is not None, "G1: it writes a log"
             await _Writer(hosting, host, side, kept, settings).run()
+
+
+def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
+    """Of the log of a replica; None: it has none, or none that can be opened."""
+    id = host.replica.id
+    settings = hosting.directory.logs.get(id.of)
+    if settings is None:
+        return None
+    kept = hosting.log(id)
+    if kept.state is None or kept.log is None:
+        return None
+    extent = Extent() if kept.state.lacks else kept.state.extent
+    return host.log_meter.status(settings, extent, kept.log, kept.trouble, hosting.now())
 
 
 class _Writer:
@@ -142,6 +156,12 @@ class _Writer:
             return
         state.goes_on(found, remade)
         self._rows = found.rows
+        choices = state.extent.choices()
+        records, rows = int(choices.records[0]), int(choices.rows[0])
+        self._meter.recovered(records, self._host.load_ns // 1000, rows, self._host.replay_ns // 1000)
+        self._hosting.env.trace.event(
+            "recovered", replica=self._host.name, records=records, rows=rows, took_us=self._meter.recovered_us
+        )
         self._acknowledge(state)
 
     async def _write(self, waiting: Waiting) -> None:
@@ -169,6 +189,7 @@ class _Writer:
                 released,
                 side.released_from(one.end),
                 waiting.origins,
+                self._meter.speeds,
             )
         )
         if not written:

@@ -16,7 +16,7 @@ from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.incarnation import claim
 from replicas.node.checkpoint_task import CheckpointTask
 from replicas.node.hosting import Hosting
-from replicas.node.log_task import LogTask
+from replicas.node.log_task import LogTask, log_status
 from replicas.node.orders import OrderFollower
 from replicas.node.recovery_task import RecoveryTask
 from replicas.node.replica import Replica
@@ -330,7 +330,7 @@ class NodeProcess:
         now = self.hosting.now()
         status = host.replica.status(self._counters(host), host.error)
         if host.error is None:
-            status = replace(status, waiting_us=host.replica.core.waiting_us(now))
+            status = replace(status, waiting_us=host.replica.core.waiting_us(now), log=log_status(self.hosting, host))
         if (load := host.meter.latest) is None:
             return status
         return replace(status, load=load.status(), load_age_us=now - host.meter.taken_at)

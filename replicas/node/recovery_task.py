@@ -13,6 +13,8 @@ from spe.errors import LogCorrupt, OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
 
+#: Behind the last portion of work.
+_DONE: Final = object()
 #: A replica that has its state checks this many times less often whether it needs another one.
 INSTALLED_PERIODS: Final = 4
 
@@ -122,16 +124,17 @@ class RecoveryTask:
             return
         instance = replica.core.empty_instance()
         assert instance.log is not None, "G4: it is made for that"
+        again = instance.log.reconstruct(found.commit, found.start, found.begin, found.slices)
         try:
-            start = found.start
-            for _ in instance.log.reconstruct(found.commit, start, found.begin, found.slices):
-                await hosting.env.compute.turn()
+            while await hosting.env.compute.run(lambda: next(again, _DONE)) is not _DONE:
+                pass  # in a thread: nobody else has this instance yet
         except (LogCorrupt, RemoteProtocolError) as error:
             replica.recovery.stored = None
             await log.refuse(str(error))
             return
         if hosting.running.get(replica.id.of) is host and not replica.reading.installed:
             host.remaking, host.load_ns = found, clock.step_ns() - begun
+            host.log_meter.learn([float(us) for us in found.speeds])
             replica.install_logged(instance, found, hosting.now())
 
     async def refuse_log(self, host: ReplicaHost, why: str) -> None:

@@ -70,6 +70,9 @@ class ReplicaHost:
         #: What the log holds, while the state is made again from it, and what it took to load it, nanoseconds.
         self.remaking: LoggedState | None = None
         self.load_ns = 0
+        #: What it took to replay, nanoseconds; and to work on slices since rows were last counted.
+        self.replay_ns = self._slice_ns = 0
+        self._rows = 0
         self.meter = ReplicaMeter()
         self._told = told
         self.error: str | None = None
@@ -97,6 +100,25 @@ class ReplicaHost:
     def told(self, state: NodeState, fresh: bool) -> None:
         self.meter.became(state)
         self._told(state, fresh)
+
+    def stepped(self, took_ns: int, *, replays: bool) -> None:
+        """A step of its work is done.
+
+        Args:
+          replays: it was one after a restart from the log.
+        """
+        self.meter.worked(took_ns)
+        core = self.replica.core
+        if replays:
+            self.replay_ns += took_ns
+        elif core.step_was_for_log:
+            self.log_ns += took_ns
+        elif self.replica.logging is not None:
+            self._slice_ns += took_ns
+            if (rows := core.stable_rows - self._rows) > 0:
+                self.log_meter.processed(rows, self._slice_ns / 1e3)
+            if rows:
+                self._rows, self._slice_ns = core.stable_rows, 0
 
     def log_waits(self) -> None:
         self.log_work.wake()

@@ -30,7 +30,7 @@ class WorkTask:
         while (host := hosting.running.get(partition)) is not None:
             token = host.work.token()
             begun = clock.step_ns()
-            more = False
+            more, replays = False, host.replica.core.replays
             if host.error is None:
                 try:
                     more, ask = host.replica.advance(hosting.now())
@@ -54,10 +54,7 @@ class WorkTask:
                         self._ask_partner(host, ask)
                     if hosting.env.validates:
                         host.validation.step()
-                took_ns = clock.step_ns() - begun
-                host.meter.worked(took_ns)
-                if host.replica.core.step_was_for_log:
-                    host.log_ns += took_ns
+                host.stepped(clock.step_ns() - begun, replays=replays)
             if more:
                 await hosting.env.compute.turn()
             else:

@@ -18,7 +18,7 @@ from spe.plan.delays import delay_bound_us, longest_path
 from spe.plan.describe import show_duration, show_lateness
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source
-from spe.status import ClientStatus, HistogramStatus, NodeStatus, ReplicaStatus, SourceStatus
+from spe.status import ClientStatus, HistogramStatus, LogStatus, NodeStatus, ReplicaStatus, SourceStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId
 
@@ -111,6 +111,25 @@ def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
         "differs": list(dict.fromkeys(text for p in parts for text in p.differs)),
         "counters": {k: v for k, v in counters.items() if v},
         "x_used": _x_used([p.x_used for p in parts]),
+        "log": _log([p.log for p in parts if p.log is not None]),
+    }
+
+
+def _log(each: Sequence[LogStatus]) -> dict[str, Any] | None:
+    """Its checkpoint log: what the longest restart took and was expected to, and bytes; None: it wrote none."""
+    if not each:
+        return None
+    recovered = [(one.recovered_us, one.expected_us) for one in each if one.recovered_us is not None]
+    longest_us, expected_us = max(recovered, default=(None, None))
+    return {
+        "recoveries": len(recovered),
+        "recovered_us": longest_us,
+        "expected_us": expected_us,
+        "recovery_us": each[-1].recovery_us,
+        "least_us": each[-1].least_us,
+        "written_bytes": sum(one.written_bytes for one in each),
+        "rewritten_bytes": sum(one.rewritten_bytes for one in each),
+        "kept_bytes": each[-1].kept_bytes,
     }
 
 
@@ -196,6 +215,8 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
         for s in summary["sources"]
         if s.get("first_malformed")
     ]
+    if any(r.get("log") for r in summary["replicas"]):
+        parts += [Text(""), _logs(summary)]
     parts.append(Text(f"recorded in {summary['run_dir']}", style="dim"))
     return Group(*parts)
 
@@ -261,6 +282,19 @@ def _switches(summary: Mapping[str, Any]) -> Table:
             f"{one['before']} → {one['after']}",
             f"{seconds(one['silence_us'])} s",
         )
+    return table
+
+
+def _logs(summary: Mapping[str, Any]) -> Table:
+    """Restarts from checkpoint logs, without the start of the process, and what the logs took."""
+    figures = ("restarts", "longest", "expected", "now", "least", "written", "rewritten", "kept")
+    table = columns("checkpoint log", *figures, right=figures)
+    for one in summary["replicas"]:
+        if (log := one.get("log")) is not None:
+            times = [log[k] for k in ("recovered_us", "expected_us", "recovery_us", "least_us")]
+            sizes = [f"{log[k] / 1e6:,.1f} MB" for k in ("written_bytes", "rewritten_bytes", "kept_bytes")]
+            shown = ["" if us is None else f"{seconds(us)} s" for us in times]
+            table.add_row(one["replica"], count(log["recoveries"]), *shown, *sizes)
     return table
 
 

@@ -179,6 +179,11 @@ class OperatorSpec(ABC):
         return Logged.WHOLE
 
     @property
+    def is_grouped(self) -> bool:
+        """Is its state by groups, of which there may be any number?"""
+        return True
+
+    @property
     def cells_per_group(self) -> int:
         """Most records that a group has in a checkpoint log at a time; 1 where groups are nothing to it."""
         return 1

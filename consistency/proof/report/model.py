@@ -345,6 +345,28 @@ class Settings(_Data):
     nodes: int
 
 
+class LogReport(_Data):
+    """The checkpoint log of a replica (rule G7); times are without the start of the process.
+
+    Attributes:
+      recovered_us: what the longest restart from it took; None: there was none.
+      expected_us: what had been expected of that.
+      recovery_us: what one was expected to take at the end of the run.
+      least_us: the shortest that its share of the time allowed then.
+      written_bytes, rewritten_bytes, kept_bytes: of one copy.
+    """
+
+    replica: str
+    recoveries: int
+    recovered_us: int | None
+    expected_us: int | None
+    recovery_us: int
+    least_us: int
+    written_bytes: int
+    rewritten_bytes: int
+    kept_bytes: int
+
+
 class Report(_Data):
     """Everything about one run."""
 
@@ -363,6 +385,7 @@ class Report(_Data):
     replicas: list[Track]
     losses: list[Loss] = Field(default_factory=list)
     promises: list[Promise] = Field(default_factory=list)
+    logs: list[LogReport] = Field(default_factory=list)
     changes: list[DirectoryChange] = Field(default_factory=list)
     moves: list[MoveReport] = Field(default_factory=list)
     sources: list[SourceFacts]

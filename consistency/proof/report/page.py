@@ -13,6 +13,7 @@ from consistency.proof.report.model import (
     DirectoryChange,
     Flaw,
     FlawCount,
+    LogReport,
     Loss,
     MoveReport,
     Offender,
@@ -68,6 +69,7 @@ def page(report: Report) -> str:
         "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
         _kept(report.outputs),
         _promises(report.promises),
+        _logs(report.logs),
         _changes(report.changes),
         _moves(report.moves),
         "<h2>What ran</h2>",
@@ -438,6 +440,32 @@ def _promises(rows: Sequence[Promise]) -> str:
         f"{head}As nodes announced it and clients recorded it: since when each setting held, and the longest time that "
         "a bucket waited from its first arrival to its release, by the node's own clock, and as "
         "a share of X; 99 % of the slices released in the whole run used at most the next figure.</p>"
+        f'<div class="card">{table("", columns, lines)}</div>'
+    )
+
+
+def _logs(rows: Sequence[LogReport]) -> str:
+    """Restarts from checkpoint logs, and what the logs took."""
+    if not rows:
+        return ""
+    columns = [("replica", ""), ("restarts", "r"), ("longest", "r"), ("expected", "r"), ("at the end", "r")]
+    columns += [("least", "r"), ("written", "r"), ("rewritten", "r"), ("kept", "r")]
+    lines = [
+        [
+            escape(one.replica),
+            f"{one.recoveries:,}",
+            "–" if one.recovered_us is None else seconds(one.recovered_us),
+            "–" if one.expected_us is None else seconds(one.expected_us),
+            seconds(one.recovery_us),
+            seconds(one.least_us),
+            *(f"{size / 1e6:,.1f} MB" for size in (one.written_bytes, one.rewritten_bytes, one.kept_bytes)),
+        ]
+        for one in rows
+    ]
+    return (
+        "<h3>Checkpoint logs</h3><p class='sub'>The longest restart from each log, without the start of the process, "
+        "and what was expected of it; what one was expected to take at the end of the run, and the least that the "
+        "share of the time for rewriting allowed then. Bytes are of one copy.</p>"
         f'<div class="card">{table("", columns, lines)}</div>'
     )
 

@@ -208,6 +208,10 @@ class AggregateSpec(OneInput):
         return Logged.CELLS
 
     @property
+    def is_grouped(self) -> bool:
+        return bool(self.group_by)
+
+    @property
     def cells_per_group(self) -> int:
         return self.window.panes
 

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from replicas.checkpoint.extent import Extent
 from replicas.checkpoint.log import CheckpointLog, LogKind
 from replicas.checkpoint.meter import WINDOW_US, LogMeter
 from replicas.checkpoint.targets import ASSUMED, Workload, least, targets
@@ -62,7 +63,7 @@ async def test_status() -> None:
     meter.rewrote(0, 77, 0)
     for second in range(3):
         meter.committed(second * SECOND, 10, 100)
-    status = meter.status(Continuous(2_000_000), trace_15().choices(), 0, log, 2 * SECOND)
+    status = meter.status(Continuous(2_000_000), trace_15(), log, "", 2 * SECOND)
     assert (status.records, status.rows, status.live) == (500, 900, 80)
     assert status.recovery_us == 5 * 500 + 900
     assert status.least_us == round(1e6 * least(ASSUMED, Workload(80, 10, 100), 0.05).seconds)
@@ -77,13 +78,20 @@ async def test_status() -> None:
     assert status.trouble == ""
 
 
-async def test_status_names_a_copy_that_is_not_written() -> None:
-    disk = SimDisk()
-    disk.space_left = 0
-    log = await CheckpointLog.open(disk, PurePosixPath("log"))
-    status = LogMeter().status(Continuous(2_000_000), trace_15().choices(), 0, log, 0)
-    assert status.trouble.startswith("log/0: ")
-    assert "; log/1: " in status.trouble
+async def test_status_before_the_log_holds_a_state() -> None:
+    log = await CheckpointLog.open(SimDisk(), PurePosixPath("log"))
+    status = LogMeter().status(Continuous(2_000_000), Extent(), log, "0: no room", 0)
+    assert (status.recovery_us, status.records, status.rows, status.live) == (0, 0, 0, 0)
+    assert status.trouble == "0: no room"
+
+
+def test_what_was_measured_before_a_restart_counts_on() -> None:
+    before, after = LogMeter(), LogMeter()
+    before.recovered(1_000_000, 2_000_000, 10_000, 50_000)
+    after.learn(before.speeds)
+    assert after.speeds == before.speeds
+    after.learn([])
+    assert after.speeds == before.speeds
 
 
 def test_measured_speeds_give_other_targets() -> None:
