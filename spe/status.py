@@ -99,6 +99,21 @@ class DirectoryStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateStatus:
+    """The certificate that new connections of a process use.
+
+    Attributes:
+      expires_us: when it expires, microseconds since 1970.
+      ca_expires_us: when the first certificate of the CA does.
+      refused: why the files of a new one are not used; "" where there are none.
+    """
+
+    expires_us: Integer
+    ca_expires_us: Integer
+    refused: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Process:
     """What all kinds have in common.
 
@@ -109,6 +124,7 @@ class _Process:
       server: who is connected; null where the process was not asked over a connection.
       directory: who runs what, as the process knows it; null as with `server`.
       disk_full: what cannot be written for lack of room, and what the disk says.
+      certificate: null without TLS.
     """
 
     kind: str
@@ -117,6 +133,7 @@ class _Process:
     server: ServerStatus | None = None
     directory: DirectoryStatus | None = None
     disk_full: Mapping[Text, Text] = field(default_factory=dict)
+    certificate: CertificateStatus | None = None
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------

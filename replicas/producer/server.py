@@ -20,7 +20,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import RateLimitedTrace
 from spe.runtime.spill import SpillNotLoaded
-from spe.runtime.tls import holder_of
+from spe.runtime.tls import TlsNetwork, holder_of
 from spe.status import DirectoryStatus, ProcessStatus, ReaderOfOtherLog, ServerStatus
 from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
@@ -303,7 +303,13 @@ class Server:
             other_logs=tuple(others),
         )
         epoch, number = self._keeper.version
-        return replace(self._service.status(), server=server, directory=DirectoryStatus(epoch=epoch, number=number))
+        network = self._env.network
+        return replace(
+            self._service.status(),
+            server=server,
+            directory=DirectoryStatus(epoch=epoch, number=number),
+            certificate=network.certificate() if isinstance(network, TlsNetwork) else None,
+        )
 
     async def _announce(self, connection: Connection, told: _Told) -> _Told:
         """Says what is new of X and waits, behind the answer to a heartbeat; waits change often, so not behind each."""

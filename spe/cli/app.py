@@ -92,11 +92,12 @@ def certs(
     days: Annotated[
         int, Parameter(help="Days for which certificates are valid; the CA is valid ten times as long.")
     ] = 365,
+    renew: Annotated[bool, Parameter(help="Replace certificates and keys, but not the CA.", negative="")] = False,
 ) -> int:
     """Make a CA and a certificate for each process of a cluster; existing files are kept."""
     from spe.cli.certs import certs
 
-    return certs(config, out, days)
+    return certs(config, out, days, renew=renew)
 
 
 @app.command(sort_key=1)

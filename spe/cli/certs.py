@@ -12,8 +12,8 @@ from spe.plan.deploy import with_default_client
 from spe.runtime.tls import CONTROL
 
 
-def certs(config: Path, out: Path | None, days: int) -> int:
-    """Makes what is missing, and shows all with their ends."""
+def certs(config: Path, out: Path | None, days: int, *, renew: bool = False) -> int:
+    """Makes what is missing, or all but the CA anew, and shows all with their ends."""
     try:
         from spe.runtime.certificates import issue
     except ImportError as error:
@@ -25,13 +25,15 @@ def certs(config: Path, out: Path | None, days: int) -> int:
     given = plan.security.certificates
     folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
     now = datetime.datetime.now(datetime.UTC)
-    found = issue(folder, plan.cluster, [*processes_of(directory), CONTROL], days, now)
+    found = issue(folder, plan.cluster, [*processes_of(directory), CONTROL], days, now, renew=renew)
     width = max(len(f.name) for f in found)
     for one in found:
         left = (one.expires - now).days
-        made = "made" if one.new else "EXPIRED" if one.expires < now else "there already"
+        made = "renewed" if one.renewed else "made" if one.new else "EXPIRED" if one.expires < now else "there already"
         print(f"{one.name:{width}}  until {one.expires:%Y-%m-%d}  {left:>5} days  {made}")
     print(f"in {folder}; give each process ca.pem and its own .pem and .key, and keep ca.key where none of them runs")
+    if renew:
+        print("running processes use new files a few seconds after they are there; connections that are open go on")
     if given is None:
         print(f"to use them: `security: {{certificates: {folder}}}` in {config}")
     return 0

@@ -33,6 +33,7 @@ from spe.runtime.network import parse_address
 from spe.runtime.process_figures import process_figures
 from spe.runtime.production import FileTrace, NullTrace, SystemClock, production_env, tune_gc, tune_malloc
 from spe.runtime.storage import in_folder
+from spe.runtime.tls import TlsNetwork
 from spe.status import ProcessStatus
 from spe.stream.names import NodeId, StreamId
 
@@ -338,6 +339,8 @@ async def _main(
                 await serve(here, task_status)
 
             nursery.start_soon(end_on_signal)
+            if isinstance(env.network, TlsNetwork):
+                nursery.start_soon(env.network.watch)
             if (port := metrics_address(target, name, options.metrics)) is not None:
                 served = pages(name, here.status, partial(process_figures, root))
                 port = await nursery.start(HttpPort(served).serve, port)

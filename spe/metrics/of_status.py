@@ -32,6 +32,9 @@ METRICS: Final = (
         spe_directory_version="Number of the directory that the process goes by.",
         spe_server_connections="Connections of each peer.",
         spe_disk_full="1 for each thing that cannot be written for lack of room.",
+        spe_certificate_expiry_timestamp_seconds="When the certificate of the process expires, seconds since 1970.",
+        spe_certificate_ca_expiry_timestamp_seconds="When the first certificate of its CA expires.",
+        spe_certificate_refused="1 when files of a new certificate are not used; the status says why.",
         spe_storage_free_bytes="Free room on the disk that holds what the process keeps.",
         spe_storage_size_bytes="Size of that disk.",
     ),
@@ -178,6 +181,10 @@ def exposition(status: ProcessStatus, *, version: str = "") -> Exposition:
     out.add("spe_process_incarnation", status.incarnation)
     for what in status.disk_full:
         out.add("spe_disk_full", 1, what=what)
+    if (certificate := status.certificate) is not None:
+        out.add("spe_certificate_expiry_timestamp_seconds", certificate.expires_us / 1e6)
+        out.add("spe_certificate_ca_expiry_timestamp_seconds", certificate.ca_expires_us / 1e6)
+        out.add("spe_certificate_refused", bool(certificate.refused))
     if status.directory is not None:
         out.add("spe_directory_version", status.directory.number)
     if status.server is not None:

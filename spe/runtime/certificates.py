@@ -27,34 +27,43 @@ class Issued(NamedTuple):
 
     Attributes:
       new: made just now.
+      renewed: in place of another.
     """
 
     name: str
     path: Path
     expires: datetime.datetime
     new: bool
+    renewed: bool = False
 
 
-def issue(folder: Path, cluster: str, names: Iterable[str], days: int, now: datetime.datetime) -> list[Issued]:
+def issue(
+    folder: Path, cluster: str, names: Iterable[str], days: int, now: datetime.datetime, *, renew: bool = False
+) -> list[Issued]:
     """Certificates for all of ``names`` that have none yet; the CA is made where there is none.
 
-    Nothing that is there is replaced: whoever wants a new one removes the old.
+    The CA is never replaced.  No certificate is valid for longer than it.
+
+    Args:
+      renew: those that have one get a new one, with a new key.
 
     Raises:
-      SpeError: the folder cannot be used, or holds a CA without its key.
+      SpeError: the folder cannot be used, or holds a CA that has expired or is without its key.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ca, key = _authority(folder, cluster, days, now)
+        if ca.not_valid_after_utc <= now:
+            raise SpeError(f"{folder / 'ca.pem'} expired on {ca.not_valid_after_utc:%Y-%m-%d}; expected another CA")
         found = [Issued("CA", folder / "ca.pem", ca.not_valid_after_utc, False)]
         for name in dict.fromkeys(holder_of(n) for n in names):
             path = folder / f"{file_stem(name)}.pem"
-            if path.exists():
+            if (there := path.exists()) and not renew:
                 old = x509.load_pem_x509_certificate(path.read_bytes())
                 found.append(Issued(name, path, old.not_valid_after_utc, False))
                 continue
             made = _sign(folder, cluster, name, ca, key, days, now)
-            found.append(Issued(name, path, made.not_valid_after_utc, True))
+            found.append(Issued(name, path, made.not_valid_after_utc, True, there))
     except (OSError, ValueError, TypeError) as error:
         raise SpeError(f"{folder}: {error}") from error
     return found
@@ -74,7 +83,7 @@ def _authority(
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{cluster} CA")])
     made = (
-        _builder(name, name, key, days * _CA_FACTOR, now)
+        _builder(name, name, key, now + datetime.timedelta(days=days * _CA_FACTOR), now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -97,7 +106,7 @@ def _sign(
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     made = (
-        _builder(subject, ca.subject, key, days, now)
+        _builder(subject, ca.subject, key, min(now + datetime.timedelta(days=days), ca.not_valid_after_utc), now)
         .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity(cluster, name))]), False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
@@ -111,7 +120,11 @@ def _sign(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int, now: datetime.datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    until: datetime.datetime,
+    now: datetime.datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -120,7 +133,7 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _EARLIER)
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_after(until)
     )
 
 
@@ -145,6 +158,11 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """A new file; raises FileExistsError instead of replacing one."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    """Replaces a file as a whole: whoever reads it meanwhile sees the old one or the new one."""
+    aside = path.with_name(f".{path.name}.new")
+    aside.unlink(missing_ok=True)
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)

@@ -2,6 +2,9 @@
 
 A folder holds ``ca.pem`` and, per process, ``NAME.pem`` and ``NAME.key`` (``spe certs`` makes them).  A certificate
 names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in the hello, on both ends.  TLS 1.3 only.
+
+New files are used without a restart, by new connections; those that are open go on.  Files that are not good are
+refused, and the old certificate stays in use.
 """
 
 from __future__ import annotations
@@ -9,8 +12,10 @@ from __future__ import annotations
 import ssl
 import stat
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import trio
@@ -19,11 +24,15 @@ from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Network, Trace
 from spe.runtime.network import CONNECT_S, Handler
 from spe.runtime.rate_limited_trace import RateLimitedTrace
+from spe.status import CertificateStatus
+from spe.stream.times import SECOND, format_timestamp
 
 #: A read brings one record, so room for more would be made and given back each time.
 _RECORD_BYTES: Final = 16 << 10
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
+#: How often files are looked at.  New ones are used when two looks have found the same, so that none is half written.
+LOOK_S: Final = 5.0
 #: Whoever asks for states, injects faults, or answers for a run as a whole.
 CONTROL: Final = "control"
 _CONTROLS: Final = ("control", "supervisor")
@@ -44,30 +53,107 @@ def identity(cluster: str, name: str) -> str:
     return f"spe://{quote(cluster, safe='')}/{quote(holder_of(name), safe='')}"
 
 
+class _Loaded(NamedTuple):
+    """What the files were when they were read.
+
+    Attributes:
+      authorities: certificates of the CA, in DER.
+      expires_us, ca_expires_us: microseconds since 1970, of our certificate, and of the first of the CA's.
+    """
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    authorities: frozenset[bytes]
+    expires_us: int
+    ca_expires_us: int
+
+
+#: Of each file: what changes when it is written, replaced, or made readable; None: it is not there.
+_Signature = tuple[tuple[int, int, int, int] | None, ...]
+
+
 class Tls:
     """What a process needs to prove who it is, and to find out who others are.
 
     Args:
       folder: certificates of the cluster.
       cluster, name: whose certificate is ours.
+      now: seconds, of a clock that only advances.
+
+    Attributes:
+      refused: why new files are not used; "" where there are none, or they are.
 
     Raises:
       ConfigError: a file is missing, unreadable, expired, of somebody else, or not of this CA.
     """
 
-    def __init__(self, folder: Path, cluster: str, name: str) -> None:
+    def __init__(self, folder: Path, cluster: str, name: str, now: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.cluster = cluster
+        self.refused = ""
         self._ca = folder / "ca.pem"
         self._certificate, self._key = (folder / f"{file_stem(name)}{end}" for end in (".pem", ".key"))
+        self._now = now
+        self._signature = self._seen = self._look()
+        self._looked_s = now()
+        self._loaded = self._load()
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        return self._loaded.server
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        return self._loaded.client
+
+    def status(self) -> CertificateStatus:
+        loaded = self._loaded
+        return CertificateStatus(expires_us=loaded.expires_us, ca_expires_us=loaded.ca_expires_us, refused=self.refused)
+
+    def renewed(self) -> bool | None:
+        """Looks at the files, every few seconds at most; uses new ones.
+
+        Returns:
+          Are there new files that are used?  None: there are no new ones.  False: they are refused.
+        """
+        if (now := self._now()) - self._looked_s < LOOK_S:
+            return None
+        self._looked_s = now
+        before, self._seen = self._seen, self._look()
+        if self._seen == self._signature or self._seen != before:
+            return None
+        self._signature = self._seen
+        try:
+            loaded = self._load()
+            if not loaded.authorities & self._loaded.authorities:
+                what = "has no CA in common with the one in use; expected both for the time of the change"
+                raise ConfigError([f"{self._ca} {what}"])
+        except ConfigError as error:
+            self.refused = "; ".join(error.problems)
+            return False
+        self._loaded, self.refused = loaded, ""
+        return True
+
+    def _look(self) -> _Signature:
+        found: list[tuple[int, int, int, int] | None] = []
+        for path in (self._ca, self._certificate, self._key):
+            try:
+                one = path.stat()
+                found.append((one.st_ino, one.st_mtime_ns, one.st_ctime_ns, one.st_size))
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
+    def _load(self) -> _Loaded:
         for path, what in ((self._ca, "the CA's"), (self._certificate, "its"), (self._key, "its key's")):
             if not path.is_file():
-                raise ConfigError([f"{path}: there is no such file; {name} needs {what} certificate (spe certs)"])
+                raise ConfigError([f"{path}: there is no such file; {self.name} needs {what} certificate (spe certs)"])
         if sys.platform != "win32" and (mode := stat.S_IMODE(self._key.stat().st_mode)) & 0o077:
             raise ConfigError([f"{self._key}: others can read it (mode {mode:o}); expected mode 600: chmod 600"])
-        self.server = self._context(ssl.PROTOCOL_TLS_SERVER)
-        self.client = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        self._check_ourselves()
+        server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+        ends = [ssl.cert_time_to_seconds(str(one["notAfter"])) * SECOND for one in client.get_ca_certs()]
+        expires_us = self._check_ourselves(server, client)
+        return _Loaded(server, client, frozenset(client.get_ca_certs(binary_form=True)), expires_us, min(ends))
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
@@ -76,6 +162,8 @@ class Tls:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(self._ca)
+            if not context.get_ca_certs():
+                raise ssl.SSLError("no CA in it")
         except (OSError, ssl.SSLError) as error:
             raise ConfigError([f"{self._ca}: expected the certificate of the CA: {_reason(error)}"]) from error
         try:
@@ -86,11 +174,15 @@ class Tls:
             ) from error
         return context
 
-    def _check_ourselves(self) -> None:
-        """A handshake with ourselves, in memory: what others would find wrong with us is found here."""
+    def _check_ourselves(self, to_serve: ssl.SSLContext, to_connect: ssl.SSLContext) -> int:
+        """A handshake with ourselves, in memory: what others would find wrong with us is found here.
+
+        Returns:
+          When our certificate expires, microseconds since 1970.
+        """
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        server = self.server.wrap_bio(to_server, to_client, server_side=True)
-        client = self.client.wrap_bio(to_client, to_server)
+        server = to_serve.wrap_bio(to_server, to_client, server_side=True)
+        client = to_connect.wrap_bio(to_client, to_server)
         try:
             for _ in range(4):
                 for end in (client, server):
@@ -98,12 +190,14 @@ class Tls:
                         end.do_handshake()
                     except ssl.SSLWantReadError:
                         continue
-            found = self.name_in(client.getpeercert())
+            certificate = client.getpeercert()
         except ssl.SSLError as error:
             raise ConfigError([f"{self._certificate}: {_reason(error)}"]) from error
-        if found != holder_of(self.name):
+        assert certificate is not None
+        if (found := self.name_in(certificate)) != holder_of(self.name):
             expected = identity(self.cluster, self.name)
             raise ConfigError([f"{self._certificate} is the certificate of {found!r}; expected that of {expected}"])
+        return ssl.cert_time_to_seconds(str(certificate["notAfter"])) * SECOND
 
     def name_in(self, certificate: object) -> str:
         """The holder's name in our cluster; "" where it has none."""
@@ -162,10 +256,33 @@ class TlsNetwork:
     def __init__(self, inner: Network, tls: Tls, trace: Trace) -> None:
         self._inner = inner
         self._tls = tls
-        self._trace = RateLimitedTrace(trace)
+        self._trace = trace
+        self._limited = RateLimitedTrace(trace)
+
+    def certificate(self) -> CertificateStatus:
+        """Of the certificate that new connections use."""
+        self.look()
+        return self._tls.status()
+
+    def look(self) -> None:
+        """Uses new files, if there are any."""
+        if (renewed := self._tls.renewed()) is None:
+            return
+        until = format_timestamp(self._tls.status().expires_us)
+        if renewed:
+            self._trace.event("certificate_renewed", until=until)
+        else:
+            self._trace.event("certificate_refused", why=self._tls.refused, until=until)
+
+    async def watch(self) -> None:
+        """Looks for new files from time to time, also while nobody connects; until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            self.look()
 
     async def connect(self, address: str, seconds: float = CONNECT_S) -> TlsStream:
         """As the inner network.  Raises LinkBroken also where the other end's certificate is not good."""
+        self.look()
         stream = await self._inner.connect(address, seconds)
         try:
             return await self._secure(stream, self._tls.client, server_side=False)
@@ -180,10 +297,11 @@ class TlsNetwork:
         self, address: str, handler: Handler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
     ) -> None:
         async def accept(stream: trio.abc.Stream) -> None:
+            self.look()
             try:
                 secured = await self._secure(stream, self._tls.server, server_side=True)
             except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
-                self._trace.event("no_tls", why=_reason(error))
+                self._limited.event("no_tls", why=_reason(error))
                 return
             await handler(secured)
 

@@ -24,6 +24,7 @@ from spe.metrics.pages import pages
 from spe.runtime.process_figures import process_figures
 from spe.status import (
     ActivationStatus,
+    CertificateStatus,
     CoordinatorStatus,
     DirectoryStatus,
     LoadStatus,
@@ -103,6 +104,7 @@ def statuses() -> Iterator[ProcessStatus]:
         server=ServerStatus(connections={"client:c": 2}, sent_away=1, other_logs=()),
         directory=DirectoryStatus(epoch=1, number=4),
         disk_full={"spill files": "No space left on device"},
+        certificate=CertificateStatus(expires_us=2_000_000_000_500_000, ca_expires_us=3 * 10**15, refused="no key"),
     )
     yield a_source(frontier=5_000_000)
     yield a_client(a_channel(bound_us=4_000_000, x_used=histogram(0.2)))
@@ -159,6 +161,9 @@ class TestExposition:
         assert value(node, "spe_replica_operator_events_total", operator="", event="tentative_dropped") == 1
         assert value(node, "spe_input_producer", input="shop/0", producer="source:shop") == 1
         assert value(node, "spe_disk_full", what="spill files") == 1
+        assert value(node, "spe_certificate_expiry_timestamp_seconds") == 2e9 + 0.5
+        assert value(node, "spe_certificate_ca_expiry_timestamp_seconds") == 3e9
+        assert value(node, "spe_certificate_refused") == 1
 
     def test_counters_and_histograms_carry_the_incarnation_and_gauges_do_not(self) -> None:
         kinds = {m.name: m.kind for m in METRICS}
