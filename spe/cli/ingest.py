@@ -75,4 +75,4 @@ def _prepare(document: Document, data: Path | None, plan: Plan, out: Path) -> No
     if not (out / CONFIG).exists():
         (out / CONFIG).write_text(document.to_yaml(), encoding="utf-8")
         folder = (data if data is not None else document.home).absolute()
-        RunDirectory(out).write_cluster(plan, data=str(folder), addresses={}, origins={}, token="")
+        RunDirectory(out).write_cluster(plan, data=str(folder), addresses={}, origins={})

@@ -28,7 +28,8 @@ from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses,
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
 from spe.cli.reporter import Reporter, reporter
-from spe.cli.run_dir import SCRAPED, SUPERVISOR, RunDirectory, new_token
+from spe.cli.run_dir import SCRAPED, SUPERVISOR, RunDirectory
+from spe.cli.run_secret import kept_secret
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, Restarts, SupervisorService, fault_status
@@ -98,39 +99,40 @@ def run_document(
     metrics = metrics_addresses(addresses)
     ways = open_links(mode, plan, directory, addresses, Random(seed))
     run_directory = RunDirectory.create(run_dir, document)
-    job = Job(
-        config=document.name,
-        data=(data if data is not None else document.home).absolute(),
-        plan=with_origins(plan, origins),
-        directory=with_addresses(directory, {n: addresses[n] for n in directory.addresses()}),
-        run=run_directory,
-        faults=sorted(schedule, key=lambda f: f.at_us),
-        addresses=addresses,
-        origins=origins,
-        token=new_token(),
-        seed=seed,
-        duration_us=duration_us,
-        live_view=view and sys.stdout.isatty(),
-        links=ways,
-        logs=logs,
-    )
-    job.specs = process_specs(job)
-    run_directory.write("faults.json", [f.to_data() for f in job.faults])
-    run_directory.write(SCRAPED, scraped(plan, metrics))
-    run_directory.write_cluster(
-        plan,
-        data=str(job.data),
-        addresses=addresses,
-        origins=origins,
-        token=job.token,
-        seed=job.seed,
-        via=ways.via,
-        metrics=metrics,
-        **certificates(plan),
-        **({} if budget is None else {"budget": budget}),
-    )
-    with reporter(run_directory.path) as proof:
-        return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
+    with kept_secret() as (token, secret):
+        job = Job(
+            config=document.name,
+            data=(data if data is not None else document.home).absolute(),
+            plan=with_origins(plan, origins),
+            directory=with_addresses(directory, {n: addresses[n] for n in directory.addresses()}),
+            run=run_directory,
+            faults=sorted(schedule, key=lambda f: f.at_us),
+            addresses=addresses,
+            origins=origins,
+            token=token,
+            seed=seed,
+            duration_us=duration_us,
+            live_view=view and sys.stdout.isatty(),
+            links=ways,
+            logs=logs,
+        )
+        job.specs = process_specs(job)
+        run_directory.write("faults.json", [f.to_data() for f in job.faults])
+        run_directory.write(SCRAPED, scraped(plan, metrics))
+        run_directory.write_cluster(
+            plan,
+            data=str(job.data),
+            addresses=addresses,
+            origins=origins,
+            secret=str(secret),
+            seed=seed,
+            via=ways.via,
+            metrics=metrics,
+            **certificates(plan),
+            **({} if budget is None else {"budget": budget}),
+        )
+        with reporter(run_directory.path) as proof:
+            return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
 
 
 def scraped(plan: Plan, metrics: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import secrets
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from replicas.faults.model import processes_of
 from replicas.faults.state import Conditions
 from replicas.link.connection import TOKEN_VARIABLE
 from spe import __version__
+from spe.cli.run_secret import read_secret
 from spe.config import load
 from spe.config.document import Document
 from spe.errors import SpeError
@@ -89,7 +89,8 @@ def load_target(path: Path, process: str = "") -> Target:
         if "certificates" in data:  # the copy of the configuration is not beside them
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
         metrics = data.get("metrics", {})
-        return Target(plan, directory, addresses, data["token"], path, int(data["pid"]), metrics)
+        token = read_secret(data.get("secret", ""))
+        return Target(plan, directory, addresses, token, path, int(data["pid"]), metrics)
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -157,7 +158,7 @@ class RunDirectory:
             return ""
 
     def write_cluster(self, plan: Plan, **facts: Any) -> None:
-        """What :func:`load_target` reads; for our eyes only, because of the token."""
+        """What :func:`load_target` reads.  It names the file with the secret of the run, and holds no secret."""
         data = {
             "pid": os.getpid(),
             "cluster": plan.cluster,
@@ -166,14 +167,14 @@ class RunDirectory:
             "command": sys.argv,
             **facts,
         }
-        self.write(CLUSTER, data, mode=0o600)
+        self.write(CLUSTER, data)
 
-    def write(self, name: str, data: Any, mode: int = 0o644) -> None:
+    def write(self, name: str, data: Any) -> None:
         """Replaces a JSON file as a whole."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.new")
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        with aside.open("w") as file:
             json.dump(data, file, indent=1, default=str)
             file.write("\n")
         os.replace(aside, path)
@@ -193,10 +194,6 @@ class RunDirectory:
 def file_name(process: str) -> str:
     """``source:a`` as a file name."""
     return re.sub(r"[^\w.\-]", "-", process)
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(16)
 
 
 def versions() -> dict[str, str]:

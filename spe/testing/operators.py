@@ -71,7 +71,7 @@ class OperatorHarness:
 
         Raises:
           ConfigError: rows do not fit, or lie outside the slice.
-          Whatever the operator raises; ValueError, TypeError: its output breaks the contract.
+          ValueError, TypeError: the output of the operator breaks the contract.  What it raises itself comes through.
         """
         try:
             end = moment(upto)
@@ -97,7 +97,7 @@ class OperatorHarness:
 
         Raises:
           PromiseBroken: an AssertionError that says which, where, and the seed.
-          As :meth:`step`.
+          ConfigError: as :meth:`step`.
         """
         ports = self._read(rows)
         whole = self._play(ports, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from replicas.client.view import CurrentView
 from replicas.faults.model import Fault
@@ -21,7 +21,8 @@ from spe.testing.queries import layout_of_output
 from spe.testing.tables import GivenTable, Layout, Record, compare, records, seconds
 
 
-class ClientChange(NamedTuple):
+@dataclass(frozen=True)
+class ClientChange:
     """What a client was given.
 
     Attributes:
@@ -35,7 +36,8 @@ class ClientChange(NamedTuple):
     rows: list[Record]
 
 
-class ReplicaState(NamedTuple):
+@dataclass(frozen=True)
+class ReplicaState:
     """A replica entered a state.
 
     Attributes:

@@ -270,6 +270,17 @@ class TestFiles:
         assert len(cells) == len(set(cells))
         assert max(x for x, _ in cells) == 23
 
+    def test_every_alert_is_tested_to_fire(self) -> None:
+        groups = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+        tests = yaml.safe_load((Path(__file__).parent / "alerts_test.yaml").read_text())["tests"]
+        fire = {
+            re.findall(r'alertname="(\w+)", alertstate="firing"', one["expr"])[0]
+            for test in tests
+            for one in test["promql_expr_test"]
+            if one.get("exp_samples")
+        }
+        assert fire == {rule["alert"] for group in groups for rule in group["rules"]}
+
     @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus")
     @pytest.mark.parametrize(
         "what", [("check", "rules", DEPLOY / "alerts.yaml"), ("test", "rules", "alerts_test.yaml")]
