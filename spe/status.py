@@ -149,7 +149,7 @@ class InputStatus:
       corrections: producer that corrections are read from beside it; null: nobody.
       position: id of the last stable tuple held.
       frontier: largest stable boundary, microseconds of tuple time.
-      switches: how often `main` has become another producer since the process began, the first one counted.
+      switches: how often another producer was chosen as `main` since the process began, the first one counted.
       other_logs: producers that are not read because they do not continue what was read, and why.
     """
 
@@ -421,7 +421,7 @@ class ChannelStatus:
       stable: stable tuples received.
       tentative: tentative tuples received.
       undone: tentative tuples taken back.
-      switches: how often the producer has become another one.
+      switches: how often something arrived from another producer than before.
       position: id of the last stable tuple.
       frontier: largest stable boundary, microseconds of tuple time.
       held: tentative tuples are there that were not taken back.
