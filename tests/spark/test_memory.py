@@ -16,7 +16,7 @@ from tests.support.runs import make_run
 
 SCHEMA = Schema.of(ts="timestamp", word="string")
 #: All of one window, which a user's aggregate gets in one piece: more than a heap of half a gigabyte holds.
-LONG, MANY, AT_ONCE = 1 << 20, 400, 50
+LONG, MANY, AT_ONCE = 1 << 20, 250, 50
 #: As for the session of the other tests: what runs once is not worth a second compilation.
 QUICK = "-XX:TieredStopAtLevel=1"
 CONFIG = {
