@@ -28,15 +28,10 @@ COORDINATOR: Final = "coordinator"
 
 
 class Role(enum.StrEnum):
-    """What a node is to a partition (docs/internals/directory.md).
-
-    Shadow and ended are for partitions that split and merge; no order gives these roles yet.
-    """
+    """What a node is to a partition (docs/internals/directory.md)."""
 
     ACTIVE = "active"
-    SHADOW = "shadow"
     STANDBY = "standby"
-    ENDED = "ended"
 
 
 #: Roles as :meth:`Directory.hosts` sorts by them.

@@ -55,7 +55,7 @@ async def test_the_next_coordinator_issues_the_stored_version_in_its_own_epoch(b
     await first.begin()
     assert first.version == CONFIGURED, "what the configuration says is not issued"
     await first.publish(with_n2a)
-    await first.publish(lambda d: d.with_role(FIRST, N1, Role.ENDED))
+    await first.publish(lambda d: d.with_role(FIRST, N1, Role.STANDBY))
     assert first.version == Version(5, 2)
     second = begin(disk.power_loss(lambda path, synced, written: synced), 8)
     assert second.version == Version(5, 2)
@@ -73,7 +73,7 @@ async def test_a_version_that_cannot_be_stored_is_not_issued(begin: Beginning) -
         await one.publish(with_n2a)
     assert (seen, one.version) == ([], CONFIGURED)
     disk.space_left = None
-    await one.publish(lambda d: d.with_role(FIRST, N1, Role.ENDED))
+    await one.publish(lambda d: d.with_role(FIRST, N1, Role.STANDBY))
     assert begin(disk.restarted(), 6).current.roles == one.current.roles
     assert N2 not in one.current.roles[FIRST], "what was refused is not in it"
 

@@ -74,10 +74,10 @@ def test_the_share_of_x_follows_the_directory() -> None:
 def test_hosts_are_replicas_first_and_then_standbys() -> None:
     plan, directory = two_units()
     changed = directory.with_role(FIRST, NodeId("n2b"), Role.STANDBY).with_role(FIRST, NodeId("n2a"), Role.ACTIVE)
-    changed = changed.with_role(FIRST, NodeId("n1a"), Role.ENDED)
+    changed = changed.with_role(FIRST, NodeId("n1a"), Role.STANDBY)
 
     assert changed.placement[FIRST] == ("n1b", "n2a")
-    assert changed.standbys[FIRST].nodes == ("n2b",)
+    assert changed.standbys[FIRST].nodes == ("n2b", "n1a")
     assert changed.hosts(FIRST) == ("n1b", "n2a", "n2b", "n1a")
     assert list(changed.producer_addresses(plan, S1)) == ["n1b", "n2a", "n2b", "n1a"]
     assert changed.with_role(FIRST, NodeId("n1a"), None).hosts(FIRST) == ("n1b", "n2a", "n2b")

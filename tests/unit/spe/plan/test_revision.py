@@ -28,11 +28,11 @@ def deployed() -> Deployed:
 
 
 def revision() -> Revision:
-    """n2a stands by for the first partition, n1a has ended it, and n9 has joined."""
+    """n9 has joined and runs the first partition; n1a stands by for it now."""
     _, directory = deployed()
     nodes = {**directory.nodes, N9: replace(directory.nodes[N1], id=N9, address="n9:1", x_us=7)}
     changed = replace(directory, nodes=nodes).with_role(FIRST, N9, Role.ACTIVE)
-    return revised(directory, Version(5, 2), changed.with_role(FIRST, N1, Role.ENDED))
+    return revised(directory, Version(5, 2), changed.with_role(FIRST, N1, Role.STANDBY))
 
 
 def test_encoding_and_decoding_give_the_same_revision() -> None:
