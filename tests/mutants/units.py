@@ -64,15 +64,13 @@ Test = Callable[[], Awaitable[None] | None]
 
 UNITS: Final[dict[str, Test]] = {
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
-    "only-standbys-restore": (
-        restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back
-    ),
+    "only-standbys-restore": (restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for),
     "x-of-who-restores-is-not-asked": partial(
         restoring.test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over, "250ms", ""
     ),
     "memory-of-who-restores-is-not-asked": restoring.test_a_node_without_room_in_memory_is_passed_over,
     "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
-    "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back,
+    "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
     "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,
     "what-is-lost-needs-what-it-needed": (restoring.test_the_load_of_a_lost_partition_follows_the_rate_of_its_source),
@@ -128,10 +126,10 @@ UNITS: Final[dict[str, Test]] = {
     "moved-partition-does-not-rest": balancing.test_a_moved_partition_rests_for_three_periods,
     "two-moves-at-a-time": balancing.test_one_move_at_a_time_and_the_next_one_when_it_has_ended,
     "memory-of-nodes-ignored": balancing.test_memory_beyond_its_cap_is_reason_enough,
-    "balance-ignores-x": balancing.test_a_target_where_x_would_be_too_short_is_none_and_the_message_names_it,
+    "balance-ignores-x": balancing.test_a_node_with_too_short_an_x_is_no_target_and_is_named,
     "drained-node-keeps-what-needs-nothing": balancing.test_partitions_without_load_leave_a_draining_node_too,
     "dead-spare-joins": balancing.test_a_spare_that_is_dead_or_helps_nobody_does_not_join,
-    "failed-move-is-tried-again": balancing.test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is,
+    "failed-move-is-tried-again": balancing.test_after_a_failed_move_another_target_is_tried,
     "load-while-it-corrects": partial(
         load_meter.test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none, NodeState.UP_FAILURE
     ),
@@ -145,15 +143,13 @@ UNITS: Final[dict[str, Test]] = {
     "two-copies-on-a-node": placement.test_no_node_has_two_copies_or_one_beside_the_replica,
     "standbys-divide-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
     "standby-ignores-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
-    "domains-do-not-matter": (
-        placement.test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one
-    ),
+    "domains-do-not-matter": (placement.test_a_checkpoint_is_in_another_domain_than_its_partition),
     "full-nodes-are-not-passed-over": placement.test_with_a_delta_the_heuristic_passes_over_full_nodes,
     "what-fits-nowhere-goes-where-it-costs-least": (
         placement.test_a_checkpoint_that_fits_nowhere_goes_to_the_least_load
     ),
     "unmeasured-all-on-one-node": placement.test_before_anything_is_measured_checkpoints_are_spread,
-    "worst-gain-first": placement.test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first,
+    "worst-gain-first": placement.test_the_best_gain_moves_first_and_none_below_epsilon,
     "moves-that-never-catch-up": partial(prediction.test_a_move_that_never_catches_up_is_refused, 0.1),
     "rows-that-come-meanwhile-are-free": prediction.test_input_since_the_checkpoint_is_processed_beside_new_input,
     "checkpoint-taken-however-old": prediction.test_the_faster_source_of_the_state_is_chosen,
@@ -162,7 +158,7 @@ UNITS: Final[dict[str, Test]] = {
     "fewest-moves": partial(relief.test_two_short_moves_are_made_before_a_long_one, True),
     "replicas-meet-on-a-node": partial(relief.test_two_replicas_of_a_partition_are_never_on_one_node, True),
     "refused-together-and-made": partial(relief.test_moves_that_are_refused_together_are_not_made_together, True),
-    "share-of-x-ignored": shares.test_units_in_sequence_would_divide_the_nodes_x_and_the_message_names_it,
+    "share-of-x-ignored": shares.test_units_in_sequence_would_divide_x_and_are_refused,
     "intersection-for-union": choosing.test_shared_partitions_are_paid_for_once,
     "shared-cost-counted-twice": choosing.test_shared_partitions_are_paid_for_once,
     "sharing-ignored": choosing.test_a_query_whose_partitions_are_shared_is_denser,
@@ -181,11 +177,9 @@ UNITS: Final[dict[str, Test]] = {
     "who-waits-for-input-holds-up-its-node": (
         recovery_schedule.test_a_node_goes_on_behind_what_can_only_wait_for_its_input
     ),
-    "several-restored-at-once": (
-        recovery_schedule.test_a_node_restores_one_after_the_other_where_all_that_they_read_runs
-    ),
+    "several-restored-at-once": (recovery_schedule.test_a_node_restores_partitions_one_after_the_other),
     "half-a-tree-first-however-soon-the-rest-comes": (
-        recovery_order.test_inputs_come_first_where_that_is_sooner_than_going_on_without_them
+        recovery_order.test_inputs_come_first_where_results_are_sooner_with_them
     ),
     "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
     "shortage-is-not-seen": restoring.test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named,
@@ -204,7 +198,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-people-moved-does-not-rest": balance.test_ordered_moves_come_first_and_their_partitions_rest,
     "standbys-move-while-one-stands-in": balance.test_standbys_stay_where_they_are_unless_they_are_to_follow_loads,
     "a-joined-node-has-any-room": balance.test_a_node_that_joins_is_known_by_its_room_before_it_answers,
-    "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there,
+    "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_counts_and_stays_there,
     "a-full-node-is-a-target": balance.test_a_node_without_room_is_no_target_and_says_so,
     "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "checkpoints-of-targets-are-not-known": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
@@ -212,7 +206,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-was-set-does-not-count": revisions.test_changed_settings_override_the_configuration_of_each_node,
     "waits-for-a-longer-x-count": TestOtherSettings().test_waits_are_measured_against_the_x_they_had,
     "who-suspends-goes-on-so": TestOtherSettings().test_a_suspended_replica_goes_tentative_under_another_policy,
-    "refused-and-set": setting.test_a_share_that_check_would_refuse_is_refused_with_an_x_that_would_do,
+    "refused-and-set": setting.test_a_share_that_check_would_refuse_is_refused_with_the_least_x,
     "moves-to-a-node-do-not-count": setting.test_moves_under_way_count,
     "a-move-is-checked-when-ordered-only": settings_simulated.test_a_change_that_check_would_refuse_changes_nothing,
     "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
@@ -265,6 +259,6 @@ UNITS: Final[dict[str, Test]] = {
     "debts-are-forgotten": extent.test_rewriting_takes_its_share_of_the_time,
     "kept-rows-are-not-replayed": log_targets.test_kept_rows_are_replayed_whatever_is_written,
     "rewriting-costs-nothing": log_targets.test_groups_that_never_close_are_rewritten_in_turn,
-    "windows-without-an-end": log_targets.test_windows_of_a_minute_need_no_rewriting_where_a_minute_can_be_replayed,
+    "windows-without-an-end": log_targets.test_windows_that_can_be_replayed_need_no_rewriting,
     "slow-windows-are-forgotten": log_targets.test_of_the_papers_windows_only_the_slow_ones_are_rewritten,
 }

@@ -42,7 +42,7 @@ def faults(source: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("id_", REAL)
-def test_a_replicated_run_with_a_kill_and_a_cut_gives_the_expected_results(id_: str, tmp_path: Path) -> None:
+def test_a_run_with_a_kill_and_a_cut_gives_the_expected_results(id_: str, tmp_path: Path) -> None:
     rows = max(entry["rows"] for entry in load(id_).data["inputs"].values())
     (one,) = cluster_cases(tmp_path, [id_], replay={"rate": rows / REPLAY_SECONDS})
     config, schedule, run_dir = tmp_path / "case.yaml", tmp_path / "faults.yaml", tmp_path / "run"

@@ -118,7 +118,7 @@ async def test_a_hello_of_another_cluster_is_refused_with_the_reason(
         ([5], Refused),
     ],
 )
-async def test_a_peer_of_another_release_is_spoken_to_in_a_version_that_both_know(
+async def test_a_peer_of_another_release_gets_a_version_that_both_know(
     jump_clock: JumpClock, fields: list[int], answer: type[Message]
 ) -> None:
     """A later release may say more in its hello; before version 6 there was one number instead of a range."""

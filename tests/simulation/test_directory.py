@@ -203,7 +203,7 @@ def test_a_standby_that_gets_the_active_role_runs() -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-def test_a_replica_made_again_after_a_change_of_role_writes_checkpoints_as_the_one_before() -> None:
+def test_a_replica_made_again_writes_checkpoints_as_the_one_before() -> None:
     """Its tasks are those of the one before it; acknowledgements must not wait for checkpoints that nobody writes."""
     plan, directory = two_units()
 

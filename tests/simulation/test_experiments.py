@@ -121,7 +121,7 @@ def test_more_moves_are_assisted_where_checkpoints_follow_the_loads(tmp_path: Pa
     assert all(row["ours_s"] < row["with_cpal_s"] <= row["direct_s"] for row in at.values())
 
 
-def test_the_densest_queries_are_near_the_optimum_and_operators_in_turn_complete_little(tmp_path: Path) -> None:
+def test_the_densest_queries_are_near_the_optimum(tmp_path: Path) -> None:
     for row in results("scheduling", tmp_path):
         assert row["mean_of_optimum"] > 0.99
         assert row["operator_centric"] < row["best_density"] / 4
@@ -175,7 +175,7 @@ def test_queries_that_do_not_depend_on_what_failed_notice_nothing(tmp_path: Path
 
 
 @pytest.mark.processes
-def test_an_owner_that_stops_before_a_move_leaves_a_gap_until_the_install(tmp_path: Path) -> None:
+def test_an_owner_that_stops_first_leaves_a_gap_until_the_install(tmp_path: Path) -> None:
     """How long depends on the machine; three heartbeats pass before an install begins."""
     ours, direct = results("migration", tmp_path)
     assert (ours["method"], ours["tentative"]) == ("ours", 0)

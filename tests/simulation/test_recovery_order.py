@@ -53,7 +53,7 @@ async def lose_them(cluster: FaultyCluster) -> None:
         cluster.kill(node)
 
 
-def test_the_most_valuable_query_comes_back_first_and_another_waits_for_room() -> None:
+def test_the_most_valuable_query_comes_back_first() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
         await until(lambda: "alarms/0" in served(cluster))
@@ -98,7 +98,7 @@ def test_the_next_coordinator_continues_a_recovery(at_s: float) -> None:
     assert len({replica.partition("@")[0] for replica in installs(met)}) == len(installs(met)), installs(met)
 
 
-def test_partitions_of_a_helper_that_dies_run_on_the_next_node_that_comes() -> None:
+def test_partitions_of_a_dead_helper_run_on_the_next_node() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
         await until(lambda: len(served(cluster)) == 4)
@@ -127,7 +127,7 @@ def test_with_room_for_all_nothing_waits() -> None:
     play(*example(coordinator={"cap": 1.0}), script)
 
 
-def test_a_spare_restores_from_what_a_full_standby_holds_and_gives_its_role_back() -> None:
+def test_a_spare_restores_from_a_full_standby_and_returns_its_role() -> None:
     """The two standbys have room for four of five; the fifth begins on n6, with the checkpoint of its standby."""
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 
@@ -147,7 +147,7 @@ def test_a_spare_restores_from_what_a_full_standby_holds_and_gives_its_role_back
 
 
 @pytest.mark.parametrize("dead", ["n6", COORDINATOR])
-def test_a_recovery_survives_the_death_of_a_restoring_node_or_the_coordinator(dead: str) -> None:
+def test_a_recovery_survives_the_death_of_a_helper_or_the_coordinator(dead: str) -> None:
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 
     async def script(cluster: FaultyCluster) -> None:

@@ -121,7 +121,7 @@ def test_a_client_of_an_only_replica_reads_fresh_results_first() -> None:
     assert sum(isinstance(e.element, Undo) for e in met.deliveries("c")) == 1
 
 
-def test_both_replicas_are_corrected_in_turn_and_fresh_results_never_pause() -> None:
+def test_replicas_correct_in_turn_and_fresh_results_never_pause() -> None:
     """K1 to K4, P1: never both at once, on any level; each correction is long enough to show a pause."""
     met = slowly_corrected(replicas=2)
     for level in range(1, DEPTH + 1):

@@ -148,7 +148,7 @@ def renumbered(bodies: list[bytes]) -> list[bytes]:
     ],
     ids=["of the first segment", "of a later one", "the last one", "with ids that hide it"],
 )
-def test_a_record_that_is_missing_in_a_log_is_noticed_though_no_result_needs_it(
+def test_a_missing_record_is_noticed_though_no_result_needs_it(
     tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], said: str
 ) -> None:
     make_run(tmp_path / "run", CONFIG, {A: logged()}, {"client": received()})

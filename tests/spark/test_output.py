@@ -106,7 +106,7 @@ def test_a_corrected_stream_is_consistent(healed: OutputReport) -> None:
     assert (healed.truth, healed.stable) == (6, 6)
 
 
-def test_tentative_tuples_are_counted_right_and_wrong_and_how_long_they_stood(healed: OutputReport) -> None:
+def test_tentative_tuples_are_counted_as_right_or_wrong_with_their_time(healed: OutputReport) -> None:
     found = healed.tentative
     assert (found.count, found.right, found.wrong, found.undone, found.corrections) == (3, 1, 2, 3, 1)
     assert found.stood_max_us == 3 * SECOND  # window 1, from 4 s to the undo at 7 s

@@ -57,7 +57,7 @@ def test_configurations_have_no_warnings_and_five_processes(deployed: Any) -> No
     assert len(names(deployed())) == 5
 
 
-def test_the_compose_file_starts_every_process_under_the_host_of_its_address() -> None:
+def test_the_compose_file_starts_processes_under_their_hosts() -> None:
     directory = compose().directory
     services = COMPOSE["services"]
     assert {started(service["command"]) for service in services.values()} == names(compose())
@@ -76,7 +76,7 @@ def pods(manifest: Any) -> Iterator[str]:
         yield f"{manifest['metadata']['name']}-{number}"
 
 
-def test_the_manifests_start_every_process_under_the_host_of_its_address() -> None:
+def test_the_manifests_start_processes_under_their_hosts() -> None:
     found = set()
     sets = [m for m in MANIFESTS if m["kind"] == "StatefulSet"]
     addresses = set(kubernetes().directory.addresses().values())

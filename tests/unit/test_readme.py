@@ -125,7 +125,7 @@ def test_every_numbered_line_is_explained() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda p: p.splitlines()[1].strip())
-def test_every_other_piece_of_configuration_fits_into_it_without_a_warning(part: str, operators: None) -> None:
+def test_other_pieces_of_configuration_fit_without_a_warning(part: str, operators: None) -> None:
     assert review(*load_text(with_part(part))) == []
 
 

@@ -25,7 +25,7 @@ def tumbling(size: int, offset: int = 0, on: str | None = None) -> Window:
 
 
 @pytest.mark.parametrize("bucket", [10, 20])
-def test_a_window_is_released_by_the_first_tuple_at_its_end_whatever_the_bucket(bucket: int) -> None:
+def test_the_first_tuple_at_its_end_releases_a_window(bucket: int) -> None:
     """The tuple of time 12 is late for [0, 10) by attribute, though no boundary has come (U2, U7)."""
     operator = make(AggregateSpec(IN, tumbling(10, on="ts"), {}, COUNT), EVENTS)
     rows = tuples(EVENTS, "3 3 \n 12 9 \n 13 13")
@@ -47,7 +47,7 @@ def test_a_transferred_count_window_continues() -> None:
     assert text(Run(after, [KEYED], 3).slice([rows], 9)) == "4 a 3"
 
 
-def test_a_tuple_that_is_late_for_one_of_its_windows_counts_in_the_others() -> None:
+def test_a_tuple_late_for_one_window_counts_in_its_others() -> None:
     """Size 10, slide 5: 9 at time 12 is too late for [0, 10) but not for [5, 15)."""
     operator = make(AggregateSpec(IN, Window(WindowKind.SLIDING, 10, 5, 0, "ts"), {}, COUNT), EVENTS)
     assert text(run(operator, [EVENTS], [tuples(EVENTS, "1 1 \n 12 9")])) == lines("""
@@ -96,7 +96,7 @@ def test_a_window_beyond_the_end_of_time_ends_there() -> None:
     assert [(time, values[1:]) for time, values in out] == [(END_OF_TIME - 1, (END_OF_TIME, 2))]
 
 
-def test_an_outer_row_leaves_at_the_last_time_at_which_it_could_have_matched() -> None:
+def test_an_outer_row_leaves_when_it_can_match_no_more() -> None:
     """Left at 10 may meet right up to 15, and does not; right at 12 may meet left up to 14."""
     spec = JoinSpec(LEFT, RIGHT, JoinKind.FULL, (("key", "key"),), None, -2, 5)
     feed = Run(make(spec, KEYED, KEYED), [KEYED, KEYED])

@@ -467,7 +467,7 @@ def test_small_buffers_are_an_excuse_where_acks_wait_for_disks(disk: bool, sinks
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_small_buffers_are_an_excuse_once_all_that_run_a_partition_were_down(together: bool) -> None:
+def test_small_buffers_are_an_excuse_once_a_partition_was_down(together: bool) -> None:
     """What is kept for them cannot be given up, and who is full blocks (A2)."""
     plan, directory = make_plan()
     tight = Deployed(replace(plan, limits=replace(plan.limits, input_bytes=1_000)), directory)
@@ -728,7 +728,7 @@ def test_a_long_failure_may_make_something_tentative() -> None:
     assert judged.counters.amounts["masked runs"] == 0
 
 
-def test_a_short_failure_beside_a_half_open_connection_may_make_something_tentative() -> None:
+def test_beside_a_half_open_connection_a_short_failure_may_show() -> None:
     text = running(40, fault="fault 2 half-open source:a>n1a n1a>source:a", begun=15)
     lines = [*text.splitlines(), f"20.2 {CUT_B}", "20.5 end 1", "20.9 give client:c: T/21y U(0)"]
     judged = verdict("\n".join(sorted(lines, key=lambda line: float(line.split()[0]))))

@@ -128,7 +128,7 @@ def test_under_suspend_it_waits_on() -> None:
     assert "in 200 ms main/0@n1 waits on" in found.next
 
 
-def test_a_cluster_whose_clients_are_not_asked_is_explained_by_its_replicas() -> None:
+def test_without_answers_of_clients_replicas_explain_the_cluster() -> None:
     """As of a configuration, whose clients answer nobody."""
     looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
     before, now = (replace(one, statuses=without(one, "client:client")) for one in looks)

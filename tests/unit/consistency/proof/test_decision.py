@@ -126,7 +126,7 @@ def test_the_model_by_policy(policy: str, length_s: float, tentative: int, delay
     assert (found.tentative, found.delay_us) == (tentative, round(delay_s * SECOND))
 
 
-def test_a_killed_replica_that_another_one_covers_makes_nothing_tentative() -> None:
+def test_a_killed_replica_with_a_partner_makes_nothing_tentative() -> None:
     kill = FaultSpan(name="kill", from_us=0, until_us=9 * SECOND, kind="kill", targets=["n1"])
     found = predict(*plan(), StreamId("big"), [kill], results_per_s=10, ordinary_us=1, ended_us=10 * SECOND)
     assert found.tentative == 0

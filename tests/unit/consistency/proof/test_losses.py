@@ -81,7 +81,7 @@ def test_the_accuracy_during_a_loss_is_shown_beside_of() -> None:
     assert text(whole)[-1].strip() == said
 
 
-def test_fidelity_of_a_configuration_follows_from_what_is_lost_on_each_path() -> None:
+def test_fidelity_follows_from_the_losses_on_each_path() -> None:
     rates = {"cars_1": [2000.0], "cars_2": [2000.0], "reports": [100.0]}
 
     def of(*lost: tuple[str, int]) -> float:

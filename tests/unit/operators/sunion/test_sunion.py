@@ -222,7 +222,7 @@ class TestWaiting:
         assert due(sunion, 130, True) is None
         assert due(sunion, 131, True) == 20
 
-    def test_an_input_that_was_never_heard_does_not_hold_the_first_bucket_for_ever(self) -> None:
+    def test_an_unheard_input_does_not_hold_the_first_bucket_for_ever(self) -> None:
         sunion = make()
         S(sunion, 0, 5, 1, (12, "a"))
         B(sunion, 0, 6, 20, 1)
@@ -352,7 +352,7 @@ class TestCorrecting:
         sunion.taint()
         assert show(sunion.release_tentative(10, 100)) == "| 10"
 
-    def test_late_tentative_tuples_of_a_released_bucket_are_dropped_and_counted(self) -> None:
+    def test_late_tentative_tuples_of_a_released_bucket_are_dropped(self) -> None:
         sunion = make(1)
         sunion.taint()
         sunion.release_tentative(10, 100)
@@ -360,7 +360,7 @@ class TestCorrecting:
         assert sunion.tentative_dropped == 1
         assert show(sunion.release_tentative(20, 100)) == "12b | 20"
 
-    def test_released_tentative_tuples_are_released_again_after_a_forced_rec_done(self) -> None:
+    def test_tentative_tuples_are_released_again_after_a_forced_rec_done(self) -> None:
         sunion = make(2)
         B(sunion, 0, 0, 10)
         B(sunion, 1, 0, 10)
@@ -403,7 +403,7 @@ class TestAcknowledging:
         sunion.release_tentative(30, 100)
         assert sunion.acknowledged() == [3, 0]
 
-    def test_an_installed_state_already_holds_what_lies_below_its_restart_point(self) -> None:
+    def test_tuples_below_the_restart_point_of_an_install_are_skipped(self) -> None:
         """B7, A3: upstream resends from the acknowledged id; tuples below the restart point are skipped."""
         sunion = make(1, sources=True)
         sunion.install(10, [1])

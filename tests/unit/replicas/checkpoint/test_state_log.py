@@ -208,7 +208,7 @@ async def test_one_copy_does_for_what_was_acknowledged() -> None:
         assert one.end == 30
 
 
-async def test_nothing_that_upstream_forgot_is_needed_though_the_last_slice_is_lost() -> None:
+async def test_after_the_loss_of_the_last_slice_upstream_still_has_all() -> None:
     """The newest slice moves T; until both copies have it, the T of the slice before counts."""
     one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
     await one.slice(10)

@@ -44,7 +44,7 @@ def test_groups_that_never_close_are_rewritten_in_turn() -> None:
     assert wanted == pytest.approx((1e6, 3e6, 1e6 * 5e-6 / 60))
 
 
-def test_windows_of_a_minute_need_no_rewriting_where_a_minute_can_be_replayed() -> None:
+def test_windows_that_can_be_replayed_need_no_rewriting() -> None:
     workload = Workload(cells=1e6, rows_per_s=50_000, lifetime_s=60.0)
     assert least(ASSUMED, workload, 0.05).seconds < 8.0
     wanted = targets(60.0, ASSUMED, workload)

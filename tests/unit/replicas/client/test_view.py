@@ -165,7 +165,7 @@ def _text(view: StableView, changes: list[Change]) -> list[str]:
     return out
 
 
-def test_the_stable_view_merges_partitions_by_time_then_partition_then_id() -> None:
+def test_the_stable_view_merges_by_time_then_partition_then_id() -> None:
     """A row is final in the merged order only when every partition has passed it."""
     view = StableView(_plan(2), OUT)
     assert _text(view, _changes(1, "S1/5x S2/7y B10(2)")) == []

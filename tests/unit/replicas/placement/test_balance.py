@@ -169,7 +169,7 @@ def test_a_move_that_is_dropped_is_not_asked_for_again_at_once() -> None:
     assert said.count((1, N1, N2)) == 1
 
 
-def test_a_partition_that_runs_on_its_standby_stays_and_its_load_counts_there() -> None:
+def test_a_partition_that_runs_on_its_standby_counts_and_stays_there() -> None:
     nodes = {"n1": {}, "n2": {"capacity": 2}, "n3": {}}
     world = World({0: 0.1, 1: 0.85, 2: 0.1}, config([["n1"], ["n1"], ["n2"]], [["n3"]] * 3, nodes=nodes))
     world.running = {p(0): (N1,), p(1): (N3,), p(2): (N2,)}

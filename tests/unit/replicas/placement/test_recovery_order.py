@@ -253,7 +253,7 @@ def test_a_silent_partition_keeps_its_last_load() -> None:
     assert len(found.serving().split()) == 2
 
 
-def test_a_node_without_a_role_takes_what_standbys_have_no_room_for_and_gives_it_back() -> None:
+def test_a_node_without_a_role_takes_what_standbys_have_no_room_for() -> None:
     """n4 has room for fa and fc; fb begins on n6 once that is its standby."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n2", "n3")

@@ -39,7 +39,7 @@ def test_a_change_is_over_the_configuration_and_a_later_one_over_both() -> None:
     assert (back.nodes, back.settings) == (directory.nodes, {})
 
 
-def test_a_share_that_check_would_refuse_is_refused_with_an_x_that_would_do() -> None:
+def test_a_share_that_check_would_refuse_is_refused_with_the_least_x() -> None:
     deployed = make_plan(2)
     with pytest.raises(SettingsRefused, match=r"n1a cannot have X 80ms, α .*: αX = .* is too short for unit 'u1'.*; "):
         change(deployed, ("x", "80ms"))
@@ -76,7 +76,7 @@ def test_moves_under_way_count() -> None:
         change(deployed, x, moves=[move])
 
 
-def test_a_node_that_has_joined_is_changed_too_and_gets_back_what_it_joined_with() -> None:
+def test_a_node_that_joined_is_changed_too_and_gets_its_settings_back() -> None:
     plan, directory = make_plan(2)
     n9 = replace(directory.nodes[N1A], id=NodeId("n9"), address="n9:1")
     now = directory.with_node(n9)

@@ -131,7 +131,7 @@ def test_a_failed_request_is_repeated_sooner() -> None:
     assert one.failed("n1", 0) == 1
 
 
-def test_with_undo_a_tainted_replica_is_asked_only_when_a_producer_is_full() -> None:
+def test_with_undo_a_tainted_replica_is_asked_only_by_need() -> None:
     """It would have to rebuild a consistent state first."""
     one = standby(reconcile=Reconcile.UNDO)
     hears(one, A, output(10, state=NodeState.UP_FAILURE))

@@ -200,7 +200,7 @@ def test_a_moved_partition_rests_for_three_periods() -> None:
     assert moves(cluster.periods(1)) == [(1, N2, N1)]
 
 
-def test_a_target_where_x_would_be_too_short_is_none_and_the_message_names_it() -> None:
+def test_a_node_with_too_short_an_x_is_no_target_and_is_named() -> None:
     why = "αX = 450ms, the share of one unit there, is too short for unit 'f'"
     cluster = Cluster(
         {0: (N1,), 1: (N1,), 2: (N2,)},
@@ -303,7 +303,7 @@ def test_more_load_ends_a_drain() -> None:
     assert not cluster.balancer.spares()
 
 
-def test_a_move_that_failed_is_not_tried_again_soon_but_another_target_is() -> None:
+def test_after_a_failed_move_another_target_is_tried() -> None:
     cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,), 3: (N3,)}, {0: 0.7, 1: 0.3, 2: 0.2, 3: 0.3})
     cluster.fails = True
     while len(moves(cluster.said)) < 2:
@@ -401,9 +401,7 @@ STEADY = Situations({"full at first": 0.3, "moves": 0.2})
 @STEADY.required
 @settings(max_examples=30)
 @given(data=st.data(), cluster=clusters())
-def test_under_a_steady_load_every_node_ends_within_its_cap_if_that_is_possible(
-    data: st.DataObject, cluster: Cluster
-) -> None:
+def test_under_a_steady_load_every_node_ends_within_its_cap(data: st.DataObject, cluster: Cluster) -> None:
     cluster.balancer._cluster._exact = True
     for number in cluster.loads:
         cluster.loads[number] = data.draw(st.sampled_from([8, 11, 5, 13, 2, 1])) / 20

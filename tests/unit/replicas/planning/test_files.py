@@ -124,7 +124,7 @@ def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
     )
 
 
-def test_tasks_are_numbered_as_the_topology_has_them_and_not_as_the_configuration() -> None:
+def test_tasks_are_numbered_as_in_the_topology() -> None:
     """``mid`` comes before ``other`` there, and after it by layers."""
     generator = {"from": {"generator": {"name": "orders", "duration": "1s"}}}
     plan, directory = load_data(
@@ -226,7 +226,7 @@ def test_spe_plan_with_domains_and_of_a_configuration(capsys: pytest.CaptureFixt
     assert "3 replicas for 3 of 3; OF 0.5000" in capsys.readouterr().out
 
 
-def test_spe_plan_of_a_configuration_with_standbys_knows_who_can_run_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_spe_plan_replicates_partitions_on_their_standbys(capsys: pytest.CaptureFixture[str]) -> None:
     """Only partitions with one replica and a standby can be lost and replicated, at the standby's place."""
     assert execute(["plan", str(CONFIGS / "traffic.yaml"), "--budget", "5"]) == 0
     said = capsys.readouterr().out

@@ -119,7 +119,7 @@ def test_no_node_has_two_copies_or_one_beside_the_replica() -> None:
         assert places[2] != 1
 
 
-def test_a_checkpoint_is_in_another_domain_than_who_runs_its_partition_where_there_is_one() -> None:
+def test_a_checkpoint_is_in_another_domain_than_its_partition() -> None:
     racks = {N1: Place(domains={"rack": "a"}), N2: Place(domains={"rack": "a"}), N3: Place(domains={"rack": "b"})}
     problem = placement_problem.checkpoint_problem(LoadHistory(), 0, [G1, G4], RUNNING, racks)
     assert problem.allowed.tolist() == [[False, False, True], [True, True, False]]
@@ -223,7 +223,7 @@ MOVES = Situations({"some move": 0.4, "one lies where it may not": 0.2, "copies"
 
 @MOVES.required
 @given(data=st.data(), problem=problems(), epsilon=st.sampled_from([0.0, 1.0, 5.0]))
-def test_relocations_end_near_the_heuristics_and_each_checkpoint_moves_at_most_once(
+def test_relocations_end_near_the_heuristic_with_one_move_each(
     data: st.DataObject, problem: CheckpointProblem, epsilon: float
 ) -> None:
     many, nodes = problem.cost.shape
@@ -249,7 +249,7 @@ def test_relocations_end_near_the_heuristics_and_each_checkpoint_moves_at_most_o
     )
 
 
-def test_nothing_moves_for_less_than_epsilon_and_the_best_gain_goes_first() -> None:
+def test_the_best_gain_moves_first_and_none_below_epsilon() -> None:
     problem = example()
     now = np.array([2, 2, 2, 1])  # all at a cost of 0
     assert [(m.checkpoint, m.target) for m in placement.relocations(problem, now, 4.0)] == [(0, 1), (1, 1)]

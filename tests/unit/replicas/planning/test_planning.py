@@ -174,7 +174,7 @@ def test_the_exact_plan_where_tasks_cost_and_failures_differ(seed: int) -> None:
             assert 0 < structure_aware(problem).value <= optimum + 1e-9 or optimum == 0
 
 
-def test_the_exact_planner_says_how_much_better_a_plan_could_be_when_time_is_up() -> None:
+def test_when_time_is_up_the_exact_planner_reports_the_gap() -> None:
     """A ladder of splits and merges that takes minutes."""
     specs = [OperatorDescription("s", 12, {}, rates=[1 + t % 5 for t in range(12)])]
     for at in range(6):
@@ -231,7 +231,7 @@ def test_what_grows_is_what_is_computed_anew(seed: int) -> None:
     assert running.value == pytest.approx(values[0])
 
 
-def test_structure_aware_keeps_to_its_budget_where_single_additions_change_little() -> None:
+def test_structure_aware_keeps_its_budget_where_gains_are_small() -> None:
     """Many kinds of extensions, and growth so slow that their best are seldom compared anew."""
     rates = [1 / (t + 1) for t in range(20)]
     specs = [OperatorDescription("o0", 20, {}, rates=rates)]

@@ -159,7 +159,7 @@ BESIDE = Situations({"all end within the caps": 0.08, "some cannot": 0.2, "sever
 
 @BESIDE.required
 @given(of=problems())
-def test_the_program_finds_the_fewest_seconds_of_all_ends_and_greedy_a_valid_one(of: ReliefProblem) -> None:
+def test_the_program_is_optimal_and_greedy_is_valid(of: ReliefProblem) -> None:
     ends = all_ends(of)
     within = [where for where in ends if not of.beyond(where)]
     found, guess = relief.relieve(of, exact=True), relief.relieve(of, exact=False)

@@ -43,7 +43,7 @@ def shares(**of_second: Any) -> tuple[SharesOfX, Running]:
     return SharesOfX(plan, directory), directory.placement
 
 
-def test_units_in_sequence_would_divide_the_nodes_x_and_the_message_names_it() -> None:
+def test_units_in_sequence_would_divide_x_and_are_refused() -> None:
     one, running = shares()
     reason = one.refused(running, SECOND[0], N1)
     assert reason is not None

@@ -544,7 +544,7 @@ def test_acknowledgements_of_unknown_consumers_are_only_counted() -> None:
     assert log.unknown_acks == 2
 
 
-def test_acknowledgements_grow_within_an_incarnation_and_may_fall_with_a_new_one() -> None:
+def test_acknowledgements_fall_only_with_a_new_incarnation() -> None:
     log = truncating(9, 9, 9, 6)
     log.acknowledge("client:desk", 5, 4)
     assert log.truncation_line == 6
@@ -584,7 +584,7 @@ def test_a_full_log_says_so_and_drops_no_stable_tuples() -> None:
     assert one.log.fill == 0
 
 
-def test_only_dead_consumers_with_a_live_sibling_further_on_can_be_evicted() -> None:
+def test_only_dead_consumers_behind_a_live_sibling_can_be_evicted() -> None:
     log = truncating(2, 9, 1, 3)
     assert log.evictable({"v/0@a"}) == ["v/0@a"]
     assert log.evictable({"v/0@a", "v/0@b"}) == []  # no live sibling

@@ -583,7 +583,7 @@ def test_an_output_of_sources_with_different_speeds_has_no_delay() -> None:
 CHANNEL = Channel(StreamId("per_second"), 0)
 
 
-def test_a_switch_is_timed_from_the_last_arrival_of_the_old_to_the_first_of_the_new() -> None:
+def test_a_switch_is_timed_between_arrivals_of_the_old_and_the_new() -> None:
     watch = SwitchWatch()
     for producer, now in (("n1", 100), ("n1", 200), (None, 250), ("n2", 500), ("n2", 600), ("n1", 610)):
         watch.arrived(CHANNEL, producer, now)
@@ -620,7 +620,7 @@ def statuses(
     }
 
 
-def test_a_run_is_complete_when_sources_have_ended_and_clients_have_everything() -> None:
+def test_a_run_is_complete_when_clients_have_everything() -> None:
     watch = ProgressWatch(*plan_of())
     watch.look(statuses(), 0)
     assert not watch.complete
@@ -670,7 +670,7 @@ def test_a_run_without_progress_for_too_long_is_stuck() -> None:
     assert not watch.stuck(18 * SECOND, SECOND)
 
 
-def test_a_run_is_hopeless_when_a_source_has_failed_and_the_rest_has_arrived() -> None:
+def test_a_run_is_hopeless_once_a_source_failed_and_the_rest_came() -> None:
     watch = ProgressWatch(*plan_of())
     watch.look(statuses(), 0)
     assert watch.hopeless(0, SECOND) == ""
@@ -692,7 +692,7 @@ def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
     assert bool(watch.hopeless(0, 0, gone)) is hopeless
 
 
-def test_a_replica_that_lacks_something_for_x_is_named_once_and_where_nothing_moves() -> None:
+def test_a_replica_that_lacks_something_for_x_is_named_once() -> None:
     """X is 2 s."""
     watch = ProgressWatch(*plan_of())
     recovers = a_node("n1", a_replica(NodeState.RECOVERING, installed=False, missing=("s/0: n2 begins at id 5",)))

@@ -115,7 +115,7 @@ def test_the_new_operator_of_the_page_keeps_the_contract(sample: Any) -> None:
     assert text(out) == "2 2\n5 4\n7 6"
 
 
-def test_mistakes_in_the_new_operator_of_the_page_are_shown_where_they_are(sample: Any) -> None:
+def test_mistakes_in_the_operator_of_the_page_have_their_place(sample: Any) -> None:
     with pytest.raises(ConfigError) as error:
         load_plan_text(CONFIG.replace("every: 10", "every: 0, evrey: 3"), "shop.yaml")
     assert str(error.value).splitlines() == [

@@ -284,7 +284,7 @@ def test_null_counts_as_false_in_a_mask() -> None:
     assert compile_predicate("TRUE", SCHEMA).mask(rows(i=[1, 2])).tolist() == [True, True]
 
 
-def test_type_nullability_and_references_are_known_before_the_first_tuple() -> None:
+def test_type_and_nullability_are_known_before_the_first_tuple() -> None:
     def known(text: str) -> tuple[AttributeType, bool, tuple[str, ...]]:
         expression = compile_expression(text, SCHEMA)
         return expression.type, expression.nullable, expression.references

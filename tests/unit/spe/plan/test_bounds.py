@@ -53,7 +53,7 @@ def mistakes(text: str) -> list[str]:
     return caught.value.problems
 
 
-def test_units_in_sequence_share_a_bound_and_a_node_that_has_both_has_both_shares() -> None:
+def test_units_in_sequence_share_a_bound() -> None:
     plan, directory = with_()
     assert x_of(directory) == {"n1": 3, "n2": 6, "n3": 3, "n4": 2}  # n4 is on no way: the default
     assert delay_bound_us(plan, directory, StreamId("second")) == 6 * SECOND

@@ -275,7 +275,7 @@ def test_an_operator_without_readers_is_refused() -> None:
 # -- partitions and placement
 
 
-def test_partitioned_unit_reads_by_key_and_its_consumer_reads_every_partition() -> None:
+def test_a_partitioned_unit_reads_by_key_and_is_read_whole() -> None:
     plan = deployed(
         query({"u": reads("A", "B"), "f": reads("u")}, ["f"]),
         fragment("front", "u", partitions=4, key=("key",)),

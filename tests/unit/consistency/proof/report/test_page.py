@@ -154,7 +154,7 @@ MOVE = MadeMove(
 )
 
 
-def test_a_move_is_shown_with_what_it_took_and_what_clients_got_meanwhile() -> None:
+def test_a_move_is_shown_with_its_time_and_its_effect_on_clients() -> None:
     (made,) = move_reports([MOVE], report().outputs, 1_000_000_000)
     assert (made.from_us, made.until_us, made.phase) == (20_000_000, 22_100_000, "done")
     assert (made.tentative, made.delay_max_us) == (24, 1_010_000)

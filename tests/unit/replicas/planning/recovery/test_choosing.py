@@ -90,7 +90,7 @@ def test_of_hundreds_of_queries_the_densest_starts_are_tried() -> None:
     assert short.value(chosen) > 2 * short.value(choosing.operator_centric(short))
 
 
-def test_the_least_sure_are_chosen_again_where_the_densest_are_not_the_best() -> None:
+def test_where_the_densest_are_not_the_best_others_are_chosen() -> None:
     """Thirty queries that share nothing; the densest leave some room, which others fill better."""
     random = np.random.default_rng(6)
     cost = random.integers(5, 30, 30).astype(np.float64)

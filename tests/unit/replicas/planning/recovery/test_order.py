@@ -41,7 +41,7 @@ def test_a_part_of_a_tree_that_does_not_fit_is_restored() -> None:
     assert [why for why in plan.waits.values()] == ["needs 0.20 of a core; the most room is 0.00, on n1"] * 2
 
 
-def test_inputs_come_first_where_that_is_sooner_than_going_on_without_them() -> None:
+def test_inputs_come_first_where_results_are_sooner_with_them() -> None:
     """s gives results of one m only after ``partial_after``; the three others of n1 take 3 s."""
 
     def order(partial_after: float) -> list[int]:
@@ -114,7 +114,7 @@ def test_a_set_without_a_place_makes_room_for_others() -> None:
     assert plan.waits == {0: "needs 0.60 of a core; the most room is 0.30, on n2"}
 
 
-def test_an_extension_of_which_a_part_has_no_place_is_not_begun_before_others() -> None:
+def test_an_extension_that_does_not_fit_is_not_begun_before_others() -> None:
     """x needs 0.4 and 0.4, of which two nodes with 0.5 and 0.3 hold one; y, worth less, fits."""
     parts = Partitions({"m": "", "x": "m", "y": ""}, {"x": 3, "y": 1})
     cost = parts.amounts({"m": 0.4, "x": 0.4, "y": 0.3})

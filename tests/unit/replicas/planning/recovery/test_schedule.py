@@ -192,7 +192,7 @@ def test_a_node_goes_on_behind_what_can_only_wait_for_its_input() -> None:
     assert schedule.step() == [PlannedInstall(2, "n1")]
 
 
-def test_a_node_restores_one_after_the_other_where_all_that_they_read_runs() -> None:
+def test_a_node_restores_partitions_one_after_the_other() -> None:
     parts = Partitions({"m": "", "x": "m", "y": ""}, {"x": 1, "y": 1})
     schedule = parts.schedule(loads={"m": 0.9, "x": 0.3, "y": 0.3}, cap=0.8)
     schedule.came("n0", 2.0, runs=[0])
