@@ -19,6 +19,7 @@ EXTRAS = {
     "": "spe.api",
     "tls": "spe.runtime.certificates",
     "plan": "scipy.optimize",
+    "dashboard": "spe.cli.dashboard.site",
     "parquet": "pyarrow.parquet",
     "spark": "consistency.proof.judge",
 }
@@ -46,6 +47,7 @@ def check(wheel: Path, extra: str, folder: Path) -> None:
     (site,) = (folder / "lib").glob("python*/site-packages")
     untyped = [name for name in PACKAGES if not (site / name / "py.typed").is_file()]
     assert not untyped, untyped
+    assert (site / "spe/cli/dashboard/static/index.html").is_file()
     print(f"{extra or '(none)':8} {grown:6.0f} MB", flush=True)
 
 

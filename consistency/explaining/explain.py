@@ -6,7 +6,7 @@ that advances to a consumer that does not, the link is to blame; where the produ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from consistency.explaining.model import Cause, CauseKind, Condition, Explanation, Look, Step
@@ -19,7 +19,7 @@ from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
-#: Time that should lie between two looks.
+#: Time that should lie between two looks, at least.
 BETWEEN_US: Final = 1_000_000
 #: Of why a process was not asked: it could not be reached.  Whatever else it is, somebody refused.
 _UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "not known")
@@ -35,15 +35,55 @@ def explain(plan: Plan, directory: Directory, before: Look, now: Look, stream: s
       before, now: two looks, about ``BETWEEN_US`` apart.  Of a client that was not asked, its outputs are explained.
       stream: only this output; "": all.
     """
-    wanted = [s for s in plan.query.outputs if stream in ("", s)]
-    asked = {n: c for n, c in directory.clients.items() if f"client:{n}" in {**now.statuses, **now.errors}}
-    pairs = [(name, s) for name, settings in asked.items() for s in settings.reads if s in wanted]
-    pairs += [("", s) for s in wanted if s not in {read for _, read in pairs}]
-    return [
-        _Chain(plan, directory, before, now).explain(name, Channel(s, partition))
-        for name, s in pairs
-        for partition in range(plan.partitions_of(s))
-    ]
+    explainer = Explainer(plan, directory, before, now)
+    return [explainer.explain(*pair) for pair in explainer.outputs(stream)]
+
+
+def between_us(plan: Plan) -> int:
+    """Time between two looks in which everything advances that works."""
+    slowest = max((plan.boundary_us(s) for s in plan.query.outputs), default=0)
+    return max(BETWEEN_US, 2 * (slowest + plan.bucket_us))
+
+
+def usual_lag_us(plan: Plan, stream: StreamId) -> int:
+    """What a reader of a stream may be behind while all is well."""
+    return USUAL_US + 2 * plan.bucket_us + 2 * plan.boundary_us(stream)
+
+
+class Explainer:
+    """Explains outputs one by one, where there are too many to explain all."""
+
+    def __init__(self, plan: Plan, directory: Directory, before: Look, now: Look) -> None:
+        self._facts = (plan, directory, before, now)
+
+    def outputs(self, stream: str = "") -> list[tuple[str, Channel]]:
+        """Channels that clients read, each with its client; the client is "" where it was not asked."""
+        plan, directory, _, now = self._facts
+        wanted = [s for s in plan.query.outputs if stream in ("", s)]
+        asked = {n: c for n, c in directory.clients.items() if f"client:{n}" in {**now.statuses, **now.errors}}
+        pairs = [(name, s) for name, settings in asked.items() for s in settings.reads if s in wanted]
+        pairs += [("", s) for s in wanted if s not in {read for _, read in pairs}]
+        return [(name, Channel(s, partition)) for name, s in pairs for partition in range(plan.partitions_of(s))]
+
+    def condition(self, client: str, channel: Channel) -> Condition:
+        """How an output is, without why."""
+        return _Chain(*self._facts).condition(client, channel)
+
+    def explain(self, client: str, channel: Channel) -> Explanation:
+        """Why it is so."""
+        chain = _Chain(*self._facts)
+        condition = chain.follow(client, channel)
+        causes = tuple(chain.causes)
+        known = {(c.kind, c.processes) for c in causes}
+        elsewhere = tuple(c for c in self._wrong if (c.kind, c.processes) not in known)
+        return Explanation(client, str(channel), condition, tuple(chain.steps), causes, tuple(chain.next), elsewhere)
+
+    @cached_property
+    def _wrong(self) -> tuple[Cause, ...]:
+        """All that is wrong in the cluster, whatever it reaches."""
+        chain = _Chain(*self._facts)
+        chain.follow_all()
+        return tuple(chain.causes)
 
 
 class _Waits(NamedTuple):
@@ -61,26 +101,42 @@ class _Chain:
         self._directory = directory
         self._before = before
         self._now = now
-        self._steps: list[Step] = []
-        self._causes: dict[Cause, None] = {}
-        self._next: dict[str, None] = {}
+        self.steps: list[Step] = []
+        self.causes: dict[Cause, None] = {}
+        self.next: dict[str, None] = {}
         #: Replicas that were looked at: each is explained once.
         self._known: set[tuple[str, PartitionId]] = set()
 
     # --- the client ---
 
-    def explain(self, client: str, channel: Channel) -> Explanation:
-        condition = self._client(client, channel) if client else self._output(channel)
-        steps, causes, next_ = tuple(self._steps), tuple(self._causes), tuple(self._next)
-        return Explanation(client, str(channel), condition, steps, causes, next_, self._elsewhere(causes))
+    def condition(self, client: str, channel: Channel) -> Condition:
+        """How an output is."""
+        if not client:
+            return self._of_replicas(channel)
+        one = self._now.channel(client, str(channel))
+        return Condition.UNKNOWN if one is None else self._condition(client, channel, one)
+
+    def follow(self, client: str, channel: Channel) -> Condition:
+        """How an output is; the chain to its causes is in the attributes."""
+        return self._client(client, channel) if client else self._output(channel)
+
+    def follow_all(self) -> None:
+        """Whatever is wrong, wherever it leads."""
+        for name in self._now.errors:
+            self._down(0, name)
+        for name, status in self._now.statuses.items():
+            for what, why in status.disk_full.items():
+                self._disk(name, what, why)
+        for node, one in self._now.replicas():
+            if one.state is not NodeState.STABLE or one.error is not None:
+                self._replica(0, node, PartitionId(UnitId(one.unit), one.partition))
 
     def _client(self, client: str, channel: Channel) -> Condition:
         name = f"client:{client}"
-        status = self._now.client(client)
-        one = None if status is None else next((c for c in status.channels if c.channel == str(channel)), None)
+        status, one = self._now.client(client), self._now.channel(client, str(channel))
         if status is None or one is None:
             self._down(0, name)
-            self._next[f"when {name} is back, it reads on where its recording and its sinks end"] = None
+            self.next[f"when {name} is back, it reads on where its recording and its sinks end"] = None
             self._output(channel, depth=1)
             return Condition.UNKNOWN
         condition = self._condition(client, channel, one)
@@ -96,7 +152,7 @@ class _Chain:
                 self._unread(1, host, name, self._plan.maker_of(channel))
             return condition
         self._producer(1, channel, one.producer, name, one.frontier, stuck=self._stuck_client(client, channel, one))
-        if one.held and not self._causes:
+        if one.held and not self.causes:
             self._cause(
                 CauseKind.CORRECTING,
                 (one.producer, name),
@@ -137,17 +193,19 @@ class _Chain:
         return f"{read}, and gets stable results"
 
     def _stuck_client(self, client: str, channel: Channel, one: ChannelStatus) -> bool:
-        status = self._before.client(client)
-        old = None if status is None else next((c for c in status.channels if c.channel == str(channel)), None)
+        old = self._before.channel(client, str(channel))
         return old is not None and old.frontier >= one.frontier
 
     def _output(self, channel: Channel, depth: int = 0) -> Condition:
         """Where no client says how it is: by the replicas."""
-        maker = self._plan.maker_of(channel)
-        hosts = self._hosts(maker)
-        states = [r.state for h in hosts if (r := self._now.replica(h, *maker)) is not None and r.error is None]
-        for host in hosts:
+        for host in self._hosts(self._plan.maker_of(channel)):
             self._producer(depth, channel, host, "", BEFORE_TIME, stuck=False)
+        return self._of_replicas(channel)
+
+    def _of_replicas(self, channel: Channel) -> Condition:
+        maker = self._plan.maker_of(channel)
+        found = [self._now.replica(host, *maker) for host in self._hosts(maker)]
+        states = [one.state for one in found if one is not None and one.error is None]
         if not states:
             return Condition.SILENT
         return Condition.FINE if NodeState.STABLE in states else Condition.TENTATIVE
@@ -187,16 +245,16 @@ class _Chain:
         if self._all_late(reader) and (stuck or not reader.startswith("client:")):
             why = f"{reader} is behind all that it reads: it is overloaded, or everything between them is slow"
             self._cause(CauseKind.SLOW, (reader,), why)
-            self._next[f"{reader} catches up when it has more CPU, or less to do"] = None
+            self.next[f"{reader} catches up when it has more CPU, or less to do"] = None
             return
         if reader.startswith("client:"):
             why = f"{reader} takes what {producer} has late: it is slow, or the link between them is cut or slow"
             self._cause(CauseKind.SLOW, (reader, producer), why)
-            self._next[f"{producer} keeps what {reader} has not acknowledged; it gets everything in order"] = None
+            self.next[f"{producer} keeps what {reader} has not acknowledged; it gets everything in order"] = None
             return
         kind = "cut or far too slow" if stuck else "slow"
         self._cause(CauseKind.LINK, (producer, reader), f"the link between {producer} and {reader} is {kind}")
-        self._next[f"when it works again, {reader} reads on where it stopped"] = None
+        self.next[f"when it works again, {reader} reads on where it stopped"] = None
 
     def _all_late(self, reader: str) -> bool:
         """Does a node lag whatever it reads, of several producers?"""
@@ -211,16 +269,16 @@ class _Chain:
 
     def _says_who_else(self, channel: Channel, producer: str, reader: str) -> None:
         if channel.stream in self._plan.sources:
-            self._next[f"when {producer} is back, what it has logged comes, and all is corrected"] = None
+            self.next[f"when {producer} is back, what it has logged comes, and all is corrected"] = None
             return
         others = [h for h in self._hosts(self._plan.maker_of(channel)) if h != producer]
         able = [h for h in others if self._serves(h, self._plan.maker_of(channel))]
         heartbeats = show_duration(4 * self._plan.timing.heartbeat_us)
         if able:
-            self._next[f"{reader or 'whoever reads it'} switches to {able[0]} within {heartbeats}"] = None
+            self.next[f"{reader or 'whoever reads it'} switches to {able[0]} within {heartbeats}"] = None
         else:
             names = ", ".join([producer, *others])
-            self._next[f"nothing comes until a replica is back: {names}"] = None
+            self.next[f"nothing comes until a replica is back: {names}"] = None
 
     # --- a replica ---
 
@@ -238,7 +296,7 @@ class _Chain:
         if one.error is not None:
             self._step(depth, name, f"has stopped: {one.error}")
             self._cause(CauseKind.FAILED, (node,), f"{name} has stopped: {one.error}")
-            self._next[f"it begins again from a partner's state when {node} is restarted"] = None
+            self.next[f"it begins again from a partner's state when {node} is restarted"] = None
             return
         self._of_state(depth, name, node, id, one)
 
@@ -252,18 +310,18 @@ class _Chain:
                 self._step(depth, name, f"is RECOVERING{lacks}")
                 if not self._inputs(depth + 1, node, one):
                     self._cause(CauseKind.RECOVERING, (node,), f"{name} takes its state and catches up{lacks}")
-                self._next[f"{name} serves when it has caught up"] = None
+                self.next[f"{name} serves when it has caught up"] = None
             case NodeState.STABILIZATION:
                 self._step(depth, name, f"is in STABILIZATION; {one.redone_rows:,} rows redone so far")
                 self._cause(CauseKind.CORRECTING, (node,), f"{name} corrects what was tentative")
-                self._next[f"{name} sends an undo and the stable results, then it is STABLE"] = None
+                self.next[f"{name} sends an undo and the stable results, then it is STABLE"] = None
             case NodeState.UP_FAILURE:
                 policy = self._settings(node, id).during_failure
                 how = "waits (policy suspend)" if policy is Policy.SUSPEND else "goes on without some input"
                 self._step(depth, name, f"is in UP_FAILURE: it {how}")
                 if not self._inputs(depth + 1, node, one):
                     self._turn(name, node, one)
-                self._next[f"{name} corrects when all of its input is there"] = None
+                self.next[f"{name} corrects when all of its input is there"] = None
             case NodeState.STABLE:
                 self._stable(depth, name, node, id, one)
 
@@ -271,7 +329,7 @@ class _Chain:
         if one.fill >= 1:
             self._step(depth, name, "is STABLE, and its output buffer is full")
             self._cause(CauseKind.FULL, (node,), f"the output buffer of {name} is full: somebody does not acknowledge")
-            self._next["nothing stable leaves until a consumer acknowledges, or is removed"] = None
+            self.next["nothing stable leaves until a consumer acknowledges, or is removed"] = None
             return
         waits = f", and has waited for {_short(one.waiting_us)}" if one.waiting_us else ""
         self._step(depth, name, f"is STABLE{waits}")
@@ -279,14 +337,14 @@ class _Chain:
             settings = self._settings(node, id)
             left = max(0, settings.alpha_x_us - one.waiting_us)
             then = "waits on" if settings.during_failure is Policy.SUSPEND else "goes on without, tentative"
-            self._next[f"in {_short(left)} {name} {then}"] = None
+            self.next[f"in {_short(left)} {name} {then}"] = None
 
     def _turn(self, name: str, node: str, one: ReplicaStatus) -> None:
         """Nothing is missing: it corrects soon."""
         busy = [partner for partner, state in one.partners.items() if state is NodeState.STABILIZATION]
         if one.skew:
             self._cause(CauseKind.X, (node,), f"{one.skew[0]}, more than αX waits for at {name}")
-            self._next["results stay tentative until it catches up, or X is longer"] = None
+            self.next["results stay tentative until it catches up, or X is longer"] = None
         elif busy:
             self._cause(
                 CauseKind.CORRECTING,
@@ -342,19 +400,19 @@ class _Chain:
                 )
             return
         self._step(depth, who, f"{how}, read from {one.main}")
-        count = len(self._causes)
+        count = len(self.causes)
         self._producer(depth + 1, channel, one.main, node, one.frontier, stuck=stuck)
-        if len(self._causes) == count and not stuck:
+        if len(self.causes) == count and not stuck:
             x_us = of.x_us or self._directory.nodes[NodeId(node)].x_us
             why = f"{one.channel} comes {_short(behind_us)} later than other input; X at {node} is {_short(x_us)}"
             self._cause(CauseKind.X, (one.main, node), why)
-            self._next[f"an X above {_short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"] = None
+            self.next[f"an X above {_short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"] = None
 
     def _unread(self, depth: int, producer: str, reader: str, id: PartitionId | None) -> None:
         """A producer that somebody should read, and does not."""
         if producer in self._now.errors:
             self._down(depth, producer)
-            self._next[f"when {producer} is back, {reader} reads on where it stopped"] = None
+            self.next[f"when {producer} is back, {reader} reads on where it stopped"] = None
             return
         replica = None if id is None else self._now.replica(producer, *id)
         if id is not None and (replica is None or replica.error is not None or replica.state is NodeState.RECOVERING):
@@ -363,7 +421,7 @@ class _Chain:
         self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it")
         why = f"the link between {producer} and {reader} is cut, refuses connections, or is far too slow"
         self._cause(CauseKind.LINK, (producer, reader), why)
-        self._next[f"when it works again, {reader} reads on where it stopped"] = None
+        self.next[f"when it works again, {reader} reads on where it stopped"] = None
 
     def _source(self, depth: int, stream: StreamId, *, moves: bool) -> None:
         name, status = f"source:{stream}", self._now.source(stream)
@@ -387,7 +445,7 @@ class _Chain:
             self._cause(
                 CauseKind.QUIET, (name,), f"{name} logs nothing new: no input comes to it, or its disk hangs{note}"
             )
-            self._next[f"when {name} goes on, what was missing comes, and all is corrected"] = None
+            self.next[f"when {name} goes on, what was missing comes, and all is corrected"] = None
         else:
             self._step(depth, name, "goes on")
 
@@ -404,35 +462,20 @@ class _Chain:
 
     def _disk(self, name: str, what: str, why: str) -> None:
         self._cause(CauseKind.DISK, (name,), f"{name} has no room for {what}: {why}")
-        self._next[f"{name} goes on by itself when there is room"] = None
+        self.next[f"{name} goes on by itself when there is room"] = None
 
     def _cause(self, kind: CauseKind, processes: tuple[str, ...], why: str) -> None:
-        self._causes[Cause(kind, processes, why)] = None
+        self.causes[Cause(kind, processes, why)] = None
 
     def _step(self, depth: int, who: str, what: str) -> None:
-        self._steps.append(Step(depth, who, what))
-
-    def _elsewhere(self, causes: Sequence[Cause]) -> tuple[Cause, ...]:
-        """What is wrong in the cluster besides these."""
-        other = _Chain(self._plan, self._directory, self._before, self._now)
-        for name in self._now.errors:
-            other._down(0, name)
-        for name, status in self._now.statuses.items():
-            for what, why in status.disk_full.items():
-                other._disk(name, what, why)
-        for node, one in self._now.replicas():
-            if one.state is not NodeState.STABLE or one.error is not None:
-                other._replica(0, node, PartitionId(UnitId(one.unit), one.partition))
-        known = {(c.kind, c.processes) for c in causes}
-        return tuple(c for c in other._causes if (c.kind, c.processes) not in known)
+        self.steps.append(Step(depth, who, what))
 
     # --- facts ---
 
     def _hosts(self, id: PartitionId) -> list[str]:
         """Nodes that run a partition, or should."""
         placed = [str(n) for n in self._directory.placement.get(id, ())]
-        running = [name for name, r in self._now.replicas() if (r.unit, r.partition) == id]
-        return list(dict.fromkeys([*placed, *running]))
+        return list(dict.fromkeys([*placed, *self._now.running(id)]))
 
     def _makers(self, channel: Channel) -> list[str]:
         if channel.stream in self._plan.sources:
@@ -452,8 +495,7 @@ class _Chain:
         return None if one is None else one.frontier
 
     def _lag_us(self, channel: Channel) -> int:
-        """What a reader may be behind while all is well."""
-        return USUAL_US + 2 * self._plan.bucket_us + 2 * self._plan.boundary_us(channel.stream)
+        return usual_lag_us(self._plan, channel.stream)
 
     def _settings(self, node: str, id: PartitionId) -> _Waits:
         status = self._now.node(node)

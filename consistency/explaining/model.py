@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, ReplicaStatus, SourceStatus
+from spe.status import (
+    ChannelStatus,
+    ClientStatus,
+    CoordinatorStatus,
+    NodeStatus,
+    ProcessStatus,
+    ReplicaStatus,
+    SourceStatus,
+)
+from spe.stream.ids import PartitionId
+from spe.stream.names import UnitId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Look:
     """Statuses of all processes at about the same time.
 
@@ -45,9 +56,35 @@ class Look:
                 yield from ((name, replica) for replica in status.replicas)
 
     def replica(self, node: str, unit: str, partition: int) -> ReplicaStatus | None:
-        status = self.node(node)
-        replicas: Iterable[ReplicaStatus] = () if status is None else status.replicas
-        return next((r for r in replicas if (r.unit, r.partition) == (unit, partition)), None)
+        return self._replicas.get((node, unit, partition))
+
+    def channel(self, client: str, name: str) -> ChannelStatus | None:
+        """What a client has received of a channel; None where it does not answer, or does not read it."""
+        return self._channels.get((client, name))
+
+    def running(self, id: PartitionId) -> list[str]:
+        """Nodes that answer and run a partition."""
+        return self._running.get(id, [])
+
+    @cached_property
+    def _replicas(self) -> Mapping[tuple[str, str, int], ReplicaStatus]:
+        return {(name, one.unit, one.partition): one for name, one in self.replicas()}
+
+    @cached_property
+    def _channels(self) -> Mapping[tuple[str, str], ChannelStatus]:
+        return {
+            (name.partition(":")[2], one.channel): one
+            for name, status in self.statuses.items()
+            if isinstance(status, ClientStatus)
+            for one in status.channels
+        }
+
+    @cached_property
+    def _running(self) -> Mapping[PartitionId, list[str]]:
+        found: dict[PartitionId, list[str]] = {}
+        for name, one in self.replicas():
+            found.setdefault(PartitionId(UnitId(one.unit), one.partition), []).append(name)
+        return found
 
 
 class Condition(enum.StrEnum):

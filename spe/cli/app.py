@@ -141,6 +141,9 @@ def run(
     budget: Annotated[
         int | None, Parameter(help="Number of standbys that run from the start, chosen as by spe plan.")
     ] = None,
+    dashboard: Annotated[
+        str, Parameter(help="HOST:PORT of the page that shows the run, with the extra dashboard; off: none.")
+    ] = "127.0.0.1:0",
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
     from spe.cli.run import run_document
@@ -159,6 +162,7 @@ def run(
         logs=(log_format, log_level),
         report=report,
         budget=budget,
+        dashboard=dashboard,
     )[1]
 
 
@@ -278,6 +282,22 @@ def top(target: Target, /) -> int:
     from spe.cli.top import top
 
     return top(target)
+
+
+@app.command(sort_key=6)
+def dashboard(
+    target: Target,
+    /,
+    *,
+    bind: Annotated[
+        str, Parameter(help="HOST:PORT to serve at; only this machine reaches the default, on any free port.")
+    ] = "127.0.0.1:0",
+    faults: Annotated[bool, Parameter(help="Faults can be injected into a run.", negative="--no-faults")] = True,
+) -> int:
+    """Serve a page that shows a running cluster, until Ctrl-C or the end of the run.  Needs the extra dashboard."""
+    from spe.cli.dashboard.command import dashboard
+
+    return dashboard(target, bind, faults=faults)
 
 
 @app.command(sort_key=7)

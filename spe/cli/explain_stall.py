@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from consistency.explaining.explain import BETWEEN_US, explain
+from consistency.explaining.explain import between_us, explain
 from consistency.explaining.model import Condition, Explanation, Look
 from replicas.link.connection import secured
 from spe.cli.polling import Poller
@@ -44,8 +44,7 @@ def good(one: Explanation) -> bool:
 async def _looks(target: Target) -> tuple[Look, Look]:
     """Two, with enough time between them for everything to advance that works."""
     first = await _look(target)
-    slowest = max((target.plan.boundary_us(s) for s in target.plan.query.outputs), default=0)
-    await trio.sleep(max(BETWEEN_US, 2 * (slowest + target.plan.bucket_us)) / 1e6)
+    await trio.sleep(between_us(target.plan) / 1e6)
     return first, await _look(target)
 
 

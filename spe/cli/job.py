@@ -26,6 +26,7 @@ class Job:
       config: the name of the configuration, as it was given.
       addresses: of everybody, clients and supervisor included.
       logs: format and level of what processes log.
+      dashboard: ``host:port`` of the page; "" where there is none.
       origins: event time at which each replayed source begins, where the configuration does not say.
     """
 
@@ -43,6 +44,7 @@ class Job:
     live_view: bool
     links: LinkFaultMaker
     logs: tuple[str, str] = ("text", "info")
+    dashboard: str = ""
     specs: list[ProcessSpec] = field(default_factory=list)
 
 

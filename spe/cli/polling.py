@@ -60,6 +60,7 @@ class Poller:
       heard: called with each status.
 
     Attributes:
+      period_s: between two questions to a process that is followed.
       addresses: the same, and of nodes that the coordinator says have joined.
       joined: called with the name of each of these, once.
       seen: the last status of each that ever answered.
@@ -80,6 +81,7 @@ class Poller:
         self.joined: Callable[[str], None] = lambda name: None
         self._me = Identity("control", "control", env.clock.wall_us(), token)
         self._heard = heard
+        self.period_s = PERIOD_S
         self.seen: dict[str, Seen] = {}
         #: Why the last try failed; not there when it did not.
         self.errors: dict[str, str] = {}
@@ -150,7 +152,7 @@ class Poller:
                         await connection.aclose()
             except SpeError as error:
                 self.errors[name] = str(error)
-            await trio.sleep(PERIOD_S)
+            await trio.sleep(self.period_s)
 
     async def _follow(self, connection: Connection, name: str) -> None:
         while True:
@@ -161,7 +163,7 @@ class Poller:
                 self.errors[name] = f"no answer within {ANSWER_S:g} s"
                 return
             self._take(name, answer)
-            await trio.sleep(PERIOD_S)
+            await trio.sleep(self.period_s)
 
     def _take(self, name: str, answer: Message) -> None:
         """Raises RemoteProtocolError: it is not the status of this process."""

@@ -23,6 +23,8 @@ from replicas.local.cluster import Cluster, open_cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Server
 from spe.cli.checkpoint_log import refuse_logs
+from spe.cli.dashboard.hub import Hub
+from spe.cli.dashboard.page import LOOPBACK, Site, bind_address, fault_kinds, is_local
 from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses, process_specs
 from spe.cli.polling import Poller
@@ -77,9 +79,11 @@ def run_document(
     logs: tuple[str, str] = ("text", "info"),
     report: bool = False,
     budget: int | None = None,
+    dashboard: str = LOOPBACK,
 ) -> tuple[Path, int]:
-    """The directory of the run, and its exit status; ``logs``: format and level of what its processes log.
+    """The directory of the run, and its exit status.
 
+    ``logs``: format and level of what its processes log.  ``dashboard``: where the page is served; ``off``: nowhere.
     That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
     plan, directory = load_document(document, data)
@@ -115,6 +119,7 @@ def run_document(
             live_view=view and sys.stdout.isatty(),
             links=ways,
             logs=logs,
+            dashboard=bind_address(dashboard),
         )
         job.specs = process_specs(job)
         run_directory.write("faults.json", [f.to_data() for f in job.faults])
@@ -128,6 +133,7 @@ def run_document(
             seed=seed,
             via=ways.via,
             metrics=metrics,
+            links=str(mode),
             **certificates(plan),
             **({} if budget is None else {"budget": budget}),
         )
@@ -162,6 +168,7 @@ class Supervisor:
         self._drawn = False
         self._stopped_as_asked = False
         self._note = "starting"
+        self._page = ""
         self._died: dict[str, str] = {}
         self._never_returned: list[str] = []
         self._everything = trio.CancelScope()
@@ -222,7 +229,10 @@ class Supervisor:
                 )
                 nursery.start_soon(draw)
                 restarts = Restarts(cluster, self._poller, job.directory, hands)
-                await nursery.start(self._serve, faults, cluster, restarts)
+                service = self._service(faults, cluster, restarts)
+                await nursery.start(self._serve, service)
+                if job.dashboard:
+                    await nursery.start(self._serve_page, service)
                 for name in cluster.processes:
                     job.run.write_conditions(name, Conditions())
                 await cluster.start_all()
@@ -252,17 +262,39 @@ class Supervisor:
         env.trace.event("over", verdict=summary["verdict"])
         return summary
 
-    async def _serve(
-        self, faults: FaultRunner, cluster: Cluster, restarts: Restarts, *, task_status: trio.TaskStatus[str]
-    ) -> None:
+    def _service(self, faults: FaultRunner, cluster: Cluster, restarts: Restarts) -> SupervisorService:
+        job, now = self._job, self._env.clock.wall_us()
+        return SupervisorService(job.directory, faults, job.links.mode, now, cluster, restarts, lambda: self._begun_us)
+
+    async def _serve(self, service: SupervisorService, *, task_status: trio.TaskStatus[str]) -> None:
         """Serves ``spe inject``, ``spe restart`` and ``spe top``."""
         job, env = self._job, self._env
-        me = Identity("control", SUPERVISOR, env.clock.wall_us(), job.token)
-        service = SupervisorService(
-            job.directory, faults, job.links.mode, me.incarnation, cluster, restarts, lambda: self._begun_us
-        )
+        me = Identity("control", SUPERVISOR, service.incarnation, job.token)
         server = Server(env, job.plan, DirectoryKeeper(env, job.directory, me), service, service.inject)
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
+
+    async def _serve_page(self, service: SupervisorService, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serves the dashboard.  What goes wrong there must not end the run."""
+        job = self._job
+        hub = Hub(
+            job.plan,
+            job.directory,
+            self._sight,
+            inject=service.inject if is_local(job.dashboard) else None,
+            kinds=fault_kinds(job.links.mode),
+            targets=processes_of(job.directory),
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                self._page = await nursery.start(Site(hub, job.dashboard).run)
+                self._say(f"dashboard: {self._page}")
+                task_status.started()
+        except* Exception as errors:
+            if not self._page:
+                raise
+            self._page = ""
+            self._env.trace.event("dashboard_failed", error=repr(errors.exceptions))
+            self._say(f"the dashboard has ended: {errors.exceptions[0]!r}")
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:
         """Returns why the run was broken off; "" where it is complete."""
@@ -421,6 +453,7 @@ class Supervisor:
             errors=self._poller.errors,
             faults=[fault_status(h) for h in faults.happenings] if faults is not None else (),
             note=self._note,
+            page=self._page,
         )
 
     async def _tell_now_and_then(self) -> None:

@@ -50,6 +50,7 @@ class Target:
       folder: of the run; None for a configuration.
       supervisor_pid: of the run, as it was written; 0 for a configuration.
       metrics: where processes serve metrics and health, by name.
+      links: what makes links fail, as ``spe run --links``.
     """
 
     plan: Plan
@@ -59,6 +60,7 @@ class Target:
     folder: Path | None = None
     supervisor_pid: int = 0
     metrics: Mapping[str, str] = field(default_factory=dict)
+    links: str = "inside"
 
 
 def load_target(path: Path, process: str = "") -> Target:
@@ -89,8 +91,8 @@ def load_target(path: Path, process: str = "") -> Target:
         if "certificates" in data:  # the copy of the configuration is not beside them
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
         metrics = data.get("metrics", {})
-        token = read_secret(data.get("secret", ""))
-        return Target(plan, directory, addresses, token, path, int(data["pid"]), metrics)
+        token, links = read_secret(data.get("secret", "")), str(data.get("links", "inside"))
+        return Target(plan, directory, addresses, token, path, int(data["pid"]), metrics, links)
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None
     except (ValueError, KeyError, TypeError) as error:

@@ -77,6 +77,7 @@ class Sight:
       faults: in order of planning.
       note: what the run is waiting for.
       loads: what replicas and partitions need is shown too.
+      page: address of the dashboard; "" where there is none.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Sight:
     faults: Sequence[FaultStatus] = ()
     note: str = ""
     loads: bool = False
+    page: str = ""
 
 
 def make_console() -> Console:
@@ -111,7 +113,7 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
         parts.append(used)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
-    now = _in_force(directory, sight)
+    now = in_force_now(directory, sight)
     if (changed := _settings(directory, now)) is not None:
         parts.append(changed)
     clients = _clients(plan, now, sight)
@@ -130,6 +132,8 @@ def _title(sight: Sight) -> Text:
     text = Text(sight.title, style="bold")
     if sight.begun_us is not None:
         text.append(f"   {seconds(sight.now_us - sight.begun_us)} s", style="not bold")
+    if sight.page:
+        text.append(f"\ndashboard  {sight.page}", style="not bold dim")
     return text
 
 
@@ -149,19 +153,21 @@ def metrics_table(metrics: Mapping[str, str]) -> Table:
     return table
 
 
-def process_state(sight: Sight, name: str) -> Text | None:
-    """What hides whatever a process said last; None while it answers."""
+def process_word(sight: Sight, name: str) -> str:
+    """What hides whatever a process said last, in a word; "" while it answers."""
     phase = sight.phases.get(name)
     if phase is not None and phase != Phase.RUNNING:
-        return Text(str(phase), style=_PHASE_STYLES.get(phase, "bold red"))
+        return str(phase)
     seen = sight.seen.get(name)
     if seen is None:
-        return Text(
-            "starting" if phase is not None else "unreachable", style="dim" if phase is not None else "bold red"
-        )
-    if name in sight.errors and sight.now_us - seen.at_us > STALE_US:
-        return Text("silent", style="bold red")
-    return None
+        return "starting" if phase is not None else "unreachable"
+    return "silent" if name in sight.errors and sight.now_us - seen.at_us > STALE_US else ""
+
+
+def process_state(sight: Sight, name: str) -> Text | None:
+    """The same, to draw; None while it answers."""
+    word = process_word(sight, name)
+    return Text(word, style=_PHASE_STYLES.get(word, "bold red")) if word else None
 
 
 def _sources(plan: Plan, sight: Sight) -> Table:
@@ -203,11 +209,11 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
         hidden = process_state(sight, node)
         known = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
         passive = {} if status is None else {(s.unit, s.partition): s for s in status.standbys}
-        hosted = _hosted(directory, node, status)
+        hosted = hosted_on(directory, node, status)
         if not hosted:
             table.add_row(Text(node, "bold"), hidden or Text("spare", style="dim"))
         for id in hosted:
-            name = Text.assemble((str(id.node), "bold"), f" {_partition(plan, id.of)}")
+            name = Text.assemble((str(id.node), "bold"), f" {partition_name(plan, id.of)}")
             if (standby := passive.get(id.of)) is not None:
                 state = hidden or Text("stands by", style="dim")
                 taken = f"{standby.checkpoints:,} checkpoints taken" if hidden is None else ""
@@ -227,7 +233,7 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
     return table
 
 
-def _partition(plan: Plan, id: PartitionId) -> str:
+def partition_name(plan: Plan, id: PartitionId) -> str:
     """Its name; that of the unit where it has one."""
     return str(id) if plan.unit[id.unit].partitions > 1 else id.unit
 
@@ -240,7 +246,7 @@ def _loads(plan: Plan, sight: Sight) -> Table:
         if isinstance(seen.status, NodeStatus):
             for one in seen.status.replicas:
                 if one.load is not None and one.load_age_us is not None:
-                    of = _partition(plan, PartitionId(UnitId(one.unit), one.partition))
+                    of = partition_name(plan, PartitionId(UnitId(one.unit), one.partition))
                     age = "" if one.load_age_us < _LOAD_OLD_US else f"{one.load_age_us // SECOND:,} s ago"
                     table.add_row(Text.assemble((name, "bold"), f" {of}"), *_needs(one.load), Text(age, style="dim"))
     coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
@@ -257,7 +263,7 @@ def _x_used(plan: Plan, sight: Sight) -> Table:
     for name, seen in sight.seen.items():
         for one in seen.status.replicas if isinstance(seen.status, NodeStatus) else ():
             if one.x_us and one.x_used is not None and sum(one.x_used.counts):
-                of = _partition(plan, PartitionId(UnitId(one.unit), one.partition))
+                of = partition_name(plan, PartitionId(UnitId(one.unit), one.partition))
                 shares = (one.waiting_us / one.x_us, at_most(one.x_used, 0.99), one.x_used.largest)
                 shown = [Text(f"{share:.0%}", style=_style_of(share)) for share in shares]
                 table.add_row(Text.assemble((name, "bold"), f" {of}"), show_duration(one.x_us), *shown)
@@ -276,7 +282,7 @@ def _size(number: int) -> str:
     return f"{number} B"
 
 
-def _hosted(directory: Directory, node: NodeId, status: NodeStatus | None) -> list[ReplicaId]:
+def hosted_on(directory: Directory, node: NodeId, status: NodeStatus | None) -> list[ReplicaId]:
     """What a node runs or stands by for: as the configuration says, until moves have changed it."""
     placed = [*directory.replicas_on(node), *directory.standbys_on(node)]
     if status is None:
@@ -348,7 +354,7 @@ def _directories(sight: Sight) -> Text | None:
     return text
 
 
-def _in_force(directory: Directory, sight: Sight) -> Directory:
+def in_force_now(directory: Directory, sight: Sight) -> Directory:
     """With the X, α and policies that nodes say that they have now."""
     told = {name: last_of(sight.seen, name, NodeStatus) for name in directory.nodes}
     nodes = {

@@ -1,0 +1,121 @@
+"""Makes the pictures of the dashboard in the documentation.
+
+    python -m benchmarks.screenshots              docs/images/dashboard*.png
+    python -m benchmarks.screenshots --out shots --all
+
+It runs the demonstration, takes pictures while a replica is dead and while a source is cut off, and one of a simulated
+cluster of 100 nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.browser import browser, complaints, resize, screenshot
+from benchmarks.dashboard import Served, in_a_thread
+from benchmarks.simulated_status import SimulatedCluster
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+ROOT: Final = Path(__file__).parents[1]
+_SPE: Final = [sys.executable, "-m", "spe.cli"]
+_WIDE: Final = (1280, 1180)
+_PHONE: Final = (390, 844)
+#: For a cluster of other processes, this machine may be slow.
+_PATIENCE_S: Final = 90.0
+
+
+@contextmanager
+def run(config: Path, *more: str) -> Iterator[tuple[str, Path]]:
+    """A run and the address of its page; what it prints goes nowhere."""
+    with TemporaryDirectory() as folder:
+        out, run_dir = Path(folder) / "out", Path(folder) / "run"
+        command = [*_SPE, "run", str(config), "--run-dir", str(run_dir), "--no-view", *more]
+        with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as running:
+            try:
+                end = time.monotonic() + _PATIENCE_S
+                while (found := re.search(r"dashboard: (\S+)", out.read_text())) is None:
+                    if running.poll() is not None or time.monotonic() > end:
+                        raise RuntimeError(f"the run did not begin: {out.read_text()}")
+                    time.sleep(0.1)
+                yield found[1], run_dir
+            finally:
+                running.send_signal(signal.SIGTERM)
+                running.wait()
+
+
+def until(driver: Chrome, condition: str) -> None:
+    """Waits for a condition of the page, in JavaScript."""
+    end = time.monotonic() + _PATIENCE_S
+    while not driver.execute_script(f"return Boolean({condition})"):
+        if time.monotonic() > end:
+            raise RuntimeError(f"the page does not get there: {condition}; {complaints(driver)}")
+        time.sleep(0.05)
+
+
+def of_the_demonstration(out: Path, everything: bool) -> None:
+    """While a replica is dead, and while a source is cut off."""
+    with (
+        run(ROOT / "configs/quickstart.yaml", "--faults", str(ROOT / "configs/faults/quickstart.yaml")) as (address, _),
+        browser(*_WIDE) as driver,
+    ):
+        driver.get(address)
+        if everything:
+            until(driver, "document.querySelector('tr[data-state=killed]') && document.querySelector('.elsewhere')")
+            time.sleep(0.6)
+            screenshot(driver, out / "dashboard-kill.png")
+        until(driver, "document.querySelector('.card.c-tentative .correct.now') && document.querySelector('.cause')")
+        time.sleep(2.2)
+        screenshot(driver, out / "dashboard.png")
+        if everything:
+            features = [{"name": "prefers-color-scheme", "value": "dark"}]
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            time.sleep(0.3)
+            screenshot(driver, out / "dashboard-dark.png")
+            screenshot(driver, out / "dashboard-whole.png", whole=True)
+            resize(driver, *_PHONE, scale=2)
+            time.sleep(0.5)
+            screenshot(driver, out / "dashboard-phone.png")
+            screenshot(driver, out / "dashboard-phone-whole.png", whole=True)
+        print(complaints(driver) or "the browser has nothing to complain of")
+
+
+def of_many_nodes(out: Path, everything: bool) -> None:
+    """A simulated cluster, while something is cut off."""
+    served = Served(SimulatedCluster(seed=7), speed=4.0, period_s=0.25)
+    with in_a_thread(served) as address, browser(*_WIDE) as driver:
+        driver.get(address)
+        until(driver, "document.documentElement.dataset.drawn > 10 && document.querySelector('.card.c-tentative')")
+        time.sleep(1.5)
+        screenshot(driver, out / "dashboard-large.png")
+        if everything:
+            screenshot(driver, out / "dashboard-large-whole.png", whole=True)
+        print(complaints(driver) or "the browser has nothing to complain of")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
+    parser.add_argument("--all", action="store_true", help="more of them, to look at")
+    parser.add_argument("--only", choices=["demonstration", "large"])
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.only != "large":
+        of_the_demonstration(given.out, given.all)
+    if given.only != "demonstration":
+        of_many_nodes(given.out, given.all)
+
+
+if __name__ == "__main__":
+    main()

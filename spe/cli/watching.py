@@ -1,0 +1,81 @@
+"""Following a running cluster from outside: its statuses, and what its supervisor says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from replicas.link.connection import secured
+from spe.cli.control import alive
+from spe.cli.polling import Poller, last_of
+from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.cli.view import STALE_US, Sight
+from spe.errors import SpeError
+from spe.runtime.production import production_env
+from spe.runtime.tls import CONTROL
+from spe.status import SupervisorStatus
+
+_LOOK_S: Final = 0.5
+_ASKED_S: Final = 0.05
+
+
+class Watch:
+    """Asks every process of a cluster again and again.
+
+    Raises:
+      SpeError: there is no such cluster, or the run is over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.target: Target = load_target(path)
+        require_addresses(path, self.target)
+        if self.over:
+            raise SpeError(f"the run in {path} is over; its figures are in {path / 'summary.json'}")
+        self._env = secured(production_env(Path()), self.target.plan, CONTROL)
+        self.poller = Poller(self._env, self.target.plan, self.target.addresses, self.target.token)
+
+    @property
+    def over(self) -> bool:
+        """The supervisor of the run is gone."""
+        return self.target.folder is not None and not alive(self.target.supervisor_pid)
+
+    async def until_over(self) -> None:
+        """Returns when the supervisor of the run is gone; a cluster without one has no end."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            if self.over:
+                return
+
+    async def asked(self) -> None:
+        """Returns when every process has answered once, or failed to."""
+        while True:
+            await trio.sleep(_ASKED_S)
+            if all(name in self.poller.seen or name in self.poller.errors for name in self.target.addresses):
+                return
+
+    async def run(self) -> None:
+        """Asks for ever."""
+        async with trio.open_nursery() as nursery:
+            self.poller.joined = lambda name: nursery.start_soon(self.poller.follow, name)
+            for name in self.target.addresses:
+                nursery.start_soon(self.poller.follow, name)
+
+    def sight(self) -> Sight:
+        """What the supervisor says of processes counts while it answers."""
+        now = self._env.clock.wall_us()
+        seen = self.poller.seen
+        above = last_of(seen, SUPERVISOR, SupervisorStatus)
+        if above is not None and now - seen[SUPERVISOR].at_us > STALE_US:
+            above = None
+        return Sight(
+            title=f"{self.target.plan.cluster}   {self.path}",
+            now_us=now,
+            begun_us=None if above is None else above.begun_us,
+            phases={} if above is None else above.phases,
+            seen=seen,
+            errors=self.poller.errors,
+            faults=() if above is None else above.faults,
+        )

@@ -1,0 +1,225 @@
+"""The dashboard of a run of real processes, in a real browser: what it shows equals ``spe status``."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.browser import browser, complaints, found, resize
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(not found(), reason="no Chromium with its driver here")]
+
+CONFIG = """
+cluster: shown
+sources:
+  a: {from: {generator: {name: sequence, rate: 100, seed: 1, duration: 600s}}}
+  b: {from: {generator: {name: sequence, rate: 100, seed: 2, duration: 600s}}}
+query: {out: {union: [a, b]}}
+nodes: [n1, n2]
+"""
+PATIENCE_S = 120.0
+SPE = [sys.executable, "-m", "spe.cli"]
+#: A run may be called anything; none of it is markup.
+NAME = "<img src=x onerror=alert(1)>&lt;b&gt;"
+
+
+class Shown:
+    """The page, and what ``spe status`` says at the same time."""
+
+    def __init__(self, driver: Chrome, run_dir: Path) -> None:
+        self.driver = driver
+        self._run_dir = run_dir
+
+    def until(self, condition: str) -> None:
+        """Waits for a condition in JavaScript."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.driver.execute_script(f"return Boolean({condition})"):
+            assert time.monotonic() < end, (condition, self.replicas(), self.verdict(), complaints(self.driver))
+            time.sleep(0.05)
+
+    def script(self, text: str) -> Any:
+        return self.driver.execute_script(text)
+
+    def status(self) -> dict[str, Any]:
+        command = [*SPE, "status", str(self._run_dir), "--json"]
+        answer: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+        return answer
+
+    def explained(self) -> list[dict[str, Any]]:
+        command = [*SPE, "explain-stall", str(self._run_dir), "--json"]
+        answer: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+        return answer
+
+    def replicas(self) -> dict[str, str]:
+        """State of each, as the table has it."""
+        rows = self.script(
+            "return [...document.querySelectorAll('tr[data-replica]')].map((r) => [r.dataset.replica, r.dataset.state])"
+        )
+        return dict(rows)
+
+    def card(self) -> dict[str, str]:
+        """Of the output: its state, whom the client reads, and how many stable results it has."""
+        data = dict(self.script("return Object.entries(document.querySelector('.card').dataset)"))
+        text = self.script("return document.querySelector('.card .foot').textContent")
+        (stable,) = re.findall(r"([\d,]+) stable", text) or ["0"]
+        return {**data, "stable": stable.replace(",", "")}
+
+    def verdict(self) -> str:
+        return str(self.script("return document.getElementById('verdict').textContent"))
+
+    def click(self, words: str) -> None:
+        self.script(f"[...document.querySelectorAll('button')].find((b) => b.textContent === '{words}').click()")
+
+    def inject(self, kind: str, target: str, length: str) -> None:
+        """By the form of the page."""
+        self.script(
+            "const [kind, target] = document.querySelectorAll('.inject select');"
+            "const length = [...document.querySelectorAll('.inject select')].pop();"
+            f"kind.value = '{kind}'; kind.dispatchEvent(new Event('change')); target.value = '{target}';"
+            f"length.value = '{length}'; document.querySelector('.inject button[type=submit]').click()"
+        )
+        self.until("document.querySelector('.inject output').textContent === 'done'")
+
+
+def agrees(shown: Shown) -> None:
+    """What is on the page is what ``spe status`` says before or after."""
+    before, card, replicas, after = shown.status(), shown.card(), shown.replicas(), shown.status()
+    for name, state in replicas.items():
+        node = name.rpartition("@")[2]
+        told = {_state(one, node) for one in (before, after)}
+        # Only a supervisor knows that what does not answer was killed.
+        assert (state in told) or (state in ("killed", "starting") and "down" in told), (name, state, told)
+    channels = [one["processes"]["client:client"]["channels"][0] for one in (before, after)]
+    assert card["reads"] in {channel["producer"] for channel in channels}
+    assert (card["state"] == "tentative") in {channel["held"] for channel in channels}
+    assert channels[0]["stable"] <= int(card["stable"]) <= channels[1]["stable"]
+
+
+def _state(status: dict[str, Any], node: str) -> str:
+    found = status["processes"].get(node)
+    return "down" if found is None else str(found["replicas"][0]["state"])
+
+
+def eventually(check: Callable[[], None]) -> None:
+    """States change: what was shown a moment ago may be over."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+
+
+@contextmanager
+def shown_run(tmp_path: Path) -> Iterator[Shown]:
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    run_dir, out = tmp_path / NAME.replace("/", "-"), tmp_path / "out"
+    command = [*SPE, "run", tmp_path / "c.yaml", "--run-dir", run_dir, "--no-view", "--duration", "600s"]
+    with out.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as running:
+        try:
+            end = time.monotonic() + PATIENCE_S
+            while (address := re.search(r"dashboard: (http://127\.0\.0\.1:\d+/#\S+)", out.read_text())) is None:
+                assert time.monotonic() < end, out.read_text()
+                time.sleep(0.1)
+            with browser() as driver:
+                driver.get(address[1])
+                yield Shown(driver, run_dir)
+        finally:
+            running.terminate()
+    assert running.returncode == 143, out.read_text()
+
+
+def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> None:
+    """One run, for processes take long to start.
+
+    1. all is well
+    2. the replica that the client reads is killed, by a button of the page
+    3. a source is cut off: tentative, with the chain of explain-stall; then corrected
+    4. the page goes back to when it was tentative, by the keyboard, and returns
+    5. nothing on it was taken for markup, and a phone shows all of it
+    """
+    with shown_run(tmp_path) as shown:
+        shown.until("document.querySelector('.card')?.dataset.state === 'fine' && document.querySelector('.card .big')")
+        shown.until("document.querySelectorAll('tr[data-state=STABLE]').length === 2")
+        eventually(lambda: agrees(shown))
+        assert "All results are stable" in shown.verdict()
+
+        reads = shown.card()["reads"]
+        shown.inject("kill", reads, "30s")
+        shown.until("document.querySelector('tr[data-state=killed]')")
+        shown.until(f"document.querySelector('.card').dataset.reads !== '{reads}'")
+        assert shown.replicas()[f"main@{reads}"] == "killed"
+        shown.until(f"document.getElementById('verdict').textContent.includes('{reads} is killed')")
+        eventually(lambda: agrees(shown))
+        shown.until("document.querySelectorAll('tr[data-state=STABLE]').length === 2")
+        shown.until("document.querySelector('[data-back]')")
+
+        shown.inject("cut", "source:a", "")
+        shown.until("document.querySelector('.card').dataset.state === 'tentative'")
+        shown.until("document.querySelector('#why .cause[data-kind=link]')")
+        eventually(lambda: agrees(shown))
+        tentative_at = int(shown.script("return document.documentElement.dataset.at"))
+        (told,) = shown.explained()
+        assert told["condition"] == "tentative"
+        causes = shown.script("return [...document.querySelectorAll('#why .cause')].map((c) => c.textContent)")
+        for cause in told["causes"]:
+            assert any(cause["why"].removeprefix("the ") in text for text in causes), (cause, causes)
+        steps = shown.script("return [...document.querySelectorAll('#why .steps b')].map((s) => s.textContent)")
+        assert steps == [step["who"] for step in told["steps"]]
+        assert "out is tentative" in shown.verdict()
+        assert shown.script("return document.querySelector('[data-source=a]').dataset.holds") == "2"
+        shown.click("Heal all")
+        shown.until("document.querySelector('.card').dataset.state === 'fine'")
+        eventually(lambda: agrees(shown))
+
+        back_to_the_tentative_results(shown, tentative_at)
+        nothing_was_markup(shown)
+        fits_a_phone(shown)
+        assert complaints(shown.driver) == []
+
+
+def back_to_the_tentative_results(shown: Shown, at: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    slider = shown.driver.find_element("css selector", "#timeline input")
+    slider.send_keys(Keys.ARROW_LEFT)
+    shown.until("!document.getElementById('past').hidden")
+    for _ in range(120):
+        if int(shown.script("return document.documentElement.dataset.at")) <= at:
+            break
+        slider.send_keys(Keys.ARROW_LEFT)
+        time.sleep(0.1)
+    shown.until("document.querySelector('.card').dataset.state === 'tentative'")
+    assert "UP_FAILURE" in shown.replicas().values()
+    past = int(shown.script("return document.documentElement.dataset.at"))
+    time.sleep(1.2)
+    assert int(shown.script("return document.documentElement.dataset.at")) == past, "the past does not move"
+    shown.driver.find_element("css selector", "body").send_keys(Keys.ESCAPE)
+    shown.until("document.getElementById('past').hidden")
+    shown.until("document.querySelector('.card').dataset.state === 'fine'")
+
+
+def nothing_was_markup(shown: Shown) -> None:
+    assert NAME.replace("/", "-") in shown.script("return document.getElementById('where').textContent")
+    assert shown.script("return document.querySelectorAll('main img, #where *').length") == 0
+
+
+def fits_a_phone(shown: Shown) -> None:
+    for width in (360, 768, 1440):
+        resize(shown.driver, width, 800)
+        shown.until(f"innerWidth === {width}")
+        time.sleep(0.3)
+        assert shown.script("return document.documentElement.scrollWidth") <= width
