@@ -22,6 +22,7 @@ from benchmarks import (
     passing,
     planning,
     proof,
+    simulation,
     steps,
     sunion,
     throughput,
@@ -44,6 +45,7 @@ BENCHMARKS = {
     "memory": memory,
     "proof": proof,
     "planning": planning,
+    "simulation": simulation,
 }
 
 

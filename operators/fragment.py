@@ -86,7 +86,7 @@ class Fragment:
         for name, ports, operator in self._steps:
             try:
                 # A union takes parts, so that nothing is copied twice.  Undo/redo needs whole ports.
-                if watch is None and isinstance(operator, Union):
+                if watch is None and type(operator) is Union:  # isinstance would ask the abstract base, at each slice
                     streams[name] = operator.merge([rows for p in ports for rows in _parts(streams[p])])
                     continue
                 pieces = streams[ports[0]]
@@ -97,7 +97,7 @@ class Fragment:
                 if (begin := self._takes_from.get(name)) is not None:
                     given = [([_from(rows, begin) for rows in some], end) for some, end in given if end > begin]
                 streams[name] = yield from self._portions(name, operator, given, watch)
-                if isinstance(operator, Skipping):
+                if type(operator) is Skipping:
                     self._rejections += self._named(name, ports, operator.take_rejected(), piece)
             except Exception as error:
                 raise OperatorFailed(name, _said(piece), error) from error
@@ -118,7 +118,7 @@ class Fragment:
         watch: Watch | None,
     ) -> Steps[_Stream]:
         released: list[Rows] = []
-        rejected = operator.rejected if isinstance(operator, Skipping) else []
+        rejected = operator.rejected if type(operator) is Skipping else []
         for number, (ports, end) in enumerate(given):
             if number:
                 yield

@@ -119,20 +119,20 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
 
 def check_right(directory: Directory, role: Role, name: str, message: Message) -> None:
     """Raises RemoteProtocolError where a peer must not send this message, or not on behalf of whom it names."""
-    kind = type(message).__name__
-    if role not in SENDERS[type(message)]:
-        raise RemoteProtocolError(f"a {role} must not send {kind}")
+    kind = type(message)
+    if role not in SENDERS[kind]:
+        raise RemoteProtocolError(f"a {role} must not send {kind.__name__}")
     match message:
+        case Heartbeat():  # first: nearly all that come are these
+            others = [ack.consumer for ack in message.acks if host_of(ack.consumer) != name]
         case Subscribe(consumer=consumer):
             others = [] if host_of(consumer) == name else [consumer]
-        case Heartbeat(acks=acks):
-            others = [ack.consumer for ack in acks if host_of(ack.consumer) != name]
         case PartnerRequest(asker=asker):
             others = [asker] if asker != name else []
         case _:
             others = []
     if others:
-        raise RemoteProtocolError(f"{kind} of {name} in the name of {others[0]}")
+        raise RemoteProtocolError(f"{kind.__name__} of {name} in the name of {others[0]}")
 
 
 def no_host(directory: Directory, unit: str, partition: int, name: str) -> str:

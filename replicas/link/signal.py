@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import trio
 import trio.lowlevel
+
+
+class _Woken:
+    """The outcome of a wait that brings no value, for any number of waits: ``outcome.Value`` is good for one."""
+
+    def unwrap(self) -> None:
+        """What a task that was woken goes on with."""
+
+
+#: For ``trio.lowlevel.reschedule``, which otherwise makes an object for each task that is woken.
+WOKEN: Final[Any] = _Woken()
 
 
 class Signal:
@@ -44,4 +57,4 @@ class Signal:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for task in waiting:
-                trio.lowlevel.reschedule(task)
+                trio.lowlevel.reschedule(task, WOKEN)

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 import trio.lowlevel
 
+from replicas.link.signal import WOKEN
 from spe.runtime.env import Awaited
 
 #: What the wall clock of every host shows at the beginning.
@@ -17,6 +18,8 @@ EPOCH_US: Final = 1_700_000_000_000_000
 #: How often, and how long in real time, there may be no deadline at all before that counts as a fault.
 _IDLE_MAX: Final = 100
 _IDLE_S: Final = 0.01
+#: Jumps from one look at the CPU time to the next: the kernel takes longer to say it than a jump takes.
+_CPU_JUMPS: Final = 64
 
 
 class JumpClock(trio.abc.Clock):
@@ -26,7 +29,7 @@ class JumpClock(trio.abc.Clock):
     nothing has to be pumped.  A run in which nobody waits for anything can only be waiting for ever.
 
     Attributes:
-      cpu_s: seconds of computing after which the run is broken off (checked where time jumps);
+      cpu_s: seconds of computing after which the run is broken off (checked at every 64th jump of time);
         real time says nothing, for others may use the machine.
       now, now_us: seconds and microseconds since the run began.
     """
@@ -36,6 +39,7 @@ class JumpClock(trio.abc.Clock):
         self.now = 0.0
         self.now_us = 0
         self._idle = 0
+        self._jumps = 0
         self._began = time.process_time()
         #: A heap: when, a number that keeps their order, and what is done then, if it still is to be.
         self._alarms: list[tuple[float, int, _Alarm]] = []
@@ -80,7 +84,8 @@ class JumpClock(trio.abc.Clock):
                 raise Stuck(f"at {self.now:.3f} s nobody is runnable, and nobody has a deadline")
             return _IDLE_S  # trio itself waits for its own end, on a real socket
         self._idle = 0
-        if time.process_time() - self._began > self.cpu_s:
+        self._jumps += 1
+        if not self._jumps % _CPU_JUMPS and time.process_time() - self._began > self.cpu_s:
             raise Stuck(f"at {self.now:.3f} s: the run took more than {self.cpu_s:g} s of computing")
         if deadline > self.now:
             self.now = deadline
@@ -123,7 +128,7 @@ class _Sleep:
 
     def go_off(self) -> None:
         if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
+            trio.lowlevel.reschedule(self._task, WOKEN)
 
 
 _Alarm = _Wake | _Sleep
@@ -144,10 +149,13 @@ class SimClock:
         self.skew_us = 0
         self.computed_ns = 0
         self._clock = trio.lowlevel.current_clock()
+        #: Where it is one of ours: it is asked what time it is at nearly every step.
+        self._jumping = self._clock if isinstance(self._clock, JumpClock) else None
 
     def monotonic_us(self) -> int:
-        clock = self._clock
-        return clock.now_us if isinstance(clock, JumpClock) else round(clock.current_time() * 1e6)
+        if self._jumping is not None:
+            return self._jumping.now_us
+        return round(self._clock.current_time() * 1e6)
 
     def wall_us(self) -> int:
         return self.monotonic_us() + EPOCH_US + self.skew_us
@@ -159,14 +167,14 @@ class SimClock:
         return self.computed_ns
 
     async def sleep(self, seconds: float) -> None:
-        if isinstance(self._clock, JumpClock):
-            await self._clock.sleep(seconds)
+        if self._jumping is not None:
+            await self._jumping.sleep(seconds)
         else:  # a test of a few steps, on another clock
             await trio.sleep(seconds)
 
     async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
-        if isinstance(self._clock, JumpClock):
-            self._clock.wake_at(self._clock.now + seconds, signal)
+        if (clock := self._jumping) is not None:
+            clock.wake_at(clock.now + seconds, signal)
             await signal.wait(token)
         else:
             with trio.move_on_after(seconds):

@@ -16,6 +16,7 @@ import trio
 import trio.lowlevel
 from outcome import Error, Value
 
+from replicas.link.signal import WOKEN
 from replicas.simulation.clock import JumpClock
 
 #: Versions of trio whose insides are as expected here.
@@ -79,10 +80,10 @@ def _rounds(runner: Any, clock: JumpClock, order: Random) -> Generator[float, An
             runner.io_manager.process_events(events)
             while idle and not events and not queue:  # wait_all_tasks_blocked
                 runner.reschedule(idle.popitem(0)[1])
-        if hooks:
-            for name in ("before_io_wait", "after_io_wait"):
-                for hook in hooks.get(name, ()):
-                    getattr(hook, name)(timeout)
+        for hook in hooks.get("before_io_wait", ()):
+            hook.before_io_wait(timeout)
+        for hook in hooks.get("after_io_wait", ()):
+            hook.after_io_wait(timeout)
         if deadlines._heap and deadlines._heap[0][0] <= clock.now:
             deadlines.expire(clock.now)
         batch = list(queue)
@@ -131,7 +132,7 @@ def _steps(runner: Any, batch: list[Any], hooked: bool) -> None:
                 if task._cancel_status.effectively_cancelled:
                     task._attempt_delivery_of_any_pending_cancel()
             elif message is shielded:
-                runner.reschedule(task)
+                runner.reschedule(task, WOKEN)
             else:
                 raise TypeError(f"{task.name} waits for {message!r}, which is not of trio")
             continue

@@ -74,7 +74,7 @@ class Stamper:
         np.maximum(peaks[:-1], self.max_event_us, out=before[1:])
         floor = np.maximum(before - self._disorder_us, self.lease_us)
         time = np.maximum(events, floor)
-        late = int((events < floor).sum())
+        late = int(np.count_nonzero(events < floor))
         self.latest = (late, int((floor - events).max()) + self._disorder_us if late else 0)
         self.late_count += late
         self.late_by_us = max(self.late_by_us, self.latest[1])

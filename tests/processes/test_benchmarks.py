@@ -25,3 +25,12 @@ def test_a_benchmark_whose_source_fails_stops_at_once(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "a process of the measurement ended" in ended.stderr
     assert "bad.parquet" in ended.stderr
+
+
+def test_a_checkout_beside_itself_plays_the_same_scenarios() -> None:
+    root = Path(__file__).resolve().parent.parent.parent
+    command = [sys.executable, "-m", "benchmarks", "simulation", "--seeds", "1", "--against", root]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=root)
+    rows = [line.split("|") for line in ended.stdout.splitlines() if "results checked" in line]
+    assert [row[1].strip() for row in rows] == ["this", "other"]
+    assert "Seeds per minute, this / other" in ended.stdout

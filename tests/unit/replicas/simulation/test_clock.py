@@ -7,7 +7,7 @@ import trio
 import trio.lowlevel
 
 from replicas.link.signal import Signal
-from replicas.simulation.clock import JumpClock, current_clock
+from replicas.simulation.clock import JumpClock, Stuck, current_clock
 
 
 async def wait_for(signal: Signal, when: float, woken: list[tuple[str, float]], name: str) -> None:
@@ -57,3 +57,30 @@ async def test_an_alarm_in_the_past_fires_at_once(jump_clock: JumpClock) -> None
 async def test_another_clock_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     with pytest.raises(TypeError, match="needs the clock JumpClock, found MockClock"):
         current_clock()
+
+
+def test_a_run_that_computes_for_too_long_is_broken_off() -> None:
+    """Where time jumps in small steps, each of which computes little."""
+    clock = JumpClock(cpu_s=0.05)
+    clock.start_clock()
+    with pytest.raises(Stuck, match=r"more than 0\.05 s of computing"):
+        for jump in range(10_000_000):
+            clock.deadline_to_sleep_time(0.01 * jump)
+
+
+async def test_all_who_wait_for_a_signal_are_woken_each_time(jump_clock: JumpClock) -> None:
+    signal, turns = Signal(), 0
+
+    async def follow() -> None:
+        nonlocal turns
+        for _ in range(5):
+            await signal.wait(signal.token())
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(follow)
+        for _ in range(5):
+            await trio.sleep(1.0)
+            signal.wake()
+    assert turns == 15
