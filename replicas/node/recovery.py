@@ -133,7 +133,7 @@ class ReplicaRecovery:
         waited = now - inputs.started_at
         if self.replays:
             return Own.NOTHING if self._upstream_has_what_follows(patient=waited < self._node.x_us) else None
-        if self.prefers_own and self.stored is not None and not self._begins_too_late():
+        if self._begins_with_own and not self._begins_too_late():
             if all(one.serving() for one in inputs.inputs):
                 return Own.STORED
             if waited < self._plan.timing.request_us:
@@ -165,6 +165,11 @@ class ReplicaRecovery:
         if not self._upstream_has_what_follows(patient=waited < patience):
             return None
         return Own.NOTHING if self.stored is None else Own.STORED
+
+    @property
+    def _begins_with_own(self) -> bool:
+        """Is our own state taken before a partner's snapshot?  A log is (G4): it would have to be written anew."""
+        return self.stored is not None and (self.prefers_own or self.stored.snapshot is None)
 
     def _other_standbys(self) -> tuple[list[str], list[str]]:
         """Those that were not heard, and those that stand by as we did, and may hold a checkpoint (O5)."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 import trio
 
+from replicas.checkpoint.log import COPIES
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.stream.history import Note
@@ -95,3 +98,184 @@ def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
     met = play(*logged(query, reconcile=reconcile), script)
     assert origins(met)[2:].count("log") >= 2
     assert not told(met, "log_refused")
+
+
+def killed(*nodes: str, power: bool = False, at: float = 3.0) -> Callable[[FaultyCluster], Awaitable[None]]:
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(at)
+        for node in nodes:
+            cluster.kill(node, power=power)
+        await trio.sleep(0.3)
+        await settled(cluster, *nodes)
+
+    return script
+
+
+def test_one_node_goes_on_from_its_log_before_it_asks_its_partner() -> None:
+    met = play(*logged("tumbling"), killed("nb"))
+    assert origins(met)[2:] == ["log"]
+    assert len(told(met, "recovered")) == 1
+
+
+@pytest.mark.parametrize("query", ["count", "join", "chain"])
+def test_the_whole_cluster_loses_power(query: str) -> None:
+    """What was not synced is gone, wherever it was cut."""
+    deployed = logged(query)
+    hosts = [*deployed.directory.nodes, *(f"source:{s}" for s in deployed.plan.sources)]
+
+    async def script(cluster: FaultyCluster) -> None:
+        for pause in (2.7, 2.2):
+            await trio.sleep(pause)
+            for host in hosts:
+                cluster.kill(host, power=True)
+            await trio.sleep(0.5)
+            for host in hosts:
+                cluster.restart(host)
+            await settled(cluster)
+
+    met = play(*deployed, script)
+    assert origins(met)[2:].count("log") >= 2
+
+
+@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+@pytest.mark.parametrize("query", ["tumbling", "count", "topk"])
+def test_slices_of_a_redo_are_in_the_log_and_tentative_ones_are_not(query: str, reconcile: str) -> None:
+    """Killed while tentative, while correcting, and right after that."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        for length in (1.7, 2.2, 3.5):
+            await trio.sleep(1.5)
+            cluster.cut("source:s", "*")
+            await trio.sleep(min(length, 2.0))
+            cluster.heal()
+            await trio.sleep(max(length - 2.0, 0.01))
+            cluster.kill("na")
+            cluster.kill("nb")
+            await trio.sleep(0.2)
+            await settled(cluster, "na", "nb")
+
+    met = play(*logged(query, reconcile=reconcile, seconds=20), script)
+    assert origins(met)[2:].count("log") >= 3
+    assert not told(met, "log_refused")
+
+
+# --- disks ---
+
+
+def files_of(cluster: FaultyCluster, node: str, copy: str = "") -> list[PurePosixPath]:
+    """Segments of its log, of one copy or both."""
+    found = [p for p in cluster.disks[node].files if p.parent.name in COPIES and not p.name.startswith("mark")]
+    return [p for p in found if not copy or p.parent.name == copy]
+
+
+def damaged(cluster: FaultyCluster, node: str, copies: Sequence[str]) -> None:
+    """A bit of a footprint in the middle is not what it was, in each of these copies."""
+    for path in [p for copy in copies for p in files_of(cluster, node, copy)]:
+        written = cluster.disks[node].files[path].written
+        written[len(written) // 2] ^= 1
+
+
+def both_die(befalls: Callable[[FaultyCluster, str], None]) -> Callable[[FaultyCluster], Awaitable[None]]:
+    """Both nodes are killed, and something befalls what they leave on disk."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(4)
+        for node in ("na", "nb"):
+            cluster.kill(node)
+            befalls(cluster, node)
+        await trio.sleep(0.2)
+        await settled(cluster, "na", "nb")
+
+    return script
+
+
+def test_a_flipped_bit_in_one_copy_is_read_from_the_other() -> None:
+    met = play(*logged("count"), both_die(lambda cluster, node: damaged(cluster, node, "0")))
+    assert origins(met)[2:] == ["log", "log"]
+    assert not told(met, "log_refused")
+
+
+def test_one_copy_lost_is_made_again() -> None:
+    def lost(cluster: FaultyCluster, node: str) -> None:
+        for path in [p for p in cluster.disks[node].files if p.parent.name == COPIES[1]]:
+            cluster.disks[node].remove(path)
+
+    met = play(*logged("count"), both_die(lost))
+    assert origins(met)[2:] == ["log", "log"]
+
+
+def test_damage_in_both_copies_is_refused_by_name_and_the_partner_helps() -> None:
+    """The other one goes on from its log; the one that cannot takes its snapshot and begins another log."""
+
+    def one_sided(cluster: FaultyCluster, node: str) -> None:
+        if node == "na":
+            damaged(cluster, node, "01")
+
+    async def script(cluster: FaultyCluster) -> None:
+        await both_die(one_sided)(cluster)
+        assert files_of(cluster, "na", "0")[-1].parent.parent.name == "1", "the next number has begun"
+        await killed("na", "nb", at=2)(cluster)
+
+    met = play(*logged("count", seconds=16), script)
+    (refused,) = told(met, "log_refused")
+    assert "replica=f/0@na" in refused
+    assert "is damaged or missing in both copies" in refused
+    assert origins(met)[2:].count("log") == 3
+
+
+def test_both_copies_lost_is_no_state() -> None:
+    """Sources have everything still; else a partner helps, as after the loss of any disk (A3, H8)."""
+
+    def lost(cluster: FaultyCluster, node: str) -> None:
+        for path in [p for p in cluster.disks[node].files if node == "na" and "log" in p.parts]:
+            cluster.disks[node].remove(path)
+
+    met = play(*logged("count"), both_die(lost))
+    assert sorted(origins(met)[2:]) == ["log", "nothing"]
+
+
+def test_on_a_full_disk_results_go_on_and_the_log_is_whole_again_later() -> None:
+    """Nothing is acknowledged meanwhile; killed on the full disk, it goes on from what was there before."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        for node in ("na", "nb"):
+            cluster.disks[node].space_left = 10
+        await trio.sleep(1.5)
+        status = cluster.nodes["na"].status().replicas[0].log
+        assert status is not None
+        assert "No space left" in status.trouble
+        acknowledged = [dict(r.recovery.acks()) for r in cluster.replicas().values()]
+        await trio.sleep(0.7)
+        assert [dict(r.recovery.acks()) for r in cluster.replicas().values()] == acknowledged
+        cluster.kill("na")
+        await trio.sleep(0.2)
+        cluster.restart("na")
+        await trio.sleep(1)
+        cluster.disks["nb"].space_left = None
+        await trio.sleep(12)  # copies are made whole, and a complete slice is tried, in their time
+        status = cluster.nodes["nb"].status().replicas[0].log
+        assert status is not None
+        assert status.trouble == ""
+        assert [dict(r.recovery.acks()) for r in cluster.replicas().values()] != acknowledged
+        await killed("na", "nb", at=0.5)(cluster)
+
+    met = play(*logged("count", seconds=22), script)
+    assert "log" in origins(met)[2:]
+    assert len(told(met, "log_trouble")) >= 2
+
+
+def test_the_slices_of_before_are_not_used_after_a_refused_one() -> None:
+    """A disk without room for one slice: the next one in the log has all."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        for _ in range(3):
+            await trio.sleep(1.1)
+            cluster.disks["na"].space_left = 600
+            await trio.sleep(0.6)
+            cluster.disks["na"].space_left = None
+        await trio.sleep(6)
+        await killed("na", "nb", at=0)(cluster)
+
+    met = play(*logged("count", seconds=16), script)
+    assert told(met, "log_slice_refused") or told(met, "log_trouble")
