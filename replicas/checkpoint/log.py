@@ -148,6 +148,16 @@ class CheckpointLog(LogReader):
             copy.fault, copy.synced = None, self.last_sequence
 
     @property
+    def epoch(self) -> int:
+        """How often it was opened to be written."""
+        return self._epoch
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the oldest record that is there."""
+        return self._segments[0].first if self._segments else self.last_sequence + 1
+
+    @property
     def faults(self) -> dict[str, str]:
         return {str(c.folder): str(c.fault) for c in self._written if c.fault is not None}
 

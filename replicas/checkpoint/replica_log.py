@@ -7,6 +7,7 @@ files of what was refused go when both copies of its successor hold a state.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import trio
 
 from replicas.checkpoint.log import COPIES, CheckpointLog, LogReader
+from replicas.checkpoint.log_transfer import SentSlice
 from replicas.checkpoint.state_log import LoggedState, LogHead, StateLog, read_head, read_state
 from spe.errors import LogCorrupt, LogError, RemoteProtocolError
 from spe.plan.plan import Plan
@@ -38,6 +40,8 @@ class ReplicaLog:
         self._id = id
         self._folder = PurePosixPath("nodes", id.node, f"{id.unit}-{id.partition}", "log", plan.fingerprint)
         self._number = 0
+        #: The last number that was begun in place of the one that counts; 0: none.
+        self._tried = 0
         self._reader: LogReader | None = None
         self._log: CheckpointLog | None = None
         self.state: StateLog | None = None
@@ -134,6 +138,68 @@ class ReplicaLog:
             self._cannot = f"{why}; {error}"
             return False
         return True
+
+    # --- what others wrote (G9) ---
+
+    @property
+    def identity(self) -> str:
+        """Records with this follow each other: of this node, these files, and since they were opened."""
+        assert self._log is not None, "G9: it is open"
+        return f"{self._id.node}/{self._number}/{self._log.epoch}"
+
+    async def follow(self, slices: Iterable[SentSlice]) -> None:
+        """Writes what follows what was taken from the same maker, syncs it, and cuts what nobody needs.
+
+        Raises:
+          LogError, OSError: not all of it could be written; what was can be gone on from.
+        """
+        log = self._log
+        if log is None:
+            raise LogError(f"{self._id}: its log cannot be written: {self._cannot}")
+        if log.faults:
+            await log.restore()
+        await self._env.compute.run(partial(self._append, log, slices))
+        await log.sync()
+        await self._env.compute.run(log.cut)
+
+    def _append(self, log: CheckpointLog, slices: Iterable[SentSlice]) -> None:
+        for one in slices:
+            needs = log.last_sequence + 1 + min(0, one.needs - one.first)
+            log.write(one.time, one.records, one.commit, max(needs, 1))
+
+    async def replace(self, slices: Iterable[SentSlice]) -> None:
+        """Begins another log with the slices of a maker; the one before is used until both copies hold it.
+
+        Raises:
+          LogError, OSError: it could not be written; the one before counts on.
+        """
+        async with self._opening:
+            number = await self._begin_another()
+            folder = self._folder / str(number)
+            log = await CheckpointLog.open(self._env.storage, folder, self._env.compute)
+            try:
+                await self._env.compute.run(partial(self._append, log, slices))
+                held = await log.sync()
+                if held is None or held != log.commits[-1]:
+                    raise LogError(f"{folder}: not in both copies: {log.faults or log.full}")
+                self._env.storage.remove(folder / _REFUSED)  # of two that count the first one does
+                await self._env.storage.write_atomic(self.folder / _REFUSED, f"{folder} follows".encode())
+            except (LogError, OSError):
+                log.close()
+                raise
+            if self._log is not None:
+                self._log.close()
+            self._number, self._log, self._reader = number, log, log
+            self.state, self._cannot = StateLog(log, self._env.compute, self._env.clock.step_ns), ""
+        await self.forget_refused()
+
+    async def _begin_another(self) -> int:
+        """Makes room for a log under a number that this process has not locked yet; it does not count yet."""
+        self._tried = max(self._number, self._tried) + 1
+        folder = self._folder / str(self._tried)
+        await self._env.storage.write_atomic(folder / _REFUSED, b"unfinished")
+        await self._env.compute.run(partial(self._clear, folder))
+        return self._tried
 
     async def forget_refused(self) -> None:
         """This log holds a state: the files of those before it can go."""

@@ -15,7 +15,8 @@ from operators.footprints import LiveFootprints, Tree
 from operators.fragment_log import LoggedSlice, SliceLog
 from replicas.checkpoint.extent import Extent
 from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader, LogRecord
-from spe.errors import LogCorrupt, LogError, LogFull
+from replicas.checkpoint.log_transfer import SentSlice
+from spe.errors import LogCorrupt, LogError, LogFull, RemoteProtocolError
 from spe.runtime.env import Compute
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import decode_state, encode_state
@@ -242,6 +243,18 @@ async def read_head(log: LogReader, compute: Compute) -> LogHead | None:
         raise LogCorrupt(f"the checkpoint log has no commit of {newest['begin']}, from where input is replayed")
     begin = await _commit(log, compute, at)
     return LogHead(log.commits[-1].time, at.time, begin["positions"], newest["origins"])
+
+
+def head_of(slices: Sequence[SentSlice]) -> LogHead:
+    """The same of slices that somebody sent.  Raises RemoteProtocolError: they are not all that is needed."""
+    if not slices:
+        raise RemoteProtocolError("no slice of a checkpoint log")
+    newest = decode_state(slices[-1].commit)
+    begin = [one for one in slices if one.time == newest["begin"]]
+    if not begin:
+        raise RemoteProtocolError(f"no slice to {newest['begin']}, from where input is replayed")
+    positions = decode_state(begin[-1].commit)["positions"]
+    return LogHead(slices[-1].time, begin[-1].time, positions, newest["origins"])
 
 
 async def _commit(log: LogReader, compute: Compute, which: Commit) -> Any:

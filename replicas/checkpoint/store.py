@@ -20,7 +20,7 @@ from spe.wire.state import decode_state, encode_large_state
 #: Checkpoints kept per replica: the one before the newest is used when that one is damaged.
 KEPT: Final = 2
 #: Marks what a standby gives.
-_HELD: Final = "held"
+HELD: Final = "held"
 _SUFFIX: Final = ".checkpoint"
 
 #: A snapshot as bytes: made here, received, or read from disk.
@@ -34,12 +34,12 @@ def encode_snapshot(plan: Plan, partition: PartitionId, snapshot: Mapping[str, A
 
 def encode_held(plan: Plan, partition: PartitionId, stored: Mapping[str, Any]) -> memoryview:
     """The bytes of a checkpoint that a standby holds: it may be older than what somebody runs."""
-    return encode_snapshot(plan, partition, {**stored, _HELD: True})
+    return encode_snapshot(plan, partition, {**stored, HELD: True})
 
 
 def is_held(snapshot: Mapping[str, Any]) -> bool:
     """Does it come from a standby?"""
-    return _HELD in snapshot
+    return HELD in snapshot
 
 
 def decode_snapshot(plan: Plan, partition: PartitionId, data: Encoded) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 import trio
 
+from replicas.checkpoint.log_taker import LogTaker
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.consumer.upstream import Upstream
 from replicas.link.announcements import Announcements
@@ -181,7 +182,13 @@ class NodeProcess:
         standby = hosting.standbys.get(partition)
         if standby is None:
             return  # it was told to run before this began
-        taker = CheckpointTaker(self._env, self._plan, standby, hosting.store(standby.id), self._snapshots.fetch)
+        taker: CheckpointTaker | LogTaker
+        if partition in hosting.directory.logs:
+            kept = hosting.log(standby.id)
+            taker = LogTaker(self._env, self._plan, standby, kept, self._snapshots.fetch)
+        else:
+            store = hosting.store(standby.id)
+            taker = CheckpointTaker(self._env, self._plan, standby, store, self._snapshots.fetch)
         await taker.look_on_disk()
         if hosting.standbys.get(partition) is standby:
             hosting.upstream.add(standby)

@@ -111,7 +111,7 @@ class ReplicaRecovery:
     @property
     def holds_checkpoints(self) -> bool:
         """May there be checkpoints on our disk: written, or taken while we stood by?"""
-        return self.stores_every_us is not None or self._backs
+        return not self.logs and (self.stores_every_us is not None or self._backs)
 
     def validate(self) -> None:
         """Asserts what holds between two events."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from replicas.checkpoint.log_transfer import slices_of
 from replicas.checkpoint.store import decode_snapshot, is_held
 from replicas.node.hosting import Hosting
 from replicas.node.recovery import Own, Stored
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
-from spe.errors import LogCorrupt, OperatorFailed, RemoteProtocolError
+from spe.errors import LogCorrupt, LogError, OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
 
@@ -58,12 +60,10 @@ class RecoveryTask:
         if host is None or host.replica.recovery.replays:
             return
         recovery, id = host.replica.recovery, host.replica.id
-        found: list[Stored] = []
         if recovery.logs and (head := await self._hosting.log(id).head()) is not None:
-            found.append(Stored.logged(head))
+            recovery.stored = Stored.logged(head)
         if recovery.holds_checkpoints and (snapshot := await self._hosting.store(id).newest()) is not None:
-            found.append(Stored.checkpoint(snapshot))
-        recovery.stored = max(found, key=lambda one: sum(one.positions), default=None)
+            recovery.stored = Stored.checkpoint(snapshot)
 
     async def _install(self, host: ReplicaHost) -> None:
         """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""
@@ -98,11 +98,26 @@ class RecoveryTask:
             return False
         if hosting.running.get(id.of) is not host or replica.reading.installed:
             return False
+        if "log" in state:
+            await self._take_log(host, partner, state)
+            return False
         if own := replica.recovery.is_further(state):
             await self._install_stored(host)
         else:
             replica.install(state, hosting.now())
         return own
+
+    async def _take_log(self, host: ReplicaHost, partner: str, sent: Mapping[str, Any]) -> None:
+        """Goes on from the log that a standby holds: it is ours from now on."""
+        hosting, recovery, id = self._hosting, host.replica.recovery, host.replica.id
+        try:
+            await hosting.log(id).replace(list(slices_of(sent)))
+        except (LogError, OSError, RemoteProtocolError) as error:
+            hosting.env.trace.event("no_snapshot", replica=host.name, partner=partner, why=str(error))
+            return
+        await self._look_on_disk(id.of)
+        if hosting.running.get(id.of) is host and not host.replica.reading.installed and recovery.stored is not None:
+            await self._install_stored(host)
 
     async def _install_stored(self, host: ReplicaHost) -> None:
         """Goes on from our own disk.  Raises OperatorFailed where an operator does not take its state."""

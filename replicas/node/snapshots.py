@@ -7,7 +7,8 @@ from typing import Any
 
 import trio
 
-from replicas.checkpoint.store import encode_held, encode_snapshot
+from replicas.checkpoint.log_transfer import slices_as_tree
+from replicas.checkpoint.store import HELD, encode_held, encode_snapshot
 from replicas.consumer.heartbeats import GONE
 from replicas.link.connection import Identity, dial
 from replicas.node.hosting import Hosting
@@ -15,7 +16,7 @@ from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
 from replicas.producer.server import fetch_snapshot
-from spe.errors import LocalProtocolError, OperatorFailed, RemoteProtocolError
+from spe.errors import LocalProtocolError, LogError, OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.ids import PartitionId, ReplicaId
@@ -69,6 +70,8 @@ class Snapshots:
         host = hosting.running.get(of)
         if host is None or host.error is not None:
             return SnapshotRefused(f"{hosting.node} does not run {message.unit}/{message.partition}")
+        if message.log:
+            return await self._logged(host.replica.id, message.log, message.since)
         state = await self.of(host)
         if state is None:
             return SnapshotRefused(f"{host.name} is recovering itself")
@@ -88,10 +91,42 @@ class Snapshots:
     async def _held(self, id: ReplicaId) -> memoryview | SnapshotRefused:
         """The newest checkpoint of a partition that we stand by for."""
         hosting = self._hosting
+        if id.of in hosting.directory.logs:
+            return await self._logged(id, held=True)
         stored = await hosting.store(id).newest()
         if stored is None:
             return SnapshotRefused(f"{hosting.node} holds no checkpoint of {id.of}")
         return await hosting.env.compute.run(lambda: encode_held(hosting.plan, id.of, stored))
+
+    async def _logged(
+        self, id: ReplicaId, follows: str = "", since: int = 0, *, held: bool = False
+    ) -> memoryview | SnapshotRefused:
+        """What our log has up to its newest commit, or of that what follows a record of it (G9).
+
+        Args:
+          held: we stand by; it is the log of somebody else.
+        """
+        hosting = self._hosting
+        kept = hosting.log(id)
+        await kept.open()
+        if (log := kept.log) is None or not log.commits:
+            return SnapshotRefused(f"{id}: no state is in its checkpoint log: {kept.trouble or 'it has just begun'}")
+        newest = log.commits[-1]
+        first = newest.needs
+        if follows == kept.identity and log.first_sequence <= since + 1 <= newest.last + 1:
+            first = since + 1
+
+        def encode() -> memoryview:
+            records = [] if first > newest.last else [r for portion in portions for r in portion]
+            found = [] if first > newest.last else slices_as_tree(records, newest)
+            tree = {"log": kept.identity, "first": first, "last": newest.last, "slices": found}
+            return encode_snapshot(hosting.plan, id.of, tree | ({HELD: True} if held else {}))
+
+        try:
+            with log.reading(min(first, newest.last)) as portions:
+                return await hosting.env.compute.run(encode)
+        except (LogError, RemoteProtocolError) as error:
+            return SnapshotRefused(f"{id}: its checkpoint log: {error}")
 
     async def encoded(self, host: ReplicaHost, snapshot: Mapping[str, Any]) -> memoryview:
         """Its bytes, made in a thread.  Raises LocalProtocolError where a user's operator has what cannot be stored."""
@@ -106,14 +141,18 @@ class Snapshots:
         host.meter.worked(step_ns)
         return data
 
-    async def fetch(self, id: ReplicaId, partner: str) -> bytearray | str:
-        """What ``partner`` sends of a partition, as it was encoded, or why nothing came."""
+    async def fetch(self, id: ReplicaId, partner: str, log: str = "", since: int = 0) -> bytearray | str:
+        """What ``partner`` sends of a partition, as it was encoded, or why nothing came.
+
+        Args:
+          log, since: as in :class:`SnapshotRequest`.
+        """
         env, plan = self._hosting.env, self._hosting.plan
         address = self._hosting.directory.nodes[NodeId(partner)].address
         try:
             connection, _ = await dial(env, plan, self._me, partner, address)
             try:
-                asked = SnapshotRequest(id.unit, id.partition, plan.timing.heartbeat_us)
+                asked = SnapshotRequest(id.unit, id.partition, plan.timing.heartbeat_us, log, since)
                 data = await fetch_snapshot(connection, asked, plan.timing.gone_us() / 1e6)
             finally:
                 with trio.CancelScope(shield=True):

@@ -7,7 +7,7 @@ damaged; before the second one it acknowledges nothing.  So it can always go on 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from replicas.checkpoint.store import origins_of
 from replicas.checkpoint.turns import SnapshotTurns
@@ -26,6 +26,10 @@ from spe.wire.messages import OutputStatus
 FULL = 0.5
 #: our acknowledgement lies within this oldest share of it.
 _AT_THE_LINE = 0.25
+
+
+#: A log counts as so many checkpoints: it is held twice (H2).
+COPIES_HELD: Final = 2
 
 
 class Standby:
@@ -135,7 +139,8 @@ class Standby:
         producer is full for our sake.
         """
         if (
-            self._directory.share(self._plan, self.id.unit, NodeId(maker)).reconcile is Reconcile.UNDO
+            self.id.of not in self._directory.logs
+            and self._directory.share(self._plan, self.id.unit, NodeId(maker)).reconcile is Reconcile.UNDO
             and not self._crowded
         ):
             return (NodeState.STABLE,)
@@ -158,10 +163,13 @@ class Standby:
         Raises:
           OtherOrigin: it follows from other source logs.
         """
-        origins = origins_of(snapshot)
+        return self.continues(snapshot["positions"], origins_of(snapshot))
+
+    def continues(self, positions: Sequence[Any], origins: Sequence[str]) -> bool:
+        """The same of input positions, and where these inputs come from."""
         if any(a and b and a != b for a, b in zip(self._origins, origins)):
             raise OtherOrigin(f"{self.name} holds results of the source logs {self._origins}, these are of {origins}")
-        return all(int(p) >= held for p, held in zip(snapshot["positions"], self._newest, strict=True))
+        return all(int(p) >= held for p, held in zip(positions, self._newest, strict=True))
 
     def holds(self, snapshot: Mapping[str, Any]) -> None:
         """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
@@ -169,6 +177,13 @@ class Standby:
         self._origins = origins_of(snapshot)
         self._made_from = self._asked_at
         self.checkpoints += 1
+
+    def follows(self, positions: Sequence[int], origins: Sequence[str]) -> None:
+        """Its log holds in both copies what makes a state again with input from these positions on (G9)."""
+        self._acknowledged = self._newest = list(positions)
+        self._origins = list(origins)
+        self._made_from = self._asked_at
+        self.checkpoints = max(self.checkpoints + 1, COPIES_HELD)
 
     def status(self) -> StandbyStatus:
         return StandbyStatus(

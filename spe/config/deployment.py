@@ -17,7 +17,7 @@ from spe.plan.describe import show_duration
 from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
 from spe.plan.nodes import CAPACITY, Checkpoints, Node, Policy, Reconcile
 from spe.plan.plan import Limits, MetricsSettings, Security, Timing
-from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, FragmentSpec
+from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, LOG_US, FragmentSpec
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import SECOND
@@ -340,6 +340,7 @@ class FragmentModel(Model):
           default: what all fragments have that do not say otherwise.
         """
         checkpoint = self.checkpoint or CheckpointModel()
+        log = (self.checkpoint or default or checkpoint).log()
         key: Any = self.key
         if isinstance(self.key, dict):
             key = {StreamId(s): k for s, k in self.key.items()}
@@ -350,8 +351,8 @@ class FragmentModel(Model):
             key,
             _rows(self.replicas),
             _rows(self.standby),
-            checkpoint.every or CHECKPOINT_US,
-            (self.checkpoint or default or checkpoint).log(),
+            checkpoint.every or (CHECKPOINT_US if log is None else LOG_US),
+            log,
         )
 
 

@@ -23,6 +23,8 @@ from spe.stream.times import SECOND
 DEFAULT_REPLICAS: Final = 2
 #: Between two checkpoints of a passive replica.
 CHECKPOINT_US: Final = 5 * SECOND
+#: The same where it follows a checkpoint log: it gets only what has changed.
+LOG_US: Final = SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,12 +399,16 @@ class SnapshotRequest(Message):
 
     Attributes:
       period_us: how often it wants to hear that the partner is at work on it, microseconds.
+      log: of whose checkpoint log it holds records, up to ``since``, and wants what follows (G9); ``any``: of nobody's;
+        empty: it wants a snapshot.
     """
 
     TAG: ClassVar[int] = 14
     unit: Name
     partition: Count
     period_us: Id
+    log: Reason = ""
+    since: Id = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,20 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 def logged(
-    query: str, *, replicas: int = 2, reconcile: str = "checkpoint", seconds: int = 12, **checkpoint: Any
+    query: str,
+    *,
+    replicas: int = 2,
+    standbys: int = 0,
+    reconcile: str = "checkpoint",
+    seconds: int = 12,
+    **checkpoint: Any,
 ) -> Deployed:
     """One stateful fragment behind two sources, and one that passes on what it makes."""
     body = {kind: dict(what) for kind, what in QUERIES[query].items()}
     for what in body.values():
         if "compute" in what:
             what["compute"] = {"n": "count(*)", "v": "sum(qty)", "f": "first(price)"}
-    nodes = [f"n{letter}" for letter in "abc"[:replicas]]
+    nodes = [f"n{letter}" for letter in "abcd"[: replicas + standbys]]
     generator = {"name": "orders", "duration": f"{seconds}s", "rate": 60, "keys": 20}
     made = {"s": {"generator": {**generator, "seed": 1}}, "t": {"generator": {**generator, "seed": 2}}}
     data: dict[str, Any] = {
@@ -52,7 +58,8 @@ def logged(
         "fragments": {
             "f": {
                 "operators": ["out"],
-                "replicas": nodes,
+                "replicas": nodes[:replicas],
+                **({"standby": nodes[replicas:]} if standbys else {}),
                 "checkpoint": {"continuous": True, "recovery": "2s", **checkpoint},
             },
         },
@@ -279,3 +286,63 @@ def test_the_slices_of_before_are_not_used_after_a_refused_one() -> None:
 
     met = play(*logged("count", seconds=16), script)
     assert told(met, "log_slice_refused") or told(met, "log_trouble")
+
+
+# --- standbys ---
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_standby_follows_the_log_and_takes_over(query: str) -> None:
+    """It acknowledges what its log holds, and goes on from there; then it follows the other one again."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(4)
+        standby = cluster.nodes["nb"].status().standbys[0]
+        assert standby.checkpoints >= 3
+        assert standby.trouble == ""
+        cluster.kill("na")
+        await trio.sleep(3)
+        cluster.restart("na")
+        await trio.sleep(5)
+        assert {str(r.id) for r in cluster.replicas().values()} == {"f/0@na"}
+        assert cluster.nodes["nb"].status().standbys[0].trouble == ""
+
+    met = play(*logged(query, replicas=1, standbys=1, seconds=16), script)
+    assert [e.text for e in met.history if isinstance(e, Note) and e.name == "installed" and e.host == "nb"] == [
+        "replica=f/0@nb origin=log"
+    ]
+
+
+def test_of_a_log_only_what_follows_is_sent() -> None:
+    sizes: list[int] = []
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(12)
+
+    met = play(*logged("count", replicas=2, standbys=1, recovery="1s"), script)
+    sizes = [int(text.rpartition("bytes=")[2]) for text in told(met, "checkpoint_taken")]
+    assert len(sizes) > 6
+    assert max(sizes[3:8]) < 60_000
+
+
+def test_a_standby_whose_maker_dies_turns_to_another() -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3.5)
+        maker = told_maker(cluster)
+        cluster.kill(maker)
+        await trio.sleep(2.5)
+        assert told_maker(cluster) != maker
+        cluster.restart(maker)
+        await trio.sleep(2)
+        for node in ("na", "nb"):
+            cluster.kill(node)
+        await trio.sleep(3)
+        await settled(cluster, "na", "nb")
+
+    play(*logged("tumbling", replicas=2, standbys=1, seconds=16), script)
+
+
+def told_maker(cluster: FaultyCluster) -> str:
+    """Whose log the standby wrote last."""
+    taken = [e.text for e in cluster.history if isinstance(e, Note) and e.name == "checkpoint_taken"]
+    return taken[-1].partition("maker=")[2].split()[0]
