@@ -13,7 +13,7 @@ demo: $(READY)
 # Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time;
 # another one begins with those of Spark.
 test: $(READY)
-	$(VENV)/bin/pytest -n 3 --dist loadgroup
+	$(VENV)/bin/pytest -n 3
 
 # Unit and property tests on the other supported versions of Python that are found here.
 test-versions: $(READY)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from random import randrange
-from typing import Final
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -24,11 +23,6 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 gc.set_threshold(*THRESHOLDS)  # as in a real process: with Python's own a tenth of all time goes into it
 
-_TESTS: Final = Path(__file__).parent
-#: Where tests run in several processes, those of such a folder run in one, one after the other: real clusters have real
-#: time limits, and there is one Spark session.  They are the longest chains, and begin first, each in a process.
-_IN_TURN: Final = ("processes", "spark")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -37,9 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 isinstance(a, set | frozenset) for a in mark.args
             ):  # each process would have another order, and xdist would stop
                 raise pytest.UsageError(f"{item.nodeid}: the cases of a test are a set, which has no order")
-        folder = item.path.relative_to(_TESTS).parts[0]
-        if folder in _IN_TURN:
-            item.add_marker(pytest.mark.xdist_group(folder))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.in_turn import InTurn
+
+    return InTurn(config, log)
 
 
 @pytest.fixture

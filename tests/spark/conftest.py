@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.in_turn import only_process
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _in_turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with only_process("spark", tmp_path_factory):
+        yield
 
 
 @pytest.fixture
