@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from spe import __version__
+from spe.cli.process_options import DEFAULTS, LogFormatOption, LogLevelOption, ProcessOptions, Seed
 from spe.errors import ConfigError, OperatorFailed, SpeError
+from spe.runtime.log_line import Level, LogFormat
 from spe.stream.times import parse_duration
 
 DONE: Final = 0
@@ -23,23 +25,8 @@ Config = Annotated[Path, Parameter(help="The configuration, a YAML file or a Pyt
 Target = Annotated[Path, Parameter(help="The configuration, or the directory of a run.")]
 RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
 Data = Annotated[Path | None, Parameter(help="Folder that relative paths of data files start from.")]
-Storage = Annotated[
-    Path | None, Parameter(help="Folder for durable data; by default state/CLUSTER, or the folder of the run.")
-]
-Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
 Wait = Annotated[bool, Parameter(help="Print each phase until all is done.", negative="--no-wait")]
-Metrics = Annotated[
-    str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, a port of this machine, or off.")
-]
-LogFormatOption = Annotated[
-    Literal["text", "json"], Parameter(help="Format of log lines on standard error: text, or JSON objects.")
-]
-LogLevelOption = Annotated[
-    Literal["debug", "info", "warning", "error"], Parameter(help="Least important lines that are logged.")
-]
 Within = Annotated[str, Parameter(help="How long each wait may take, such as 90s.")]
-#: File descriptor by which a process of a local cluster talks to its supervisor.
-Link = Annotated[int | None, Parameter(name="--supervisor-fd", show=False)]
 
 app = App(
     name="spe",
@@ -135,8 +122,8 @@ def run(
         Literal["inside", "proxy"],
         Parameter(help="What makes links fail: the processes themselves, or proxies between them."),
     ] = "inside",
-    log_format: LogFormatOption = "text",
-    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = Level.INFO,
     report: Annotated[bool, Parameter(help="Write a report with Spark at the end, as spe report does.")] = False,
     budget: Annotated[
         int | None, Parameter(help="Number of standbys that run from the start, chosen as by spe plan.")
@@ -159,7 +146,7 @@ def run(
         duration_us=length,
         view=view,
         links=links,
-        logs=(log_format, log_level),
+        logs=(log_format, log_level.name.lower()),
         report=report,
         budget=budget,
         dashboard=dashboard,
@@ -183,18 +170,12 @@ def node(
     x: Annotated[
         str | None, Parameter(help="With --join: X of the node; by default that of the section defaults.")
     ] = None,
-    storage: Storage = None,
-    seed: Seed = None,
-    metrics: Metrics = None,
-    log_format: LogFormatOption = "text",
-    log_level: LogLevelOption = "info",
-    link: Link = None,
+    options: ProcessOptions = DEFAULTS,
 ) -> int:
     """Run one node."""
-    from spe.cli.processes import join_node_process, process_options, run_node_process
+    from spe.cli.processes import join_node_process, run_node_process
 
     own = {"address": address, "capacity": capacity, "memory": memory, "x": x}
-    options = process_options(storage, seed, link, metrics, log_format, log_level)
     given = {name: value for name, value in own.items() if value is not None}
     if join:
         return join_node_process(config, node, given, options)
@@ -210,19 +191,12 @@ def source(
     *,
     source: Annotated[str, Parameter(help="Name of the source.")],
     data: Data = None,
-    storage: Storage = None,
-    seed: Seed = None,
-    metrics: Metrics = None,
-    log_format: LogFormatOption = "text",
-    log_level: LogLevelOption = "info",
-    link: Link = None,
+    options: ProcessOptions = DEFAULTS,
 ) -> int:
     """Run one source; its log is in STORAGE/sources."""
-    from spe.cli.processes import process_options, run_source_process
+    from spe.cli.processes import run_source_process
 
-    return run_source_process(
-        config, source, data, process_options(storage, seed, link, metrics, log_format, log_level)
-    )
+    return run_source_process(config, source, data, options)
 
 
 @app.command(sort_key=5)
@@ -230,17 +204,12 @@ def coordinator(
     config: Target,
     /,
     *,
-    storage: Storage = None,
-    seed: Seed = None,
-    metrics: Metrics = None,
-    log_format: LogFormatOption = "text",
-    log_level: LogLevelOption = "info",
-    link: Link = None,
+    options: ProcessOptions = DEFAULTS,
 ) -> int:
     """Run the coordinator, which tells standbys to take over and moves partitions."""
-    from spe.cli.processes import process_options, run_coordinator_process
+    from spe.cli.processes import run_coordinator_process
 
-    return run_coordinator_process(config, process_options(storage, seed, link, metrics, log_format, log_level))
+    return run_coordinator_process(config, options)
 
 
 @app.command(sort_key=5)
@@ -249,23 +218,16 @@ def client(
     /,
     *,
     client: Annotated[str, Parameter(help="Name of the client.")],
-    storage: Storage = None,
-    seed: Seed = None,
     print_: Annotated[
         Literal["stable", "corrections", "no"],
         Parameter(name="--print", help="Print changes as JSON lines: final tuples only, or all with their undos."),
     ] = "no",
-    metrics: Metrics = None,
-    log_format: LogFormatOption = "text",
-    log_level: LogLevelOption = "info",
-    link: Link = None,
+    options: ProcessOptions = DEFAULTS,
 ) -> int:
     """Run one client: write its sinks, and record what it receives."""
-    from spe.cli.processes import process_options, run_client_process
+    from spe.cli.processes import run_client_process
 
-    return run_client_process(
-        config, client, print_, process_options(storage, seed, link, metrics, log_format, log_level)
-    )
+    return run_client_process(config, client, print_, options)
 
 
 @app.command(sort_key=6)

@@ -16,6 +16,7 @@ from replicas.link.connection import TOKEN_VARIABLE, secured
 from replicas.local.ports import free_addresses
 from replicas.local.supervised import Supervision, die_with_parent
 from replicas.producer.server import Server
+from spe.cli.process_options import ProcessOptions
 from spe.cli.run_dir import CONFIG, RunDirectory, Target, load_target, require_addresses
 from spe.config import load_plan, missing_files
 from spe.config.load import load_newcomer
@@ -27,7 +28,7 @@ from spe.plan.plan import MetricsSettings, Plan
 from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.runtime.http_port import HttpPort
-from spe.runtime.log_line import Level, LogFormat, configure_log, say
+from spe.runtime.log_line import Level, configure_log, say
 from spe.runtime.logged_trace import ListenerLog, LoggedTrace
 from spe.runtime.network import parse_address
 from spe.runtime.process_figures import process_figures
@@ -95,33 +96,6 @@ class Surroundings:
 
 #: The process proper: serves until cancelled; ``task_status`` gets its address.
 Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """What the command line says of any process.
-
-    Attributes:
-      storage: folder for everything durable; None: that of the run, or ``state/CLUSTER``.
-      link: descriptor of the connection to a supervisor.
-      metrics: where metrics and health are served, in place of what the configuration says: ``host:port``, a port of
-        this machine, or ``off``.
-      log_format, log_level: of the lines on standard error.
-    """
-
-    storage: Path | None = None
-    seed: int | None = None
-    link: int | None = None
-    metrics: str | None = None
-    log_format: LogFormat = LogFormat.TEXT
-    log_level: Level = Level.INFO
-
-
-def process_options(
-    storage: Path | None, seed: int | None, link: int | None, metrics: str | None, log_format: str, log_level: str
-) -> ProcessOptions:
-    """As the command line has them."""
-    return ProcessOptions(storage, seed, link, metrics, LogFormat(log_format), Level[log_level.upper()])
 
 
 def run_node_process(path: Path, node: str, options: ProcessOptions) -> int:

@@ -1,0 +1,40 @@
+"""Options of every process of a cluster, on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from spe.runtime.log_line import Level, LogFormat
+
+Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
+LogFormatOption = Annotated[LogFormat, Parameter(help="Format of log lines on standard error: text, or JSON objects.")]
+LogLevelOption = Annotated[Level, Parameter(help="Least important lines that are logged.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """See the module.
+
+    Attributes:
+      link: descriptor of the connection to a supervisor.
+    """
+
+    storage: Annotated[
+        Path | None, Parameter(help="Folder for durable data; by default state/CLUSTER, or the folder of the run.")
+    ] = None
+    seed: Seed = None
+    metrics: Annotated[
+        str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, a port of this machine, or off.")
+    ] = None
+    log_format: LogFormatOption = LogFormat.TEXT
+    log_level: LogLevelOption = Level.INFO
+    link: Annotated[int | None, Parameter(name="--supervisor-fd", show=False)] = None
+
+
+#: Nothing is said.
+DEFAULTS = ProcessOptions()
