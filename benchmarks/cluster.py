@@ -183,7 +183,7 @@ async def reading(
 # --- nodes and sources ---
 
 
-def _child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Told | None]]) -> None:
+def child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Told | None]]) -> None:
     """The main function of a child.
 
     Args:
@@ -222,7 +222,7 @@ def node_main(pipe: Pipe, plan: Plan, directory: Directory, node: str) -> None:
     async def start(env: Env, nursery: trio.Nursery) -> None:
         await nursery.start(NodeProcess(env, plan, directory, NodeId(node)).run)
 
-    _child(pipe, start)
+    child(pipe, start)
 
 
 def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> None:
@@ -244,7 +244,7 @@ def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> No
 
         return begin
 
-    _child(pipe, start)
+    child(pipe, start)
 
 
 # --- feeders ---
@@ -342,7 +342,7 @@ def feeder_main(pipe: Pipe, plan: Plan, directory: Directory, make: Maker, argum
 
         return told
 
-    _child(pipe, start)
+    child(pipe, start)
 
 
 def pieces_of(encoder: ElementEncoder, elements: Sequence[Element]) -> Segment:
@@ -393,7 +393,7 @@ def live_main(pipe: Pipe, plan: Plan, directory: Directory, tuples: int, every_u
 
         return go
 
-    _child(pipe, start)
+    child(pipe, start)
 
 
 async def _live(env: Env, feeder: Feeder, start_us: int, tuples: int, every_us: int) -> None:

@@ -125,6 +125,7 @@ class _Process:
       directory: who runs what, as the process knows it; null as with `server`.
       disk_full: what cannot be written for lack of room, and what the disk says.
       certificate: null without TLS.
+      unreachable: processes that a node or a client asks for heartbeats and that do not answer it, and why.
     """
 
     kind: str
@@ -134,6 +135,7 @@ class _Process:
     directory: DirectoryStatus | None = None
     disk_full: Mapping[Text, Text] = field(default_factory=dict)
     certificate: CertificateStatus | None = None
+    unreachable: Mapping[Text, Text] = field(default_factory=dict)
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------

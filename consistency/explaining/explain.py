@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from consistency.explaining.model import Cause, CauseKind, Condition, Explanation, Look, Step
+from consistency.explaining.model import Cause, CauseKind, Condition, Explanation, Look, Step, short
+from consistency.explaining.moving import arriving, moves_on_the_way
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
@@ -23,6 +24,8 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 BETWEEN_US: Final = 1_000_000
 #: Of why a process was not asked: it could not be reached.  Whatever else it is, somebody refused.
 _UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "not known")
+#: Of why a process is not reached: it, or what is in between, sends connections away.
+_SENT_AWAY: Final = "refused"
 #: An answer is this late at most where nothing is wrong, besides the buckets and boundaries of the plan.
 USUAL_US: Final = 300_000
 
@@ -71,12 +74,15 @@ class Explainer:
 
     def explain(self, client: str, channel: Channel) -> Explanation:
         """Why it is so."""
+        plan, _, _, now = self._facts
         chain = _Chain(*self._facts)
         condition = chain.follow(client, channel)
         causes = tuple(chain.causes)
         known = {(c.kind, c.processes) for c in causes}
         elsewhere = tuple(c for c in self._wrong if (c.kind, c.processes) not in known)
-        return Explanation(client, str(channel), condition, tuple(chain.steps), causes, tuple(chain.next), elsewhere)
+        moves = moves_on_the_way(plan, now, channel)
+        steps, next_ = tuple(chain.steps), tuple(chain.next)
+        return Explanation(client, str(channel), condition, steps, causes, next_, elsewhere, moves)
 
     @cached_property
     def _wrong(self) -> tuple[Cause, ...]:
@@ -127,9 +133,13 @@ class _Chain:
         for name, status in self._now.statuses.items():
             for what, why in status.disk_full.items():
                 self._disk(name, what, why)
+        coming = arriving(self._now)
         for node, one in self._now.replicas():
+            id = PartitionId(UnitId(one.unit), one.partition)
+            if one.state is NodeState.RECOVERING and one.error is None and (node, str(id)) in coming:
+                continue
             if one.state is not NodeState.STABLE or one.error is not None:
-                self._replica(0, node, PartitionId(UnitId(one.unit), one.partition))
+                self._replica(0, node, id)
 
     def _client(self, client: str, channel: Channel) -> Condition:
         name = f"client:{client}"
@@ -184,9 +194,9 @@ class _Chain:
                 return f"{read}, and has received nothing yet"
             case Condition.SILENT:
                 ago = max(0, self._now.at_us - (one.last_arrival_us or 0))
-                return f"{read}, and has received nothing for {_short(ago)}"
+                return f"{read}, and has received nothing for {short(ago)}"
             case Condition.LATE:
-                late = "" if one.delay_us is None else f"; the delay is {_short(one.delay_us)}"
+                late = "" if one.delay_us is None else f"; the delay is {short(one.delay_us)}"
                 return f"{read}, and gets results late{late}"
             case Condition.ENDED:
                 return "has everything: the stream is over"
@@ -240,7 +250,7 @@ class _Chain:
         """The producer has what the reader lacks."""
         got = "gets nothing of it" if stuck else "gets it later"
         self._step(
-            depth, f"{producer} → {reader}", f"{producer} has {_short(behind_us)} more of {channel}; {reader} {got}"
+            depth, f"{producer} → {reader}", f"{producer} has {short(behind_us)} more of {channel}; {reader} {got}"
         )
         if self._all_late(reader) and (stuck or not reader.startswith("client:")):
             why = f"{reader} is behind all that it reads: it is overloaded, or everything between them is slow"
@@ -331,13 +341,13 @@ class _Chain:
             self._cause(CauseKind.FULL, (node,), f"the output buffer of {name} is full: somebody does not acknowledge")
             self.next["nothing stable leaves until a consumer acknowledges, or is removed"] = None
             return
-        waits = f", and has waited for {_short(one.waiting_us)}" if one.waiting_us else ""
+        waits = f", and has waited for {short(one.waiting_us)}" if one.waiting_us else ""
         self._step(depth, name, f"is STABLE{waits}")
         if self._inputs(depth + 1, node, one):
             settings = self._settings(node, id)
             left = max(0, settings.alpha_x_us - one.waiting_us)
             then = "waits on" if settings.during_failure is Policy.SUSPEND else "goes on without, tentative"
-            self.next[f"in {_short(left)} {name} {then}"] = None
+            self.next[f"in {short(left)} {name} {then}"] = None
 
     def _turn(self, name: str, node: str, one: ReplicaStatus) -> None:
         """Nothing is missing: it corrects soon."""
@@ -387,7 +397,7 @@ class _Chain:
             self._step(depth, who, f"does not read {producer}")
             self._cause(CauseKind.OTHER_LOG, (producer, node), why)
             return
-        how = "brings nothing new" if stuck else f"is {_short(behind_us)} behind another input"
+        how = "brings nothing new" if stuck else f"is {short(behind_us)} behind another input"
         if one.main is None:
             self._step(depth, who, "is read from nobody")
             makers = self._makers(channel)
@@ -404,9 +414,9 @@ class _Chain:
         self._producer(depth + 1, channel, one.main, node, one.frontier, stuck=stuck)
         if len(self.causes) == count and not stuck:
             x_us = of.x_us or self._directory.nodes[NodeId(node)].x_us
-            why = f"{one.channel} comes {_short(behind_us)} later than other input; X at {node} is {_short(x_us)}"
+            why = f"{one.channel} comes {short(behind_us)} later than other input; X at {node} is {short(x_us)}"
             self._cause(CauseKind.X, (one.main, node), why)
-            self.next[f"an X above {_short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"] = None
+            self.next[f"an X above {short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"] = None
 
     def _unread(self, depth: int, producer: str, reader: str, id: PartitionId | None) -> None:
         """A producer that somebody should read, and does not."""
@@ -418,8 +428,18 @@ class _Chain:
         if id is not None and (replica is None or replica.error is not None or replica.state is NodeState.RECOVERING):
             self._replica(depth, producer, id)
             return
-        self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it")
-        why = f"the link between {producer} and {reader} is cut, refuses connections, or is far too slow"
+        status = self._now.statuses.get(reader)
+        said = "" if status is None else status.unreachable.get(producer, "")
+        told = f": {said}" if said else ""
+        self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it{told}")
+        link = f"the link between {producer} and {reader}"
+        if _SENT_AWAY in said:
+            why = f"{link} refuses connections: a firewall, or {reader} has another address of {producer}"
+        elif said and not any(words in said for words in _UNREACHABLE):
+            self._cause(CauseKind.REFUSED, (producer, reader), f"{producer} refuses {reader}: {said}")
+            return
+        else:
+            why = f"{link} is cut, or far too slow"
         self._cause(CauseKind.LINK, (producer, reader), why)
         self.next[f"when it works again, {reader} reads on where it stopped"] = None
 
@@ -510,8 +530,3 @@ class _Chain:
 def _channel(name: str) -> Channel:
     stream, _, partition = name.rpartition("/")
     return Channel(StreamId(stream), int(partition))
-
-
-def _short(us: int) -> str:
-    """A duration for people."""
-    return f"{us / 1000:.0f} ms" if us < 1_000_000 else f"{us / 1e6:.1f} s"

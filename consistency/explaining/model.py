@@ -153,6 +153,7 @@ class Explanation:
       causes: without repetition; empty where all is well.
       next: what will happen.
       elsewhere: what is wrong, and does not reach this output now.
+      moves: that are under way, of partitions on the way to this output.
     """
 
     client: str
@@ -162,6 +163,7 @@ class Explanation:
     causes: tuple[Cause, ...]
     next: tuple[str, ...]
     elsewhere: tuple[Cause, ...] = ()
+    moves: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """As text."""
@@ -170,5 +172,11 @@ class Explanation:
         found += [f"{'  ' * (step.depth + 1)}{step.who}: {step.what}" for step in self.steps]
         found += [f"cause ({cause.kind}): {cause.why}" for cause in self.causes]
         found += [f"next: {text}" for text in self.next]
+        found += [f"under way: {move}" for move in self.moves]
         found += [f"elsewhere ({cause.kind}): {cause.why}" for cause in self.elsewhere]
         return found
+
+
+def short(us: int) -> str:
+    """A duration for people."""
+    return f"{us / 1000:.0f} ms" if us < 1_000_000 else f"{us / 1e6:.1f} s"

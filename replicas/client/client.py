@@ -129,6 +129,10 @@ class Client:
         """Keeps the connections until cancelled."""
         await self._upstream.run(self.peers(), task_status=task_status)
 
+    def unreachable(self) -> dict[str, str]:
+        """Who does not answer us, and why."""
+        return self._upstream.unreachable()
+
     def peers(self) -> dict[str, str]:
         """Name -> address of every process that makes what we read."""
         producers = (self.keeper.current.producer_addresses(self._plan, channel) for channel in self.channels)

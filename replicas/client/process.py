@@ -334,6 +334,7 @@ class ClientProcess(Bystander):
             channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
             switches=tuple(self._watch.switches),
             disk_full={name: trouble.why for name, trouble in self._troubles.items() if trouble.why},
+            unreachable=self.client.unreachable(),
         )
 
 

@@ -51,6 +51,7 @@ class Heartbeats:
       scope: cancels the heartbeats.
       connection: the control connection; None: there is none now.
       exchange: of versions of the directory; None: nothing was heard yet.
+      trouble: why it does not answer now; "" while it does, and before the first attempt has failed.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Heartbeats:
         self.scope = trio.CancelScope()
         self.connection: Connection | None = None
         self.exchange: DirectoryExchange | None = None
+        self.trouble = ""
 
     async def run(self) -> None:
         """Until ``scope`` is cancelled."""
@@ -101,7 +103,8 @@ class Heartbeats:
                     nursery.start_soon(self._answers, connection, answered, exchange)
                     await self._ask(connection, answered, exchange)
             except* (*GONE, RemoteProtocolError) as group:
-                self._env.trace.event("peer_lost", peer=self._peer, why=str(group.exceptions[0]))
+                self.trouble = str(group.exceptions[0])
+                self._env.trace.event("peer_lost", peer=self._peer, why=self.trouble)
             finally:
                 self.connection = None
                 with trio.CancelScope(shield=True):
@@ -131,6 +134,7 @@ class Heartbeats:
                     self._env, self._plan, self._keeper.me, self._peer, self.address, hello_us=hello_us
                 )
             except (*GONE, RemoteProtocolError) as error:
+                self.trouble = str(error)
                 now = self._env.clock.monotonic_us()
                 if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
                     told, told_at = str(error), now
@@ -180,6 +184,7 @@ class Heartbeats:
         while True:
             message = await connection.receive_message()
             if isinstance(message, HeartbeatAnswer):
+                self.trouble = ""
                 answered[0] = self._env.clock.monotonic_us()
                 self._heard(self._peer, message)
             elif isinstance(message, DirectoryRequest):

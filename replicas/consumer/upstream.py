@@ -185,6 +185,10 @@ class Upstream:
         """The directory's version by which each process goes, as far as we have heard."""
         return {peer: one.exchange.theirs for peer, one in self._watched.items() if one.exchange is not None}
 
+    def unreachable(self) -> dict[str, str]:
+        """Who does not answer us, and why."""
+        return {peer: one.trouble for peer, one in self._watched.items() if one.trouble}
+
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
         for owner in list(self._owners.values()):

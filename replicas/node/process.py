@@ -331,6 +331,7 @@ class NodeProcess:
             replicas=tuple(self._replica_status(host) for host in self.hosting.running.values()),
             standbys=tuple(s.status() for s in self.hosting.standbys.values()),
             disk_full={"spill files": why} if (why := self.hosting.spill_blocked) else {},
+            unreachable=self.hosting.upstream.unreachable(),
         )
 
     def _replica_status(self, host: ReplicaHost) -> ReplicaStatus:

@@ -22,6 +22,7 @@ from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.deploy import Deployed, with_addresses
 from spe.status import ClientStatus, ProcessStatus
 from spe.stream.ids import Channel
+from spe.wire.messages import MoveAnswer, MoveOrder
 
 CONFIG = """
 sources:
@@ -121,6 +122,7 @@ class Case(NamedTuple):
       after_s: when to look.
       causes: kinds and processes; of a link or its reader one of several replicas may be named.
       elsewhere: what is wrong and does not reach the output, at least.
+      says: what the first cause says.
     """
 
     kinds: set[FaultKind]
@@ -131,6 +133,7 @@ class Case(NamedTuple):
     elsewhere: tuple[tuple[CauseKind, set[str]], ...] = ()
     client: str = "plain"
     settings: str = SETTINGS
+    says: str = ""
 
 
 DOWN, LINK, QUIET, DISK, SLOW = CauseKind.DOWN, CauseKind.LINK, CauseKind.QUIET, CauseKind.DISK, CauseKind.SLOW
@@ -149,7 +152,9 @@ CASES = {
     ),
     "disk full": Case({FaultKind.FULL}, (f"kind: full, target: '{A}'",), 4, TENTATIVE, ((DISK, {A}),)),
     # Its links.
-    "source cut off": Case({FaultKind.CUT}, (f"kind: cut, target: '{A}'",), 4, TENTATIVE, NO_LINK),
+    "source cut off": Case(
+        {FaultKind.CUT}, (f"kind: cut, target: '{A}'",), 4, TENTATIVE, NO_LINK, says="is cut, or far too slow"
+    ),
     "before X is over": Case({FaultKind.CUT}, (f"kind: cut, target: '{A}'",), 0.2, SILENT, NO_LINK),
     "one way": Case({FaultKind.CUT}, (f"kind: cut, from: '{A}', to: [n1, n2], one_way: true",), 4, TENTATIVE, NO_LINK),
     "the other way": Case(
@@ -168,6 +173,7 @@ CASES = {
         4,
         TENTATIVE,
         NO_LINK,
+        says="refuses connections: a firewall, or n",
     ),
     "X below a delay": Case(
         {FaultKind.DELAY},
@@ -257,6 +263,7 @@ async def test_the_cause_is_the_fault(jump_clock: JumpClock, case: Case) -> None
 
     assert found.condition is case.condition, said
     assert matches(found.causes, case.causes), said
+    assert not case.says or case.says in found.causes[0].why, said
     assert all(any(fits(cause, one) for cause in found.elsewhere) for one in case.elsewhere), said
     if case.condition is FINE:
         assert not found.causes, said
@@ -294,3 +301,28 @@ async def test_the_chain_goes_from_the_client_to_the_source(jump_clock: JumpCloc
     assert [step.depth for step in found.steps] == list(range(len(whos)))
     assert found.lines()[0] == "large/0 at client plain is tentative"
     assert found.lines()[-1].startswith("next: second/0@")
+
+
+async def test_moves_on_the_way_to_an_output_are_named(jump_clock: JumpClock) -> None:
+    """The target does not reach source a, so the move waits: the output is fine, and the new replica is no failure."""
+    spare = CONFIG.replace("n4: {}", "n4: {}, n5: {spare: true}")
+    plan, directory = load_text(spare + SETTINGS)
+    addresses = {name: f"{name}:1" for name in directory.addresses()}
+    directory = with_addresses(directory, addresses)
+    faults = f"[{{at: 3s, kind: cut, from: '{A}', to: n5}}]"
+    async with SimCluster(plan, directory, seed=1) as sim, trio.open_nursery() as nursery:
+        here = Cluster(sim)
+        await sim.start()
+        await nursery.start(here.driver.run, tuple(load_faults_text(faults, "faults", directory)))
+        await trio.sleep(BEGIN_S)
+        assert sim.coordinator is not None
+        assert await sim.coordinator.move(MoveOrder("move", "first/0", "n1", "n5", 0)) == MoveAnswer(1, 1, "")
+        await trio.sleep(2)
+        found = await here.explain()
+        nursery.cancel_scope.cancel()
+
+    assert (found.condition, found.causes) == (FINE, ())
+    (told,) = found.moves
+    assert told.startswith("move 1 of first/0 from n1 to n5, phase ")
+    assert f"under way: {told}" in found.lines()
+    assert not any(cause.kind is CauseKind.RECOVERING for cause in found.elsewhere)

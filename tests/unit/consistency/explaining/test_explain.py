@@ -10,7 +10,7 @@ import pytest
 from consistency.explaining.explain import BETWEEN_US, explain
 from consistency.explaining.model import CauseKind, Condition, Explanation, Look
 from spe.config import load_text
-from spe.status import NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
+from spe.status import CoordinatorStatus, MoveStatus, NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
 from spe.stream.names import NodeState
 from spe.stream.times import END_OF_TIME, SECOND
 from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, an_input
@@ -169,3 +169,61 @@ def test_whatever_a_node_says_there_is_an_explanation() -> None:
     one = replace(base, statuses={**base.statuses, "n9": a_node("n9", odd)}, errors={"n8": "no answer"})
     (found,) = explain(*load_text(CONFIG), one, one)
     assert {cause.kind for cause in found.elsewhere} >= {CauseKind.DOWN}
+
+
+def a_move(**changes: Any) -> MoveStatus:
+    standard: dict[str, Any] = {
+        "number": 3,
+        "partition": "main/0",
+        "source": "n1",
+        "target": "n3",
+        "role": "active",
+        "reason": "",
+        "phase": "follow",
+        "why": "n3 is behind n1",
+        "began_us": {"wait": AT_US},
+        "predicted_us": 2_000_000,
+        "state_from": "partner",
+    }
+    return MoveStatus(**{**standard, **changes})
+
+
+def test_moves_under_way_of_what_makes_the_output_are_told() -> None:
+    moves = (a_move(), a_move(number=1, phase="done"), a_move(number=2, partition="other/0"), a_move(role="standby"))
+    coordinator = CoordinatorStatus(name="coordinator", incarnation=1, partitions=(), activation=None, moves=moves)
+    looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
+    (found,) = explain(
+        *load_text(CONFIG), *(replace(x, statuses={**x.statuses, "coordinator": coordinator}) for x in looks)
+    )
+
+    assert found.moves == (
+        "move 3 of main/0 from n1 to n3, phase follow, 1.0 s after its order; expected to take 2.0 s: n3 is behind n1",
+        "move 3 of the standby main/0 from n1 to n3, phase follow, 1.0 s after its order; expected to take 2.0 s: "
+        "n3 is behind n1",
+    )
+    assert found.lines()[-1] == f"under way: {found.moves[1]}"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "why"),
+    [
+        ("cannot connect to h:1: no answer within 2 s", CauseKind.LINK, "is cut, or far too slow"),
+        ("more than 4 heartbeats without an answer", CauseKind.LINK, "is cut, or far too slow"),
+        ("cannot connect to h:1: Connection refused", CauseKind.LINK, "refuses connections: a firewall, or n1 has"),
+        ("the token does not match", CauseKind.REFUSED, "source:shop refuses n1: the token does not match"),
+        ("", CauseKind.LINK, "the link between source:shop and n1 is cut, or far too slow"),
+    ],
+)
+def test_why_a_source_that_answers_is_not_reached(said: str, kind: CauseKind, why: str) -> None:
+    """As the node says it: it is the one that tries."""
+
+    def at(at_us: int) -> Look:
+        found = look(
+            at_us, {"frontier": AT_US, "last_arrival_us": 0}, input=AT_US, frontier=AT_US, reads={"main": None}
+        )
+        node = replace(found.statuses["n1"], unreachable={"source:shop": said} if said else {})
+        return replace(found, statuses={**found.statuses, "n1": node})
+
+    (found,) = explain(*load_text(CONFIG), at(AT_US), at(AT_US + BETWEEN_US))
+    assert kinds(found) == [kind]
+    assert why in found.causes[0].why
