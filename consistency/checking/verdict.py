@@ -19,6 +19,7 @@ from consistency.checking.finding import Finding, with_surroundings
 from consistency.checking.in_force import InForce
 from consistency.checking.lost_logs import check_lost_logs
 from consistency.checking.masked import check_masked
+from consistency.checking.moves import check_moves
 from consistency.checking.orders import check_orders
 from consistency.checking.permanence import check_permanence
 from consistency.checking.preferred import check_preferred
@@ -129,6 +130,7 @@ def judge(
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:
+        found += check_moves(run, premise.dead)
         found += check_completeness(history, plan, directory, reference, counters, premise.dead)
         if premise.quiet:
             found += check_states(history, directory, premise.dead)

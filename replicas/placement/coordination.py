@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from spe.plan.directory import Directory
@@ -66,6 +67,7 @@ class _Partition:
       wanted: standbys that are meant to run though nothing has failed (an active replica by plan).
       coming: the same because the partition moves there.
       restores: they begin from their own checkpoints.
+      leaving: the node that a move takes the partition from, and the one that takes its place.
       frontier: stable frontier of each, microseconds of tuple time.
       mark: how far those that helped out were when all seemed well; None: not all is.
       lacking_since: of those that run and can go on from nothing that is left: since when.
@@ -79,6 +81,7 @@ class _Partition:
     wanted: set[NodeId] = field(default_factory=set)
     coming: set[NodeId] = field(default_factory=set)
     restores: bool = False
+    leaving: tuple[NodeId, NodeId] | None = None
     frontier: dict[NodeId, int] = field(default_factory=dict)
     mark: int | None = None
     lacking_since: dict[NodeId, int] = field(default_factory=dict)
@@ -180,14 +183,20 @@ class Coordination:
         one.wanted, one.wanted_at = set(standbys), now
         assert one.wanted <= set(self._directory.standbys[partition].nodes), "H7: actives are standbys of the partition"
 
-    def bring(self, coming: Mapping[PartitionId, Collection[NodeId]], restoring: Collection[PartitionId] = ()) -> None:
+    def bring(
+        self,
+        coming: Mapping[PartitionId, Collection[NodeId]],
+        restoring: Collection[PartitionId] = (),
+        leaving: Mapping[PartitionId, tuple[NodeId, NodeId]] = MappingProxyType({}),
+    ) -> None:
         """From now on these standbys, and no others, run because a partition moves there.
 
         Args:
           restoring: partitions that begin there from a checkpoint of the node's own (M7).
+          leaving: of a partition, who retires because it moves, and who takes its place.
         """
         for id, one in self._partitions.items():
-            one.coming, one.restores = set(coming.get(id, ())), id in restoring
+            one.coming, one.restores, one.leaving = set(coming.get(id, ())), id in restoring, leaving.get(id)
             assert one.coming <= set(self._directory.standbys[id].nodes), "M2: a target is a standby until it follows"
 
     def hold(self, held: Mapping[PartitionId, NodeId | None]) -> None:
@@ -275,6 +284,11 @@ class Coordination:
             return self._restore(id, one, one.unserved_since, now)
         meant = {*self._directory.placement[id], *wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]
+        if one.leaving is not None and one.leaving[0] in helping:
+            helping, successor = [one.leaving[0]], one.leaving[1]
+            meant = {
+                n for n in meant if n in self._alive or n == successor
+            }  # for the dead it did not run before either
         steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
         if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):
             one.mark = None

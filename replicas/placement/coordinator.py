@@ -184,19 +184,18 @@ class Coordinator(Bystander):
 
     async def _decide(self) -> None:
         """Gives orders until this coordinator is superseded."""
+        moves = self.mover.moves
         while self._superseded is None:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             if self.directories.later > self._epoch:
                 self._supersede(self.directories.later, "somebody has the directory of")
-            self.coordination.bring(self.mover.moves.wanted(), self.mover.moves.restoring())
+            self.coordination.bring(moves.wanted(), moves.restoring(), moves.leaving())
             version = self.directories.version
             behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
             now = self._env.clock.monotonic_us()
             self._keep_chosen(now)
             short, unserved = self.recovery.in_force, self.coordination.unserved(now)
-            self.coordination.hold(
-                self.recovery.look(unserved, now, self._plan.timing.heartbeat_us, self.mover.moves.know)
-            )
+            self.coordination.hold(self.recovery.look(unserved, now, self._plan.timing.heartbeat_us, moves.know))
             for replica in self.recovery.without_role if self.recovery.in_force else ():
                 self._env.trace.event("role_wanted", verb="install", replica=str(replica))
             if short and not self.recovery.in_force:

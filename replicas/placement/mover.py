@@ -118,7 +118,12 @@ class Mover:
                 if move.phase is not phase:
                     target = ReplicaId(*move.partition, move.target)
                     self._env.trace.event(
-                        "move", phase=move.phase.value, source=move.source, target=target, why=move.why
+                        "move",
+                        number=move.number,
+                        phase=move.phase.value,
+                        source=move.source,
+                        target=target,
+                        why=move.why,
                     )
 
     async def _balance(self) -> None:
@@ -266,6 +271,8 @@ class Mover:
         except OSError as error:
             self.moves.forget(moves)
             return MoveAnswer(1, 0, f"the order cannot be kept: {error}")
+        for move in moves:
+            self._env.trace.event("move_ordered", number=move.number, move=str(move), reason=move.reason)
         return MoveAnswer(moves[0].number, moves[-1].number, "", proposed, remarks) if moves else MoveAnswer(1, 0, "")
 
     def _partition(self, name: str) -> PartitionId:

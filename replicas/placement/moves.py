@@ -61,6 +61,10 @@ class MovePhase(enum.StrEnum):
     DROPPED = "dropped"
 
 
+#: Phases in which the target runs the partition, or is to.
+_RUNS: Final = frozenset({MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE})
+
+
 @dataclass(slots=True)
 class Move:
     """One move, and how far it is.
@@ -356,14 +360,23 @@ class Moves:
         return [move for move in self._moves.values() if not move.over or move.number in ended[-over:]]
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
-        """Standbys that are to run, because a partition moves there."""
+        """Standbys that are to run, because a partition moves there.
+
+        Where a standby moves that runs in the place of others, its successor is to do so before it leaves.
+        """
         return {
             move.partition: frozenset({move.target})
             for move in self.open()
-            if move.role is Role.ACTIVE
-            and move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE)
-            and self._role(move, move.target) is Role.STANDBY
+            if self._role(move, move.target) is Role.STANDBY
+            and (move.phase in _RUNS if move.role is Role.ACTIVE else self._stands_in(move))
         }
+
+    def leaving(self) -> Mapping[PartitionId, tuple[NodeId, NodeId]]:
+        """Who is to retire because its partition moves, and who takes its place."""
+        return {m.partition: (m.source, m.target) for m in self.open() if m.phase is MovePhase.LEAVE}
+
+    def _stands_in(self, move: Move) -> bool:
+        return move.phase is MovePhase.LEAVE and move.source in self._states(move)
 
     def restoring(self) -> set[PartitionId]:
         """Those of them that begin from a checkpoint of the target's own (M7); until that fails."""
@@ -428,7 +441,7 @@ class Moves:
             case MovePhase.FOLLOW:
                 return self._follow(move, now)
             case _:
-                return self._leave(move)
+                return self._leave(move, now)
 
     def _wait(self, move: Move) -> RoleChange | None:
         if why := self._refusal_now(move.partition, move.source, move.target):
@@ -484,7 +497,7 @@ class Moves:
             move.why = f"{some(behind)} must know of {move.target} first"
         elif self._since is not None and now - self._since >= self._pause_us:
             move.phase, move.why = MovePhase.LEAVE, ""
-            return self._leave(move)
+            return self._leave(move, now)
         return None
 
     def _hold(self, move: Move, now: int) -> RoleChange | None:
@@ -496,14 +509,17 @@ class Moves:
             move.why = f"{move.target} must hold {_HELD} checkpoints first"
             return None
         move.phase, move.why = MovePhase.LEAVE, ""
-        return self._leave(move)
+        return self._leave(move, now)
 
-    def _leave(self, move: Move) -> RoleChange | None:
+    def _leave(self, move: Move, now: int) -> RoleChange | None:
         if move.role is Role.ACTIVE and self._role(move, move.target) is Role.STANDBY:
             return RoleChange(move.partition, ((move.target, Role.ACTIVE), (move.source, Role.STANDBY)))
         stays = move.was_standby and move.source in self._kept.get(move.partition, ())
         if move.source in self._states(move) and not stays:
-            move.why = f"{move.source} retires when all replicas are STABLE"  # the coordination sees to that
+            if move.target not in self._outputs:
+                return self._miss(move, now)
+            self._silent_since = None
+            move.why = f"{move.source} retires when {move.target} is STABLE"  # the coordination sees to that
             return None
         if not move.was_standby and self._role(move, move.source) is not None:
             return RoleChange(move.partition, ((move.source, None),))
@@ -523,6 +539,9 @@ class Moves:
     def _drop(self, move: Move, why: str) -> RoleChange | None:
         """Takes back what was done: the target is what it was before."""
         move.dropping = why
+        if self._role(move, move.target) is Role.ACTIVE and self._role(move, move.source) is Role.STANDBY:
+            before = Role.STANDBY if move.was_standby else None
+            return RoleChange(move.partition, ((move.source, Role.ACTIVE), (move.target, before)))
         joined = move.phase is not MovePhase.WAIT and not move.was_standby
         if joined and self._role(move, move.target) is not None:
             return RoleChange(move.partition, ((move.target, None),))

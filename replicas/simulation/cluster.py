@@ -262,7 +262,11 @@ class SimCluster:
         chosen = activation.settled and len(activation.active) <= activation.budget
         running = self.replicas().keys()
         lent = all(str(one) in running for one in self.coordinator.recovery.lending.lent)
-        return chosen and lent and not self.coordinator.mover.moves.open()
+        return chosen and lent and not self.open_moves()
+
+    def open_moves(self) -> int:
+        """Moves that have not ended, as far as a coordinator knows."""
+        return 0 if self.coordinator is None else len(self.coordinator.mover.moves.open())
 
     def kill(self, host: str, *, power: bool = False) -> None:
         """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.

@@ -36,12 +36,15 @@ def random_moves(random: Random, until_us: int) -> list[dict[str, int]]:
     return [{"at_us": at_us, "draw": random.randrange(1 << 30)} for at_us in times]
 
 
-async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, int]]) -> None:
-    """Gives the orders, each at its time, where there is a coordinator then."""
+async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, Any]]) -> None:
+    """Gives the orders, each at its time, where there is a coordinator then.
+
+    One that somebody has written has ``partition``, ``source`` and ``target`` in place of ``draw``.
+    """
     for order in orders:
         await trio.sleep(max(0.0, order["at_us"] / 1e6 - trio.current_time()))
         if cluster.runs(COORDINATOR):
-            await _give(cluster, drawn(cluster, Random(order["draw"])))
+            await _give(cluster, _written(order) if "target" in order else drawn(cluster, Random(order["draw"])))
 
 
 async def _give(cluster: SimCluster, order: MoveOrder) -> None:
@@ -51,6 +54,10 @@ async def _give(cluster: SimCluster, order: MoveOrder) -> None:
         answer = await cluster.coordinator.move(order)
         said = answer.error or f"{answer.first} to {answer.last}"
     cluster.note(f"{order.verb} {order.partition} {order.source} {order.target} {order.number}: {said}")
+
+
+def _written(order: Mapping[str, Any]) -> MoveOrder:
+    return MoveOrder("move", order["partition"], order["source"], order["target"], 0)
 
 
 def drawn(cluster: SimCluster, random: Random) -> MoveOrder:

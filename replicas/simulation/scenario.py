@@ -86,8 +86,8 @@ class Scenario:
     def state_ns(self) -> int:
         return int(self.options.get("state_ns", 0))
 
-    def moves(self) -> Sequence[Mapping[str, int]]:
-        found: Sequence[Mapping[str, int]] = self.options.get("moves", ())
+    def moves(self) -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
         return found
 
     def settings(self) -> Sequence[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ import trio
 from consistency.checking.bounds import has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
+from consistency.checking.moves import allowed_us
 from consistency.checking.verdict import Premise, judge
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
@@ -109,8 +110,13 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
             await trio.sleep(plan.timing.gone_us() / 1e6)  # before all notice whom they lost, a run may look over
             if cluster.lost_logs:  # nobody will be quiet; whoever must refuse the new logs has time for it
                 await trio.sleep(_REFUSE_S)
+            moves_us, moves = allowed_us(plan, cluster.over_time), cluster.open_moves()
+            if moves and not cluster.lost_logs:
+                deadline = max(deadline, trio.current_time() + moves_us / 1e6)
             while not (over := is_quiet(cluster, driver.left | cluster.given_up)) and trio.current_time() < deadline:
                 await trio.sleep(_LOOK_S)
+                if moves > (moves := cluster.open_moves()):  # the next one has as long
+                    deadline = max(deadline, trio.current_time() + moves_us / 1e6)
                 if watch is not None:
                     watch(cluster)
             outcome.finished = over or bool(cluster.lost_logs)

@@ -290,6 +290,21 @@ edited(
     Edit(Activation, "redirect", "if ReplicaId(*id, node) not in passing", ""),
 )
 edited(
+    "a-dead-target-is-waited-for",
+    "a target that died as the source was to leave is waited for, with all other moves (M6)",
+    Edit(Moves, "_leave", "if move.target not in self._outputs:", "if False:"),
+)
+edited(
+    "a-dead-replica-keeps-who-moves",
+    "a source does not retire while another replica of its partition is dead (M1)",
+    Edit(Coordination, "_of", "if n in self._alive or n == successor", ""),
+)
+edited(
+    "who-stands-in-never-moves",
+    "a standby that runs in the place of a dead replica has no successor that runs, and does not leave (M4)",
+    Edit(Moves, "wanted", "else self._stands_in(move)", "else False"),
+)
+edited(
     "standbys-for-a-while-are-chosen",
     "the target of a move is chosen to run by the budget (H7)",
     Edit(Moves, "passing", "found.add(ReplicaId(*move.partition, move.target))", "pass"),

@@ -459,6 +459,11 @@ _MORE: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = 
             {"at": "2s", "kind": "cut", "target": "source:b", "for": "8s"},
         ],
     ),
+    "a partition moves to where the budget has it run": (
+        {**_RATES, "coordinator": {"budget": 1}},
+        {"moves": [{"at_us": 5_000_000, "partition": "fb/0", "source": "n2", "target": "n3"}]},
+        [],
+    ),
 }
 
 
@@ -497,6 +502,7 @@ KILLS: dict[str, str] = {
     "helper-serves-before-it-has-caught-up": "a standby reads everything again, and slowly",
     "order-of-the-past-followed": "an order comes from the past",
     "old-active-goes-first": "rates are others than was thought",
+    "moves-onto-the-chosen-standby-never-end": "a partition moves to where the budget has it run",
     "nobody-begins-anew": "all that a standby holds is damaged",
     "range-of-the-neighbour": "divided by one key",
     "last-of-a-range-left-out": "divided by one key",

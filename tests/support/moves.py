@@ -124,7 +124,7 @@ class FakeCluster:
             return
         self._hear()
         self._keep_chosen()
-        self.coordination.bring(self.moves.wanted())
+        self.coordination.bring(self.moves.wanted(), (), self.moves.leaving())
         for decision in self.coordination.decide(self.now):
             self._follow(decision.verb, decision.replica.node)
         change = self.moves.step(self.now, self.now)

@@ -171,6 +171,46 @@ def test_who_stands_by_for_a_move_only_is_not_chosen_to_run() -> None:
     assert world.running() == [C]
 
 
+def test_a_target_that_dies_for_good_as_the_source_leaves_gets_no_role() -> None:
+    """Else the source would be waited for to retire for ever, and no other move could begin (M6)."""
+    for standbys, left in (("", {A: Role.ACTIVE}), ("B", {B: Role.STANDBY, A: Role.ACTIVE})):
+        world = cluster("A", standbys)
+        move = world.ask(A, B)
+        beats_until(world, move, MovePhase.LEAVE)
+        world.kill(B)
+        beats(world, 60)
+        assert (move.phase, move.why) == (MovePhase.DROPPED, "n1b does not answer")
+        assert roles(world) == left
+        assert world.running() == [A]
+
+
+def test_a_replica_leaves_though_another_one_is_dead() -> None:
+    """What it is replaced by is STABLE, and of the dead one it did not take the place."""
+    world = cluster("AB")
+    world.kill(B)
+    beats(world, 5)
+    move = world.ask(A, C)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.ACTIVE, C: Role.ACTIVE}
+    assert world.running() == [C]
+
+
+def test_a_standby_that_runs_in_the_place_of_a_dead_one_moves() -> None:
+    """Its successor runs before it leaves."""
+    world = cluster("A", "B")
+    world.kill(A)
+    beats(world, 10)
+    assert world.running() == [B]
+    move = world.ask(B, C)
+    for _ in range(40):
+        world.beat()
+        assert world.served()
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
+    assert world.running() == [C]
+
+
 def test_moves_are_carried_out_one_after_the_other() -> None:
     world = cluster("A", "B")
     first = world.ask(A, C)
@@ -297,7 +337,7 @@ def test_a_target_that_dies_once_it_has_replaced_the_old_replica_is_helped_out_f
     move = world.ask(A, B)
     beats_until(world, move, MovePhase.LEAVE)
     world.kill(B)
-    beats(world, 60)
+    beats(world, 15)
     assert move.phase is MovePhase.LEAVE
     assert world.running() == [A], "it stands by, and runs because nobody else does (H5)"
     world.start(B)
