@@ -34,8 +34,6 @@ from consistency.checking.rows import Reference, only_adds, row_digests
 from consistency.checking.schedule import FaultInterval, Paths, World, hosts_behind
 from consistency.checking.tentative_runs import TentativeRun, tentative_runs
 from spe.plan.delays import longest_path
-from spe.plan.directory import Directory
-from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.batch import Int64Array, Rows
@@ -67,7 +65,7 @@ def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute |
             counters.add("accuracy runs", len(mine))
             if only_adds(plan, channel.stream):
                 yield from _invented(f"client:{name}", channel, mine, reference, counters)
-            one = _Judge(plan, directory, in_force, f"client:{name}", channel, bounds, sent, counters)
+            one = _Judge(plan, in_force, f"client:{name}", channel, bounds, sent, counters)
             if why := one.undecidable():
                 counters.add(f"accuracy unknown {why}", len(mine))
             elif recompute is not None:
@@ -108,7 +106,6 @@ class _Judge:
     def __init__(
         self,
         plan: Plan,
-        directory: Directory,
         in_force: InForce,
         client: str,
         channel: Channel,
@@ -117,7 +114,8 @@ class _Judge:
         counters: Counters,
     ) -> None:
         self._plan = plan
-        self._directory = directory
+        self._directory = directory = in_force.giving
+        self._in_force = in_force
         self._client = client
         self._channel = channel
         self._bounds = bounds
@@ -134,15 +132,13 @@ class _Judge:
     def undecidable(self) -> str:
         """Why nothing can be said of the channel; "" where something can."""
         plan = self._plan
-        directory = self._directory
-        nodes = [n for n in directory.nodes.values() if n.id in self._hosts]
         if self._channel.stream in plan.sources or not self._sources <= self._sent.keys():
             return "sources"
         if not self._adds and self._reaches_us is None:
             return "operators that remember everything"
         if not has_room(plan) or plan.limits.suffix_bytes < _LITTLE_SUFFIX:
             return "little room"
-        delays = any(Policy.DELAY in (n.during_failure, n.during_stabilization) for n in nodes)
+        delays = self._in_force.delays(n for n in self._directory.nodes if n in self._hosts)
         return "delay before another unit" if delays and longest_path(plan, self._channel.stream) > 1 else ""
 
     def judge(

@@ -36,6 +36,7 @@ class InForce:
 
     Attributes:
       directory: ``over_time``, each node with the policies that promise least of those that it had.
+      giving: the same with those under which it gives most: results may have come from whoever was not always silent.
       longest: X of each partition at each node, over time.
     """
 
@@ -53,9 +54,8 @@ class InForce:
             for node in over_time.hosts(of)
         }
         self._steps = configured | dict(steps)
-        self.directory = replace(
-            over_time, nodes={name: self._cautious(node) for name, node in over_time.nodes.items()}
-        )
+        self.directory = self._under(over_time, _BY_CLAIMS)
+        self.giving = self._under(over_time, _BY_CLAIMS[::-1])
         found: dict[PartitionId, list[list[tuple[int, int | None]]]] = {of: [] for of in over_time.roles}
         for (of, _), each in self._steps.items():
             found[of].append([(at, None if one is None else one.x_us) for at, one in each])
@@ -113,13 +113,22 @@ class InForce:
         """The least of some replicas; 0 where there are none."""
         return min((one.alpha_x_us for each in of for _, one in self._steps.get(each, ()) if one), default=0)
 
-    def _cautious(self, node: Node) -> Node:
-        each = [node, *self._all(node.id)]
-        return replace(
-            node,
-            during_failure=min((one.during_failure for one in each), key=_BY_CLAIMS.index),
-            during_stabilization=min((one.during_stabilization for one in each), key=_BY_CLAIMS.index),
-        )
+    def _under(self, over_time: Directory, order: Sequence[Policy]) -> Directory:
+        """Each node with the first of its policies in this order."""
+        nodes = {}
+        for name, node in over_time.nodes.items():
+            each = [node, *self._all(name)]
+            nodes[name] = replace(
+                node,
+                during_failure=min((one.during_failure for one in each), key=order.index),
+                during_stabilization=min((one.during_stabilization for one in each), key=order.index),
+            )
+        return replace(over_time, nodes=nodes)
+
+    def delays(self, nodes: Iterable[NodeId]) -> bool:
+        """Did one of them ever hold back each bucket?"""
+        every = (one for node in nodes for one in self._all(node))
+        return any(Policy.DELAY in (one.during_failure, one.during_stabilization) for one in every)
 
     def _all(self, node: NodeId) -> Iterator[Node]:
         return (one for (_, at), each in self._steps.items() if at == node for _, one in each if one)

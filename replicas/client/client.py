@@ -91,6 +91,7 @@ class Client:
         #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
+        self._unserved = False
         channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
         self.channels = tuple(channels)
         self.inputs = [
@@ -127,16 +128,38 @@ class Client:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the connections until cancelled."""
-        await self._upstream.run(self.peers(), task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_around)
+            await self._upstream.run(self.peers(), task_status=task_status)
 
     def unreachable(self) -> dict[str, str]:
         """Who does not answer us, and why."""
         return self._upstream.unreachable()
 
     def peers(self) -> dict[str, str]:
-        """Name -> address of every process that makes what we read."""
-        producers = (self.keeper.current.producer_addresses(self._plan, channel) for channel in self.channels)
-        return {name: address for found in producers for name, address in found.items()}
+        """Name -> address of every process that makes what we read; of all others too, while nobody of these serves us.
+
+        Partitions may have moved to where we do not know of, and any process has the newest directory (D5).
+        """
+        directory = self.keeper.current
+        producers = (directory.producer_addresses(self._plan, channel) for channel in self.channels)
+        others = directory.addresses() if self._unserved else {}
+        return others | {name: address for found in producers for name, address in found.items()}
+
+    async def _look_around(self) -> None:
+        """Asks the others, too, while something that we read has had no producer for a while."""
+        clock, timing = self._env.clock, self._plan.timing
+        since: int | None = None
+        while True:
+            await clock.sleep(timing.heartbeat_us / 1e6)
+            if all(one.main is not None or one.channel in self._ended for one in self.inputs):
+                since = None
+            elif since is None:
+                since = clock.monotonic_us()
+            unserved = since is not None and clock.monotonic_us() - since >= timing.gone_us()
+            if unserved != self._unserved:
+                self._unserved = unserved
+                self._upstream.watch(self.peers())
 
     def _redirect(self, directory: Directory) -> None:
         """Another directory counts from here on."""

@@ -141,8 +141,13 @@ class Upstream:
             for index, action in owner.redirect(directory, now):
                 self._perform(owner, index, action)
         if self._nursery is not None:
-            self._watch_all(self._nursery, peers)
+            self.watch(peers)
             self.choose()
+
+    def watch(self, peers: Mapping[str, str]) -> None:
+        """From now on these processes, and no others, are asked for heartbeats."""
+        assert self._nursery is not None, "F3: it runs"
+        self._watch_all(self._nursery, peers)
 
     def _watch_all(self, nursery: trio.Nursery, peers: Mapping[str, str]) -> None:
         for name in [n for n, one in self._watched.items() if peers.get(n) != one.address]:

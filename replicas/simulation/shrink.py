@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from replicas.faults.model import Fault, processes_of
 from replicas.simulation.scenario import Scenario
@@ -42,7 +43,7 @@ def shrink(scenario: Scenario, fails: Fails, *, budget: int = 150, faults_only: 
     tries = _Budget(fails, budget)
     while True:
         before = scenario
-        scenario = _fewer_faults(scenario, tries)
+        scenario = _fewer_orders(_fewer_faults(scenario, tries), tries)
         if not faults_only:
             scenario = _simplified(scenario, tries)
         if scenario == before or not tries.left:
@@ -52,6 +53,20 @@ def shrink(scenario: Scenario, fails: Fails, *, budget: int = 150, faults_only: 
 def _fewer_faults(scenario: Scenario, fails: Fails) -> Scenario:
     faults = ddmin(scenario.faults, lambda some: fails(replace(scenario, faults=tuple(some))))
     return replace(scenario, faults=tuple(faults))
+
+
+def _fewer_orders(scenario: Scenario, fails: Fails) -> Scenario:
+    """With fewer moves and changes of settings."""
+    for what in ("moves", "settings"):
+        if given := scenario.options.get(what):
+            having = partial(_having, scenario, what)
+            scenario = having(ddmin(given, lambda some, having=having: fails(having(some))))  # type: ignore[misc]
+    return scenario
+
+
+def _having(scenario: Scenario, what: str, orders: Sequence[Any]) -> Scenario:
+    others = {name: one for name, one in scenario.options.items() if name != what}
+    return replace(scenario, options={**others, what: list(orders)} if orders else others)
 
 
 def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
