@@ -260,7 +260,7 @@ edited(
 )
 edited(
     "begun-while-tentative",
-    "a move begins though a replica is not STABLE (D5)",
+    "a move begins though a replica is not STABLE (M1)",
     Edit(Moves, "_wait", "if unsteady or not states:", "if not states:"),
 )
 edited(
@@ -324,7 +324,7 @@ edited(
 )
 edited(
     "a-helper-is-moved",
-    "a partition that runs on a standby in the place of another is moved (D5)",
+    "a partition that runs on a standby in the place of another is moved (M1)",
     Edit(Balance, "_refused", "if (nodes := self._elsewhere.get(partition)) is not None:", "if nodes := ():"),
 )
 edited(
@@ -344,7 +344,7 @@ edited(
 )
 edited(
     "standbys-move-while-one-stands-in",
-    "standbys are placed by load while one of them runs in the place of another (D5)",
+    "standbys are placed by load while one of them runs in the place of another (M1)",
     Edit(Balance, "relocation", " or self._elsewhere", ""),
 )
 edited(
