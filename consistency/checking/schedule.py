@@ -155,7 +155,7 @@ class FaultInterval:
 
 def intervals(history: History, plan: Plan, directory: Directory, in_force: InForce) -> list[FaultInterval]:
     """The whole run, last event included, cut where the world changes, or sources come to be apart."""
-    sweep = _Sweep(begun_by_moves(history) | never_began(history, directory))
+    sweep = _Sweep(begun_by_moves(history) | never_began(history, directory, in_force.began_with))
     found: list[FaultInterval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
     for event in merge(history, apart(history, plan, directory, in_force), key=attrgetter("at_us")):
@@ -186,11 +186,11 @@ def begun_by_moves(history: History) -> set[str]:
     return found
 
 
-def never_began(history: History, directory: Directory) -> set[str]:
-    """Replicas that had a role for so short a time that their nodes never heard of it, where others tell of theirs."""
+def never_began(history: History, directory: Directory, configured: Directory) -> set[str]:
+    """Replicas that got a role for so short a time that their nodes never heard of it."""
     told = {event.replica for event in history if isinstance(event, StateChanged)}
-    of_told = {replica.partition("@")[0] for replica in told}
-    return {f"{of}@{n}" for of in directory.roles if str(of) in of_told for n in directory.hosts(of)} - told
+    came = ((of, n) for of in directory.roles for n in directory.hosts(of) if n not in configured.hosts(of))
+    return {f"{of}@{n}" for of, n in came} - told
 
 
 def _befallen(event: Event) -> frozenset[str]:
