@@ -100,7 +100,7 @@ class Coordinator(Bystander):
             patience_us=timing.heartbeat_us,
             recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
         )
-        self.recovery = RecoveryOrder(plan, directory, store.loads(plan.fingerprint), store.lent(plan.fingerprint))
+        self.recovery = RecoveryOrder(plan, directory, store.loads(plan.fingerprint))
         settings = directory.coordinator
         self.activation = Activation(
             plan,
@@ -249,11 +249,8 @@ class Coordinator(Bystander):
         recovery = self.recovery
         while True:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            before = set(recovery.lending.lent)
             change = recovery.role_change({move.partition for move in self.mover.moves.open()})
             try:
-                if recovery.lending.lent != before:
-                    await self._store.keep_lent(self._plan.fingerprint, recovery.lending.lent)
                 if change is not None:
                     await self.directories.publish(change, f"{change}: recovery")
                     self._env.trace.event("role_lent", change=str(change).replace(" ", "_"))

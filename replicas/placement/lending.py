@@ -7,27 +7,39 @@ been told to stand by again, it loses the role.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from replicas.placement.moves import RoleChange
-from spe.plan.directory import Directory, Role
+from spe.plan.directory import Directory
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A node becomes a standby of a partition for a while."""
+
+    partition: PartitionId
+    node: NodeId
+
+    def __call__(self, directory: Directory) -> Directory:
+        return directory.with_lent(self.partition, self.node)
+
+    def __str__(self) -> str:
+        return f"{self.partition}: {self.node} standby"
+
+
 class Lending:
-    """See the module.
+    """See the module.  The directory says which roles are lent, so that each coordinator knows."""
 
-    Args:
-      known: what the coordinator before this one had lent.
-
-    Attributes:
-      lent: roles that are to be taken back.
-    """
-
-    def __init__(self, directory: Directory, known: Iterable[ReplicaId] = ()) -> None:
+    def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self.lent = set(known)
+
+    @property
+    def lent(self) -> frozenset[ReplicaId]:
+        """Roles that are to be taken back."""
+        return self._directory.lent
 
     def redirect(self, directory: Directory) -> None:
         """Another directory counts."""
@@ -38,8 +50,8 @@ class Lending:
         wanted: Mapping[PartitionId, NodeId],
         runs: Mapping[NodeId, Mapping[PartitionId, bool]],
         moving: Collection[PartitionId],
-    ) -> RoleChange | None:
-        """What to change next in the directory.  :attr:`lent` is to be stored before that is done.
+    ) -> Lent | RoleChange | None:
+        """What to change next in the directory.
 
         Args:
           wanted: where partitions are to be restored.
@@ -48,12 +60,9 @@ class Lending:
         """
         for id, node in wanted.items():
             if node in self._directory.nodes and node not in self._directory.hosts(id):
-                self.lent.add(ReplicaId(*id, node))
-                return RoleChange(id, ((node, Role.STANDBY),))
+                return Lent(id, node)
         for one in sorted(self.lent):
-            if self._directory.roles[one.of].get(one.node) is not Role.STANDBY:
-                self.lent.discard(one)  # a move has made it something else, or it has been taken back
-            elif wanted.get(one.of) != one.node and one.of not in moving and self._is_over(one, runs):
+            if wanted.get(one.of) != one.node and one.of not in moving and self._is_over(one, runs):
                 return RoleChange(one.of, ((one.node, None),))
         return None
 

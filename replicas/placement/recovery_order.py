@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from replicas.placement.coordination import LostPartition
-from replicas.placement.lending import Lending
+from replicas.placement.lending import Lending, Lent
 from replicas.placement.moves import RoleChange
 from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
@@ -66,7 +66,6 @@ class RecoveryOrder:
     Args:
       plan: the cluster.
       known: what the coordinator before this one knew that partitions need, shares of a core.
-      lent: roles that it gave to nodes for a while.
 
     Attributes:
       lending: which roles are lent now.
@@ -78,11 +77,10 @@ class RecoveryOrder:
         plan: Plan,
         directory: Directory,
         known: Mapping[PartitionId, float] = MappingProxyType({}),
-        lent: Iterable[ReplicaId] = (),
     ) -> None:
         self._plan = plan
         self._directory = directory
-        self.lending = Lending(directory, lent)
+        self.lending = Lending(directory)
         self.without_role: list[ReplicaId] = []
         self._shares = SharesOfX(plan, directory)
         #: May a node have a role for a partition, by its X?
@@ -260,7 +258,7 @@ class RecoveryOrder:
                     )
         return self._held
 
-    def role_change(self, moving: Collection[PartitionId]) -> RoleChange | None:
+    def role_change(self, moving: Collection[PartitionId]) -> Lent | RoleChange | None:
         """Which node is to have another role, so that it may restore something, or because it has done so."""
         return self.lending.step(self._pending, self._runs, moving)
 

@@ -18,7 +18,7 @@ from spe.errors import LogCorrupt
 from spe.log.issued import ISSUED, MOVES, PATH, IssuedVersion, issued_in
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
-from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 
 #: Orders kept for people, the newest.
@@ -36,9 +36,6 @@ CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
 );
 CREATE TABLE IF NOT EXISTS loads (plan TEXT, unit TEXT, partition INTEGER, cpu REAL);
-CREATE TABLE IF NOT EXISTS lent (
-    plan TEXT, unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (plan, unit, partition, node)
-);
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
@@ -72,7 +69,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "wanted", "directories", "issued", "moves", "loads", "lent", "orders"):
+        for table in ("epoch", "wanted", "directories", "issued", "moves", "loads", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -166,17 +163,6 @@ class CoordinatorStore:
         self._database.execute("DELETE FROM loads WHERE plan = ?", (plan,))
         rows = [(plan, id.unit, id.partition, cpu) for id, cpu in loads.items()]
         self._database.executemany("INSERT INTO loads VALUES (?, ?, ?, ?)", rows)
-        await self.write()
-
-    def lent(self, plan: str) -> list[ReplicaId]:
-        """Roles of standbys that recoveries gave to nodes for a while, of the plan with this fingerprint."""
-        rows = self._database.execute("SELECT unit, partition, node FROM lent WHERE plan = ?", (plan,)).fetchall()
-        return [ReplicaId(UnitId(unit), partition, NodeId(node)) for unit, partition, node in rows]
-
-    async def keep_lent(self, plan: str, lent: Iterable[ReplicaId]) -> None:
-        """Replaces them.  Raises OSError."""
-        self._database.execute("DELETE FROM lent WHERE plan = ?", (plan,))
-        self._database.executemany("INSERT INTO lent VALUES (?, ?, ?, ?)", [(plan, *id) for id in sorted(lent)])
         await self.write()
 
     def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:

@@ -167,6 +167,7 @@ class Directory:
       bounds: of outputs, microseconds: X of the nodes on the way follows from these (spe.plan.bounds).
       settings: what of ``nodes`` was changed while they run.
       joined: nodes that the configuration does not name, as they were when they joined.
+      lent: of the standbys those that a recovery made so for a while (rule O5).
       version: of roles and settings.
     """
 
@@ -181,6 +182,7 @@ class Directory:
     bounds: Mapping[StreamId, int] = field(default_factory=dict)
     settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)
     joined: Mapping[NodeId, Node] = field(default_factory=dict)
+    lent: frozenset[ReplicaId] = frozenset()
     version: Version = CONFIGURED
 
     @cached_property
@@ -206,7 +208,13 @@ class Directory:
         roles = {n: r for n, r in self.roles[partition].items() if n != node}
         if role is not None:
             roles[node] = role
-        return replace(self, roles={**self.roles, partition: roles})
+        lent = self.lent - {ReplicaId(*partition, node)}
+        return replace(self, roles={**self.roles, partition: roles}, lent=lent)
+
+    def with_lent(self, partition: PartitionId, node: NodeId) -> Directory:
+        """The same, in which a node is a standby of a partition for a while."""
+        changed = self.with_role(partition, node, Role.STANDBY)
+        return replace(changed, lent=changed.lent | {ReplicaId(*partition, node)})
 
     def with_settings(self, configured: Node, settings: NodeSettings) -> Directory:
         """The same, in which a node works with these settings over what the configuration says of it."""

@@ -19,7 +19,7 @@ from spe.errors import OtherConfiguration
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
 from spe.plan.nodes import Node
 from spe.plan.settings import NodeSettings
-from spe.stream.ids import PartitionId
+from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
 from spe.wire.fields import REVISION_BYTES
 
@@ -40,6 +40,7 @@ class _Data:
     roles: list[tuple[_Name, _Id, _Roles]]
     nodes: list[Node]
     settings: dict[_Name, NodeSettings] = field(default_factory=dict)
+    lent: list[tuple[_Name, _Id, _Name]] = field(default_factory=list)
 
 
 _DATA: Final = TypeAdapter(_Data)
@@ -56,6 +57,7 @@ class Revision:
       roles: of the nodes of every partition.
       nodes: that the configuration does not name, as they joined.
       settings: what was changed of nodes while they run; what they leave open is the configuration's.
+      lent: standbys that are so because of a recovery.
     """
 
     version: Version
@@ -63,6 +65,7 @@ class Revision:
     roles: Mapping[PartitionId, Mapping[NodeId, Role]]
     nodes: Mapping[NodeId, Node] = field(default_factory=dict)
     settings: Mapping[NodeId, NodeSettings] = field(default_factory=dict)
+    lent: frozenset[ReplicaId] = frozenset()
 
     def over(self, configuration: Directory) -> Directory:
         """What a process with this configuration works with.
@@ -84,15 +87,23 @@ class Revision:
         settings = {id: one for id, one in self.settings.items() if id in nodes}
         nodes |= {id: one.over(nodes[id]) for id, one in settings.items()}
         joined = {id: node for id, node in self.nodes.items() if id not in configuration.nodes}
+        lent = frozenset(one for one in self.lent if self.roles[one.of].get(one.node) is Role.STANDBY)
         return replace(
-            configuration, nodes=nodes, roles=self.roles, settings=settings, joined=joined, version=self.version
+            configuration,
+            nodes=nodes,
+            roles=self.roles,
+            settings=settings,
+            joined=joined,
+            lent=lent,
+            version=self.version,
         )
 
     def encode(self) -> bytes:
         """As it is sent and stored.  Raises ValueError where it is too large."""
         roles = [(str(id.unit), id.partition, {str(n): r for n, r in of.items()}) for id, of in self.roles.items()]
         settings = {str(id): one for id, one in self.settings.items()}
-        text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values()), settings))
+        lent = [(str(one.unit), one.partition, str(one.node)) for one in sorted(self.lent)]
+        text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values()), settings, lent))
         data = zlib.compress(text)
         if len(data) > REVISION_BYTES or len(text) > _TEXT_BYTES:
             raise ValueError(f"a directory of {len(data)} bytes; at most {REVISION_BYTES}")
@@ -113,8 +124,11 @@ class Revision:
         version = Version(*found.version)
         if version <= CONFIGURED or len(roles) != len(found.roles):
             raise ValueError("a directory without a version, or with a partition twice")
+        lent = frozenset(ReplicaId(*one) for one in found.lent)  # type: ignore[arg-type]
+        if not {one.of for one in lent} <= roles.keys():
+            raise ValueError("a directory that lends a role for a partition which it does not have")
         nodes = {node.id: node for node in found.nodes}
-        return cls(version, found.configured, roles, nodes, found.settings)  # type: ignore[arg-type]
+        return cls(version, found.configured, roles, nodes, found.settings, lent)  # type: ignore[arg-type]
 
 
 def encode_node(node: Node) -> bytes:
@@ -138,7 +152,7 @@ def revised(configuration: Directory, version: Version, changed: Directory) -> R
         return known is None or changed.settings.get(node.id, _AS_CONFIGURED).over(known) != node
 
     nodes = {id: changed.joined.get(id, node) for id, node in changed.nodes.items() if is_new(node)}
-    return Revision(version, roles_fingerprint(configuration), changed.roles, nodes, changed.settings)
+    return Revision(version, roles_fingerprint(configuration), changed.roles, nodes, changed.settings, changed.lent)
 
 
 def roles_fingerprint(configuration: Directory) -> str:

@@ -15,6 +15,7 @@ from replicas.planning.recovery import choosing, ordering, placing
 from replicas.planning.recovery.goals import CompleteQueries
 from replicas.planning.recovery.placing import _Placing
 from replicas.planning.recovery.schedule import RecoverySchedule
+from spe.plan.revision import Revision
 from tests.mutants.patching import Edit, edited
 
 edited(
@@ -173,7 +174,7 @@ edited(
 edited(
     "the-next-coordinator-does-not-know-what-was-lent",
     "a role that a coordinator lent stays when the coordinator dies (O5)",
-    Edit(Lending, "__init__", "set(known)", "set()"),
+    Edit(Revision, "over", "lent=lent,", ""),
 )
 edited(
     "what-a-standby-holds-counts-as-new",

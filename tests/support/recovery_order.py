@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -65,6 +65,7 @@ class RestoringCluster:
 
     def __init__(self, deployed: Deployed, restores: int = 3) -> None:
         self.plan, self.directory = deployed
+        self.configured = self.directory
         self.restores = restores
         self.now = 0
         self.runs: dict[NodeId, dict[PartitionId, int]] = {}
@@ -76,11 +77,9 @@ class RestoringCluster:
             self.start(node)
         self.beat(12)
 
-    def begin(
-        self, known: Mapping[PartitionId, float] = MappingProxyType({}), lent: Collection[ReplicaId] = ()
-    ) -> None:
-        """A coordinator begins that knows these loads, and what was lent."""
-        self.order = RecoveryOrder(self.plan, self.directory, known, lent)
+    def begin(self, known: Mapping[PartitionId, float] = MappingProxyType({})) -> None:
+        """A coordinator begins that knows these loads, and the directory."""
+        self.order = RecoveryOrder(self.plan, self.directory, known)
         self.coordination = Coordination(self.plan, self.directory, self.now, patience_us=BEAT, recovery_us=PATIENCE)
 
     def start(self, *nodes: str) -> None:

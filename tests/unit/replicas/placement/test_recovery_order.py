@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spe.plan.deploy import Deployed
-from spe.plan.directory import Role
+from spe.plan.directory import Role, Version
+from spe.plan.revision import Revision, revised
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from tests.support.recovery_order import RestoringCluster, three_queries
@@ -279,10 +280,13 @@ def test_a_lent_role_is_not_used_before_all_know_of_it() -> None:
 
 
 def test_the_next_coordinator_takes_back_what_was_lent() -> None:
+    """Also one that has nothing but the directory, which others told it."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n2", "n3")
     found.beat(15)
-    found.begin(lent=found.order.lending.lent)
+    kept = Revision.decode(revised(found.configured, Version(1, 1), found.directory).encode())
+    found.directory = kept.over(found.configured)
+    found.begin()
     found.start("n1", "n2", "n3")
     assert "fb/0: n6 gone" in found.beat(20)
 
