@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from consistency.checking import availability, quiet, switching
+from consistency.checking import accuracy, availability, quiet, schedule, switching
 from consistency.checking.feeds import _FeedCheck
 from consistency.checking.finding import Finding
 from consistency.checking.orders import _Checker
 from consistency.checking.preferred import _Follow
 from consistency.dpc.manager import UnitReplica
+from replicas.client.client import Client
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
 from replicas.faults.runner import FaultRunner
@@ -274,10 +275,27 @@ edited(
     Edit(SimCluster, "_client_process", "if not scope.cancel_called:", "if True:"),
 )
 
+edited(
+    "only-known-producers-are-asked",
+    "a client whose producers are out of reach never hears that its partition has moved (D5)",
+    Edit(Client, "_look_around", "if unserved != self._unserved:", "if False:"),
+)
+edited(
+    "a-role-never-heard-of-serves",
+    "a node counts as one that serves a partition though it never heard of its role",
+    Edit(schedule, "never_began", "if n not in configured.hosts(of)", "if False"),
+)
+edited(
+    "who-suspends-later-was-silent-before",
+    "a node that was told to suspend is taken for one that never gave tentative results",
+    Edit(accuracy._Judge, "__init__", "in_force.giving", "in_force.directory"),
+)
+
 #: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
     "a-client-is-restarted-and-its-dead-process-still-acts": "dead-client-is-still-told",
+    "a-client-is-cut-off-from-all-whom-it-knows": "only-known-producers-are-asked",
     "a-cut-that-ends-at-the-heal": "cut-that-ends-at-the-heal-stays",
     "a-disk-that-lied-leaves-a-hole-in-a-recording": "recording-is-whole-though-its-disk-lied",
     "a-fault-due-at-the-heal": "faults-go-on-beside-the-heal",
@@ -287,6 +305,8 @@ PAIRS: Final = {
     "a-heal-in-the-moment-of-a-freeze": "faults-that-meet-overtake-each-other",
     "a-later-checkpoint-is-on-disk-than-in-memory": "older-checkpoint-takes-the-place-of-a-later-one",
     "a-mark-of-before-the-install": "mark-outlives-an-install",
+    "a-move-is-cancelled-before-its-target-hears-of-it": "a-role-never-heard-of-serves",
+    "a-node-is-told-to-suspend-after-a-failure": "who-suspends-later-was-silent-before",
     "a-redo-has-no-room-while-its-partner-is-read": "corrections-wait-for-room-beside-a-partner",
     "a-second-connection-is-refused-while-the-first-one-works": "refused-feed-asked-for-again-at-once",
     "a-source-restarts-as-the-run-ends": "run-is-over-before-a-loss-is-noticed",
