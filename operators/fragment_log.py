@@ -90,6 +90,8 @@ class FragmentLog:
         self._end = UNWRITTEN
         self._is_complete = True
         self._forgets = False
+        #: It is not known which footprints count no more since the newest slice.
+        self._recounts = False
 
     def slice_log(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[SliceLog]:
         """What the slice that has just ended adds, in portions; nothing may come meanwhile.  Raises OperatorFailed.
@@ -105,7 +107,7 @@ class FragmentLog:
         footprints: dict[str, list[Tree]] = {}
         replaced: list[LiveFootprints] = []
         count = not_final = rewritten = 0
-        is_whole = False
+        is_whole, self._recounts = self._recounts, False
         for name, operator in self._cells.items():
             with blaming(name, "being asked for its state"):
                 found = yield from operator.footprints(end, below, most - count)
@@ -196,7 +198,7 @@ class FragmentLog:
         """
         self._forgets = other._forgets or other._is_complete or begin < other._end
         self._whole, self._from, self._end = dict(other._whole), dict(other._from), other._end
-        self._is_complete = False
+        self._is_complete, self._recounts = False, True
 
     def _forget(self) -> None:
         self._forgets, self._is_complete = False, True

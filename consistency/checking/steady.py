@@ -3,8 +3,8 @@
 A rec_done is *forced* where the failure is still on: STABILIZATION is followed by UP_FAILURE, and all who read the
 replica get an undo, corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed
 where nobody has fresh results meanwhile, for then ending the redo is the way to give them: live has stood back for lack
-of room, or the policy is to suspend it.  With periodic checkpoints a redo of nothing new may make room upstream, once
-for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs the history does not tell of (real
+of room, or the policy is to suspend it.  With periodic checkpoints, or a log, a redo of nothing new may make room
+upstream, once for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs the history does not tell of (real
 processes).
 """
 
@@ -35,7 +35,7 @@ def check_steady(run: CheckedRun) -> Iterator[Finding]:
             plan.bucket_us,
             in_force.shortest_x_us(of.unit, node),
             directory.nodes[node].during_stabilization is Policy.SUSPEND,
-            directory.nodes[node].checkpoints.memory_us is not None,
+            directory.nodes[node].checkpoints.memory_us is not None or of in directory.logs,
             {channel: None for channel in plan.unit[of.unit].channels_in(of.partition)},
         )
         for of in directory.placement

@@ -235,10 +235,12 @@ class UnitReplica:
         if self._begin_logging():
             return True, None
         if self.state is NodeState.STABILIZATION:
-            return self._reconcile(now), None
-        if self.state is NodeState.UP_FAILURE and self.sunion.tainted:
-            return self._go_on_tentatively(now)
-        return self._go_on_stable(now), None
+            more, ask = self._reconcile(now), None
+        elif self.state is NodeState.UP_FAILURE and self.sunion.tainted:
+            more, ask = self._go_on_tentatively(now)
+        else:
+            more, ask = self._go_on_stable(now), None
+        return more or self._to_log() is not None, ask
 
     def longest_wait_us(self, now: int) -> int:
         """Longest time from the first arrival of a bucket to its first release, as T3 counts it (T8).
@@ -320,6 +322,11 @@ class UnitReplica:
     def stable_rows(self) -> int:
         """Input rows of stable slices so far, since any fixed moment; after a redo they are counted again."""
         return (self._live if self._redo is None else self._redo).rows
+
+    @property
+    def is_logging(self) -> bool:
+        """Is what the log gets of a slice not complete yet?"""
+        return self._is_logging
 
     @property
     def replays(self) -> bool:
@@ -442,16 +449,27 @@ class UnitReplica:
 
     def _begin_logging(self) -> bool:
         """Begins to give the log the state at the end of the last stable slice, if it wants it (G6)."""
-        instance = self._live if self._redo is None else self._redo
-        if self._logging is None or instance.rebuilding or (self._redo is None and self.sunion.tainted):
+        if (wanted := self._to_log()) is None:
             return False
-        end = self.sunion.released_for_good()
-        if (turn := self._logging.turn(end)) is None:
-            return False
+        instance, end, turn = wanted
         self._is_logging = self.step_was_for_log = True
         self._work_on(self._log_slice(instance, end, *turn), self._outputs.stable)
         self._is_logging = self._working is not None
         return True
+
+    def _to_log(self) -> tuple[Instance, int, tuple[int, int]] | None:
+        """What has the state at the end of the last stable slice, that end, and what is rewritten, if the log wants it.
+
+        None: it does not, or that state is not to be had between two steps.
+        """
+        instance = self._live if self._redo is None else self._redo
+        if self._logging is None or self._working is not None or self._replay is not None or instance.rebuilding:
+            return None
+        if self._redo is None and self.sunion.tainted:
+            return None
+        end = self.sunion.released_for_good()
+        turn = self._logging.turn(end)
+        return None if turn is None else (instance, end, turn)
 
     def _log_slice(self, instance: Instance, end: int, below: int, most: int) -> Iterator[Released]:
         assert instance.log is not None, "G1: its state goes to a log"
@@ -596,8 +614,11 @@ class UnitReplica:
             return False
         if sunion.stable_end <= sunion.restart:
             # What follows may wait for room, which only a mark that is as far as n* makes (A1).
-            behind = self._mark.restart < sunion.restart and now - self._marked_at >= self._node.x_us
-            return behind and self._inputs.upstream_full()
+            # So does the log, which gets the state at n* only from a redo (G6).
+            logs = self._logging is not None and self._logging.turn(sunion.restart) is not None
+            behind = self._mark.restart < sunion.restart or logs
+            waited = now - max(self._marked_at, self._forced_at or 0) >= self._node.x_us
+            return behind and waited and self._inputs.upstream_full()
         if sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full():
             return True
         return sunion.oldest_unstable_is_young(now, self._node.alpha_x_us) and self._inputs.arriving(now)

@@ -205,6 +205,8 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         self._compact_at = 2 * self._cells.count + steps.SPARE
 
         self._is_whole = not self._is_logged or not self._cells.logged
+        if self._is_logged:  # which of them are in the log as closed nobody knows; it may say so twice
+            self._closed = [(self._fills()[: self._cells.logged] >= self._size).nonzero()[0]]
 
     def oldest_needed(self) -> int | None:
         return BEFORE_TIME

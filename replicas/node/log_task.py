@@ -116,7 +116,7 @@ class _Writer:
         hurries = self._upstream_waits(state)
         if state is None or log is None or len(log.faults) == len(COPIES):
             return  # there is nowhere to write it
-        if core.step_was_for_log or (self._side.wants and not hurries):
+        if core.is_logging or (self._side.wants and not hurries):
             return
         below, most = BEFORE_TIME, 0
         if state.lacks or (hurries and state.extent.held is not None):
