@@ -251,3 +251,35 @@ def test_the_newest_footprint_counts() -> None:
     state = run.made[-1].commit["operators"]["out"]["state"]
     finished(operator.reconstruct(state, state, [CellRecord(10, old), CellRecord(21, tree)]))
     assert operator.live_footprints().times.tolist() == [21, 21]
+
+
+@pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 10, 10)])
+def test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log(window: Window) -> None:
+    """Between them windows have closed, of which it knows nothing; a failure then adds what is taken back."""
+    run = Written(sums(window), tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n16 a 7\n26 b 3\n27 b 1\n31 d 2"))
+    run.slice(10)
+    given(run.fragment, run.unit, run.ports, 10, 20)  # a closes
+    back = Fragment(run.unit)
+    log = FragmentLog(run.unit, back)
+    back.restore(run.fragment.snapshot())
+    log.continues(run.log, 20)
+    given(run.fragment, run.unit, run.ports, 20, 30)
+    run.fragment, run.log, run.previous = back, log, 20
+    run.slice(30)
+    run.crash()
+    run.slice(40)
+    run.remade()
+
+
+def test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_anew() -> None:
+    run = Written(sums(COUNT_3), TRACE_11)
+    run.slice(10)
+    before = run.fragment.snapshot()
+    run.slice(20)
+    back = Fragment(run.unit)
+    log = FragmentLog(run.unit, back)
+    back.restore(before)
+    log.continues(run.log, 10)
+    given(back, run.unit, run.ports, 10, 20)
+    given(back, run.unit, run.ports, 20, 30)
+    assert finished(log.slice_log(30)).complete
