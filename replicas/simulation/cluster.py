@@ -254,15 +254,17 @@ class SimCluster:
         """Who is to run what now."""
         return self.directory if self.coordinator is None else self.coordinator.directories.current
 
-    def settled(self) -> bool:
-        """Is no move under way, no role lent in vain, and do those standbys run that were chosen, within the budget?"""
+    def unsettled(self) -> str:
+        """A move under way, a role lent in vain, or standbys that run and were not chosen; "" where there is none."""
         if self.coordinator is None:
-            return True
-        activation = self.coordinator.activation
-        chosen = activation.settled and len(activation.active) <= activation.budget
-        running = self.replicas().keys()
-        lent = all(str(one) in running for one in self.coordinator.recovery.lending.lent)
-        return chosen and lent and not self.open_moves()
+            return ""
+        activation, running = self.coordinator.activation, self.replicas().keys()
+        if not activation.settled or len(activation.active) > activation.budget:
+            return f"standbys that run: {activation.status()}"
+        if lent := [str(one) for one in self.coordinator.recovery.lending.lent if str(one) not in running]:
+            return f"the role of {lent[0]} is lent in vain"
+        moves = self.coordinator.mover.moves.open()
+        return f"{moves[0]} has not ended: {moves[0].why}" if moves else ""
 
     def open_moves(self) -> int:
         """Moves that have not ended, as far as a coordinator knows."""

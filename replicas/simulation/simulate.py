@@ -92,7 +92,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     driver = FaultDriver(
         cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
     )
-    reference = None
+    reference, left = None, ""
     try:
         async with cluster:
             await cluster.start()
@@ -120,6 +120,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                 if watch is not None:
                     watch(cluster)
             outcome.finished = over or bool(cluster.lost_logs)
+            left = "" if outcome.finished else unsettled(cluster, driver.left | cluster.given_up)
             cluster.observe()
             reference = cluster.reference()
     except Stuck as error:
@@ -144,6 +145,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     )
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
+    if left and premise.healed and premise.survivors and not outcome.findings:
+        outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
     if held_up:
         outcome.counters.add("runs held up by a client that cannot go on")
     if cluster.longest_step_s:
@@ -152,39 +155,48 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
 
 
 def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
-    """Has every client everything, and does nobody hold anything of the failures any more?
+    """Has every client everything, and does nobody hold anything of the failures any more?"""
+    return not unsettled(cluster, dead)
+
+
+def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
+    """What is not as it should be when all is over; "" where all is.
 
     Args:
       dead: nodes and clients that do not come back.  What they read is kept for them for ever.
     """
-    clients = [cluster.clients.get(name) for name in cluster.directory.clients if f"client:{name}" not in dead]
-    if not all(c is not None and c.finished and all(i.main is not None for i in c.inputs) for c in clients):
-        return False
-    if not _all_run(cluster, dead) or not cluster.settled():
-        return False  # somebody has not begun yet, or still helps out
+    for name in cluster.directory.clients:
+        if f"client:{name}" in dead:
+            continue
+        client = cluster.clients.get(name)
+        if client is None or not client.finished or any(i.main is None for i in client.inputs):
+            return f"client:{name} does not read, or not to the end"
+    if why := _others_run(cluster, dead) or cluster.unsettled():
+        return why  # somebody has not begun yet, or still helps out
     waited_for = cluster.current.read_by(cluster.plan, dead)
-    for replica in cluster.replicas().values():
+    for name, replica in cluster.replicas().items():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
-            return False
+            return f"{name} is {replica.state} and holds {replica.sunion.stable_bytes} bytes"
         if any(i.tentative for i in replica.sunion.inputs):
-            return False
+            return f"{name} holds tentative tuples"
         if any(i.main is None or i.corr is not None for i in replica.inputs):
-            return False
+            return f"{name} does not read each input once"
         # One entry may be left of what all have acknowledged, where an acknowledgement ends inside it.
         kept = [log for log in replica.logs if log.channel not in waited_for]
         if any(log.stable.end - log.stable.start > 1 for log in kept):
-            return False
+            return f"{name} keeps what all have acknowledged"
         if not all(log.suffix.untouched for log in replica.logs):
-            return False
-    return True
+            return f"{name} keeps tentative results"
+    return ""
 
 
-def _all_run(cluster: SimCluster, dead: Set[str]) -> bool:
-    """Do exactly those run that should?  A standby may run for good what a dead node ran."""
+def _others_run(cluster: SimCluster, dead: Set[str]) -> str:
+    """Who runs and should not, or the other way round.  A standby may run for good what a dead node ran."""
     running, expected = cluster.replicas().keys(), cluster.expected()
     helped = {str(of) for of, nodes in cluster.current.placement.items() if dead & set(nodes)}
-    if {r for r in expected if host_of(r) not in dead} - running:
-        return False
-    if any(r.partition("@")[0] not in helped for r in running - expected):
-        return False
-    return helped <= {r.partition("@")[0] for r in running}
+    if missing := sorted({r for r in expected if host_of(r) not in dead} - running):
+        return f"{missing[0]} does not run"
+    if others := sorted(r for r in running - expected if r.partition("@")[0] not in helped):
+        return f"{others[0]} runs"
+    left = sorted(helped - {r.partition("@")[0] for r in running})
+    return f"nobody runs {left[0]}" if left else ""

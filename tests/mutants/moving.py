@@ -290,6 +290,11 @@ edited(
     Edit(Activation, "redirect", "if ReplicaId(*id, node) not in passing", ""),
 )
 edited(
+    "helpers-never-leave",
+    "a standby that helped out runs for ever (H5)",
+    Edit(Coordination, "_of", 'return [Decision("retire", ReplicaId(*id, helping[-1]))]', "return []"),
+)
+edited(
     "a-dead-target-is-waited-for",
     "a target that died as the source was to leave is waited for, with all other moves (M6)",
     Edit(Moves, "_leave", "if move.target not in self._outputs:", "if False:"),

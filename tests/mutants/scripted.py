@@ -503,6 +503,7 @@ KILLS: dict[str, str] = {
     "order-of-the-past-followed": "an order comes from the past",
     "old-active-goes-first": "rates are others than was thought",
     "moves-onto-the-chosen-standby-never-end": "a partition moves to where the budget has it run",
+    "helpers-never-leave": "neighbours that run alone die",
     "nobody-begins-anew": "all that a standby holds is damaged",
     "range-of-the-neighbour": "divided by one key",
     "last-of-a-range-left-out": "divided by one key",
