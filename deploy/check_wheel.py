@@ -20,6 +20,7 @@ EXTRAS = {
     "tls": "spe.runtime.certificates",
     "plan": "scipy.optimize",
     "dashboard": "spe.cli.dashboard.site",
+    "otel": "spe.runtime.span_trace",
     "parquet": "pyarrow.parquet",
     "spark": "consistency.proof.judge",
 }

@@ -149,6 +149,7 @@ class Hosting:
         return standby
 
     def _told_to_stop(self, id: ReplicaId) -> None:
+        self.env.trace.event("retired", replica=str(id))
         if self.env.history is not None:
             self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False, runs=False))
 

@@ -124,6 +124,7 @@ class Mover:
                         source=move.source,
                         target=target,
                         why=move.why,
+                        began_us={phase.value: at for phase, at in move.began_us.items()},
                     )
 
     async def _balance(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -37,6 +38,15 @@ from spe.runtime.storage import in_folder
 from spe.runtime.tls import TlsNetwork
 from spe.status import ProcessStatus
 from spe.stream.names import NodeId, StreamId
+
+if TYPE_CHECKING:
+    from spe.runtime.span_trace import ExportedSpans
+
+
+#: ``otlp``: failures, recoveries and moves are exported as spans of OpenTelemetry.
+SPANS_VARIABLE: Final = "SPE_SPANS"
+#: Time for the last spans when a process ends.
+_LAST_SPANS_S: Final = 3.0
 
 
 class Serving(Protocol):
@@ -288,7 +298,8 @@ async def _main(
     if risk := unlocked(target.plan.security, target.addresses.get(name, ""), target.token):
         say(f"{name}: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}", Level.WARNING)
     ListenerLog(trace).install()
-    env = production_env(root, options.seed, trace)
+    spans = open_spans(name, target.plan.cluster, clock.wall_us)
+    env = production_env(root, options.seed, trace if spans is None else spans.trace(trace))
     faults = None
     if run is not None:
         faults = FaultInjector(env, target.addresses)
@@ -324,5 +335,26 @@ async def _main(
             await here.ready()
             say(f"{name}: {f'serving on {address}' if address else 'running'}, plan {target.plan.fingerprint}")
             await trio.sleep_forever()
+    if spans is not None:
+        with trio.move_on_after(_LAST_SPANS_S):
+            await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
     say(f"{name}: {ended or 'supervisor gone'}: ended")
     return 0
+
+
+def open_spans(process: str, cluster: str, wall_us: Callable[[], int]) -> ExportedSpans | None:
+    """Where spans go; None: nobody wants any.
+
+    Raises:
+      SpeError: the environment says something else than ``otlp``, or the extra is missing.
+    """
+    wanted = os.environ.get(SPANS_VARIABLE, "")
+    if wanted in ("", "off"):
+        return None
+    if wanted != "otlp":
+        raise SpeError(f"{SPANS_VARIABLE}: expected otlp or off, got {wanted!r}")
+    try:
+        from spe.runtime.span_trace import ExportedSpans
+    except ImportError as error:
+        raise SpeError(f"{SPANS_VARIABLE} needs the extra otel: pip install 'tentative-spe[otel]' ({error})") from error
+    return ExportedSpans(process, cluster, wall_us)
