@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import subprocess
 import sys
 import threading
@@ -22,63 +23,50 @@ from typing import Any, Final
 import trio
 
 from benchmarks.browser import browser
-from benchmarks.simulated_status import SimulatedCluster
+from benchmarks.simulated_status import ASKED_US, SimulatedCluster
 from spe.cli.dashboard.hub import Hub
 from spe.cli.dashboard.page import LOOPBACK, Site
 
 SPEED: Final = 60.0
 
 
-class Served:
-    """A simulated cluster at an address.
-
-    Attributes:
-      address: what to open.
-      hub: that makes its frames.
-    """
-
-    def __init__(self, cluster: SimulatedCluster, *, speed: float, period_s: float, bind: str = LOOPBACK) -> None:
-        self._bind = bind
-        began = time.monotonic()
-        self.hub = Hub(
-            cluster.plan,
-            cluster.directory,
-            lambda: cluster.sight(round((time.monotonic() - began) * speed * 1e6)),
-            period_s=period_s,
-        )
-        self.address = ""
-
-    async def run(self) -> None:
-        """Serves until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self.address = await nursery.start(Site(self.hub, self._bind).run)
+def simulated_hub(cluster: SimulatedCluster, *, speed: float, period_s: float) -> Hub:
+    """Frames of a simulated cluster whose time runs so many times as fast."""
+    began = time.monotonic()
+    return Hub(
+        cluster.plan,
+        cluster.directory,
+        lambda: cluster.sight(round((time.monotonic() - began) * speed * 1e6)),
+        period_s=period_s,
+        asked_s=ASKED_US / 1e6,
+    )
 
 
 @contextmanager
-def in_a_thread(served: Served) -> Iterator[str]:
-    """Serves beside what the caller does; gives the address."""
-    scope, token = trio.CancelScope(), []
+def served(hub: Hub, bind: str = LOOPBACK) -> Iterator[str]:
+    """Serves in a thread, beside what the caller does; gives the address."""
+    scope, site = trio.CancelScope(), Site(hub, bind)
+    told: queue.Queue[tuple[str, trio.lowlevel.TrioToken]] = queue.Queue()
 
     async def run() -> None:
-        token.append(trio.lowlevel.current_trio_token())
         with scope:
-            await served.run()
+            async with trio.open_nursery() as nursery:
+                told.put((await nursery.start(site.run), trio.lowlevel.current_trio_token()))
 
     thread = threading.Thread(target=trio.run, args=(run,))
     thread.start()
+    address, token = told.get()
     try:
-        while not served.address:
-            time.sleep(0.01)
-        yield served.address
+        yield address
     finally:
-        trio.from_thread.run_sync(scope.cancel, trio_token=token[0])
+        trio.from_thread.run_sync(scope.cancel, trio_token=token)
         thread.join()
 
 
 def page(nodes: int, partitions: int, minutes: float) -> dict[str, Any]:
     """Time to first paint, and memory of the page while it shows a long run."""
-    served = Served(SimulatedCluster(nodes, partitions), speed=SPEED, period_s=0.05)
-    with in_a_thread(served) as address, browser() as driver:
+    hub = simulated_hub(SimulatedCluster(nodes, partitions), speed=SPEED, period_s=0.05)
+    with served(hub) as address, browser() as driver:
         driver.get(address)
         driver.execute_async_script(
             "const done = arguments[0]; const look = () => document.documentElement.dataset.drawn ? done() : "
@@ -99,8 +87,8 @@ def page(nodes: int, partitions: int, minutes: float) -> dict[str, Any]:
             "first paint, ms": round(paint[0]),
             "first frame drawn after, ms": round(paint[1]),
             "seconds, frames drawn, heap in MB after a collection, nodes of the document": memory,
-            "frame, bytes": len(served.hub.frame),
-            "frames made": served.hub.number,
+            "frame, bytes": len(hub.frame),
+            "frames made": hub.number,
         }
 
 
@@ -153,8 +141,8 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=SPEED)
     given = parser.parse_args()
     if given.what == "serve":
-        served = Served(SimulatedCluster(given.nodes, given.partitions), speed=given.speed, period_s=0.5)
-        with in_a_thread(served) as address:
+        hub = simulated_hub(SimulatedCluster(given.nodes, given.partitions), speed=given.speed, period_s=0.5)
+        with served(hub) as address:
             print(address, flush=True)
             threading.Event().wait()
     else:

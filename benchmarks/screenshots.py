@@ -1,10 +1,7 @@
 """Makes the pictures of the dashboard in the documentation.
 
-    python -m benchmarks.screenshots              docs/images/dashboard*.png
-    python -m benchmarks.screenshots --out shots --all
-
-It runs the demonstration, takes pictures while a replica is dead and while a source is cut off, and one of a simulated
-cluster of 100 nodes.
+python -m benchmarks.screenshots                 docs/images/dashboard.png: a source of the demonstration is cut off
+python -m benchmarks.screenshots --all shots     more to look at: a kill, dark, a phone, 100 simulated nodes
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.browser import browser, complaints, resize, screenshot
-from benchmarks.dashboard import Served, in_a_thread
+from benchmarks.dashboard import served, simulated_hub
 from benchmarks.simulated_status import SimulatedCluster
 
 if TYPE_CHECKING:
@@ -37,19 +34,19 @@ _PATIENCE_S: Final = 90.0
 
 
 @contextmanager
-def run(config: Path, *more: str) -> Iterator[tuple[str, Path]]:
-    """A run and the address of its page; what it prints goes nowhere."""
+def run(config: Path, *more: str) -> Iterator[str]:
+    """A run; gives the address of its page."""
     with TemporaryDirectory() as folder:
-        out, run_dir = Path(folder) / "out", Path(folder) / "run"
-        command = [*_SPE, "run", str(config), "--run-dir", str(run_dir), "--no-view", *more]
-        with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as running:
+        out = Path(folder) / "out"
+        command = [*_SPE, "run", str(config), "--run-dir", "runs/demo", "--no-view", *more]
+        with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=folder) as running:
             try:
                 end = time.monotonic() + _PATIENCE_S
                 while (found := re.search(r"dashboard: (\S+)", out.read_text())) is None:
                     if running.poll() is not None or time.monotonic() > end:
                         raise RuntimeError(f"the run did not begin: {out.read_text()}")
                     time.sleep(0.1)
-                yield found[1], run_dir
+                yield found[1]
             finally:
                 running.send_signal(signal.SIGTERM)
                 running.wait()
@@ -66,8 +63,9 @@ def until(driver: Chrome, condition: str) -> None:
 
 def of_the_demonstration(out: Path, everything: bool) -> None:
     """While a replica is dead, and while a source is cut off."""
+    out.mkdir(parents=True, exist_ok=True)
     with (
-        run(ROOT / "configs/quickstart.yaml", "--faults", str(ROOT / "configs/faults/quickstart.yaml")) as (address, _),
+        run(ROOT / "configs/quickstart.yaml", "--faults", str(ROOT / "configs/faults/quickstart.yaml")) as address,
         browser(*_WIDE) as driver,
     ):
         driver.get(address)
@@ -91,30 +89,25 @@ def of_the_demonstration(out: Path, everything: bool) -> None:
         print(complaints(driver) or "the browser has nothing to complain of")
 
 
-def of_many_nodes(out: Path, everything: bool) -> None:
+def of_many_nodes(out: Path) -> None:
     """A simulated cluster, while something is cut off."""
-    served = Served(SimulatedCluster(seed=7), speed=4.0, period_s=0.25)
-    with in_a_thread(served) as address, browser(*_WIDE) as driver:
+    hub = simulated_hub(SimulatedCluster(seed=7), speed=4.0, period_s=0.25)
+    with served(hub) as address, browser(*_WIDE) as driver:
         driver.get(address)
         until(driver, "document.documentElement.dataset.drawn > 10 && document.querySelector('.card.c-tentative')")
         time.sleep(1.5)
         screenshot(driver, out / "dashboard-large.png")
-        if everything:
-            screenshot(driver, out / "dashboard-large-whole.png", whole=True)
+        screenshot(driver, out / "dashboard-large-whole.png", whole=True)
         print(complaints(driver) or "the browser has nothing to complain of")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
-    parser.add_argument("--all", action="store_true", help="more of them, to look at")
-    parser.add_argument("--only", choices=["demonstration", "large"])
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.only != "large":
-        of_the_demonstration(given.out, given.all)
-    if given.only != "demonstration":
-        of_many_nodes(given.out, given.all)
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="where more of them go")
+    folder = parser.parse_args().all
+    of_the_demonstration(folder or ROOT / "docs/images", everything=folder is not None)
+    if folder is not None:
+        of_many_nodes(folder)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ from spe.stream.names import NodeState
 SECOND: Final = 1_000_000
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9
-#: A third of the nodes says something new at each look, as where each is asked every other second.
-_TURNS: Final = 3
+#: Each node is asked that often, in its own time.
+ASKED_US: Final = 2 * SECOND
 _CORRECTS_US: Final = 3 * SECOND
 _RECOVERS_US: Final = 9 * SECOND
 _BOUNDS: Final = (0.1, 0.5, 0.9, 1.0)
@@ -108,7 +108,6 @@ class SimulatedCluster:
         self._random = Random(seed)
         self._troubles = list(self._planned(round(hours * 3600 * SECOND)))
         self._seen: dict[str, Seen] = {}
-        self._turn = 0
         self.begun_us = 1_700_000_000 * SECOND
 
     def _planned(self, until_us: int) -> Iterator[_Trouble]:
@@ -126,12 +125,11 @@ class SimulatedCluster:
         """So long after the sources began."""
         now = self.begun_us + after_us
         down = {n for t in self._near(after_us) if not t.source and t.begin_us <= after_us < t.end_us for n in t.nodes}
-        for i, (node, replicas) in enumerate(self._by_node.items()):
+        for node, replicas in self._by_node.items():
             if node in down:
                 self._seen.pop(node, None)
-            elif node not in self._seen or i % _TURNS == self._turn % _TURNS:
+            elif (seen := self._seen.get(node)) is None or now - seen.at_us >= ASKED_US:
                 self._seen[node] = Seen(self._node(node, replicas, after_us), now)
-        self._turn += 1
         for status in [*self._sources(after_us), self._client(after_us), self._coordinator(after_us)]:
             self._seen[status.name] = Seen(status, now)
         names = [*self._seen, *down]
@@ -190,9 +188,30 @@ class SimulatedCluster:
             incarnation=1,
             settings=SettingsStatus(x_us=X_US, alpha=ALPHA, during_failure="process", during_stabilization="process"),
             spill=None,
-            replicas=tuple(self._replica(one, state, trouble, after_us) for one in replicas),
+            replicas=tuple(
+                self._replica(one, *self._reached(one, state, trouble, after_us), after_us) for one in replicas
+            ),
             standbys=(),
         )
+
+    def _reached(
+        self, id: ReplicaId, state: NodeState, trouble: _Trouble | None, after_us: int
+    ) -> tuple[NodeState, _Trouble | None]:
+        """A source that is cut off from a node reaches who reads that node."""
+        if state is NodeState.RECOVERING or self.plan.unit[id.unit].inputs[0].stream in self.plan.sources:
+            return state, trouble
+        states = [self._state(main, after_us) for main in self._mains(id)]
+        return next((one for one in states if one[0] is not NodeState.RECOVERING and one[1]), (NodeState.STABLE, None))
+
+    def _mains(self, id: ReplicaId) -> list[str]:
+        """Whom each input is read from."""
+        channels = self.plan.unit[id.unit].channels_in(id.partition)
+        return [
+            f"source:{one.stream}"
+            if one.stream in self.plan.sources
+            else str(self.directory.placement[self.plan.maker_of(one)][0])
+            for one in channels
+        ]
 
     def _replica(self, id: ReplicaId, state: NodeState, trouble: _Trouble | None, after_us: int) -> ReplicaStatus:
         now = self.begun_us + after_us
@@ -237,19 +256,16 @@ class SimulatedCluster:
         self, id: ReplicaId, state: NodeState, trouble: _Trouble | None, frontier: int, now: int
     ) -> tuple[InputStatus, ...]:
         found = []
-        for channel in self.plan.unit[id.unit].channels_in(id.partition):
+        for channel, main in zip(self.plan.unit[id.unit].channels_in(id.partition), self._mains(id)):
             lost = trouble is not None and state is NodeState.UP_FAILURE and trouble.source == channel.stream
-            if channel.stream in self.plan.sources:
-                main: str | None = f"source:{channel.stream}"
-            else:
-                main = str(self.directory.placement[self.plan.maker_of(channel)][0])
+            late = trouble is not None and state is NodeState.UP_FAILURE and main in trouble.nodes
             found.append(
                 InputStatus(
                     channel=str(channel),
                     main=None if lost else main,
                     corrections=None,
                     position=now // SECOND,
-                    frontier=frontier if lost else now - 200_000,
+                    frontier=frontier if lost or late else now - 200_000,
                     switches=1,
                     other_logs={},
                 )
@@ -279,6 +295,8 @@ class SimulatedCluster:
         for partition in range(unit.partitions):
             first, second = self.directory.placement[PartitionId(unit.id, partition)][:2]
             state, trouble = self._state(first, after_us)
+            if state is not NodeState.RECOVERING:
+                state, trouble = self._reached(ReplicaId(unit.id, partition, first), state, trouble, after_us)
             held = state in (NodeState.UP_FAILURE, NodeState.STABILIZATION)
             rate = 3 + partition % 9
             tentative = 0

@@ -28,6 +28,8 @@ _UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "n
 _SENT_AWAY: Final = "refused"
 #: An answer is this late at most where nothing is wrong, besides the buckets and boundaries of the plan.
 USUAL_US: Final = 300_000
+#: A process that takes so long to say how it is has too much to do.
+SLOW_ANSWER_US: Final = 300_000
 
 
 def explain(plan: Plan, directory: Directory, before: Look, now: Look, stream: str = "") -> list[Explanation]:
@@ -134,6 +136,8 @@ class _Chain:
             for what, why in status.disk_full.items():
                 self._disk(name, what, why)
         coming = arriving(self._now)
+        for name in self._now.statuses:
+            self._slow_to_answer(name)
         for node, one in self._now.replicas():
             id = PartitionId(UnitId(one.unit), one.partition)
             if one.state is NodeState.RECOVERING and one.error is None and (node, str(id)) in coming:
@@ -252,6 +256,8 @@ class _Chain:
         self._step(
             depth, f"{producer} → {reader}", f"{producer} has {short(behind_us)} more of {channel}; {reader} {got}"
         )
+        if self._slow_to_answer(producer) or self._slow_to_answer(reader):
+            return
         if self._all_late(reader) and (stuck or not reader.startswith("client:")):
             why = f"{reader} is behind all that it reads: it is overloaded, or everything between them is slow"
             self._cause(CauseKind.SLOW, (reader,), why)
@@ -432,6 +438,8 @@ class _Chain:
         said = "" if status is None else status.unreachable.get(producer, "")
         told = f": {said}" if said else ""
         self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it{told}")
+        if self._slow_to_answer(producer):
+            return
         link = f"the link between {producer} and {reader}"
         if _SENT_AWAY in said:
             why = f"{link} refuses connections: a firewall, or {reader} has another address of {producer}"
@@ -479,6 +487,16 @@ class _Chain:
             self._cause(CauseKind.REFUSED, (name,), f"{name} is refused, or refuses: {why}")
         else:
             self._cause(CauseKind.DOWN, (name,), f"{name} is down, frozen, cut off or far too slow: {why}")
+
+    def _slow_to_answer(self, name: str) -> bool:
+        """Whoever answers us late answers everybody late."""
+        took_us = self._now.took_us.get(name, 0)
+        if took_us < SLOW_ANSWER_US:
+            return False
+        why = f"{name} answers only after {short(took_us)}: it is overloaded, or its machine or disk is slow"
+        self._cause(CauseKind.SLOW, (name,), why)
+        self.next[f"{name} catches up when it has more CPU, or less to do"] = None
+        return True
 
     def _disk(self, name: str, what: str, why: str) -> None:
         self._cause(CauseKind.DISK, (name,), f"{name} has no room for {what}: {why}")

@@ -28,11 +28,13 @@ class Look:
       at_us: wall time.
       statuses: of the processes that answer, by name.
       errors: why the others do not.
+      took_us: how long each took to answer, microseconds.
     """
 
     at_us: int
     statuses: Mapping[str, ProcessStatus]
     errors: Mapping[str, str] = field(default_factory=dict)
+    took_us: Mapping[str, int] = field(default_factory=dict)
 
     def node(self, name: str) -> NodeStatus | None:
         found = self.statuses.get(name)

@@ -57,4 +57,5 @@ async def _look(target: Target) -> Look:
             if name != SUPERVISOR:
                 nursery.start_soon(poller.ask_status, name)
     statuses = {name: seen.status for name, seen in poller.seen.items()}
-    return Look(env.clock.wall_us(), statuses, dict(poller.errors))
+    took_us = {name: seen.took_us for name, seen in poller.seen.items()}
+    return Look(env.clock.wall_us(), statuses, dict(poller.errors), took_us)

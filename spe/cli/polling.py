@@ -31,10 +31,12 @@ class Seen:
 
     Attributes:
       at_us: wall time at which it came.
+      took_us: how long the process took to answer.
     """
 
     status: ProcessStatus
     at_us: int
+    took_us: int = 0
 
 
 def last_of(seen: Mapping[str, Seen], name: str, kind: type[S]) -> S | None:
@@ -114,8 +116,9 @@ class Poller:
 
     async def ask_status(self, name: str) -> bool:
         """Asks once; False where no answer came."""
+        began = trio.current_time()
         try:
-            self._take(name, await self.ask(name, StatusRequest()))
+            self._take(name, await self.ask(name, StatusRequest()), began)
         except SpeError as error:
             self.errors[name] = str(error)
             return False
@@ -157,21 +160,22 @@ class Poller:
     async def _follow(self, connection: Connection, name: str) -> None:
         while True:
             answer: Message | None = None
+            began = trio.current_time()
             with trio.move_on_after(ANSWER_S):
                 answer = await request(connection, StatusRequest())
             if answer is None:
                 self.errors[name] = f"no answer within {ANSWER_S:g} s"
                 return
-            self._take(name, answer)
+            self._take(name, answer, began)
             await trio.sleep(self.period_s)
 
-    def _take(self, name: str, answer: Message) -> None:
+    def _take(self, name: str, answer: Message, began_s: float) -> None:
         """Raises RemoteProtocolError: it is not the status of this process."""
         status = expect(answer, Status).process
         if status.name != name or not isinstance(status, kind_of(name)):
             raise RemoteProtocolError(f"expected the status of {name}, got that of {status.kind} {status.name}")
         self.errors.pop(name, None)
-        self.seen[name] = Seen(status, self._env.clock.wall_us())
+        self.seen[name] = Seen(status, self._env.clock.wall_us(), round((trio.current_time() - began_s) * 1e6))
         if isinstance(status, CoordinatorStatus):
             new = [node for node in status.joined if node not in self.addresses]
             self.addresses.update(status.joined)

@@ -72,7 +72,8 @@ class Cluster:
                 statuses[name] = self._client(client)
             else:
                 errors[name] = "no answer"
-        return Look(cluster.env("control").clock.wall_us(), statuses, errors)
+        took_us = {name: seen.took_us for name, seen in poller.seen.items()}
+        return Look(cluster.env("control").clock.wall_us(), statuses, errors, took_us)
 
     def _client(self, name: str) -> ProcessStatus:
         cluster = self.cluster

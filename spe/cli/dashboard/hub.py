@@ -135,6 +135,8 @@ class Hub:
         """Compares two looks that are far enough apart for everything to advance that works."""
         apart_us = self._apart_us
         now = look_of(sight)
+        if self._looks and self._looks[-1].at_us == now.at_us:
+            return
         self._looks.append(now)
         while len(self._looks) > 1 and self._looks[1].at_us <= now.at_us - apart_us:
             del self._looks[0]
@@ -179,7 +181,7 @@ def look_of(sight: Sight) -> Look:
         for name, seen in sight.seen.items()
         if name not in errors and not isinstance(seen.status, SupervisorStatus)
     }
-    return Look(sight.now_us, statuses, errors)
+    return Look(sight.now_us, statuses, errors, {name: sight.seen[name].took_us for name in statuses})
 
 
 def _explained(one: Explanation, sight: Sight) -> dict[str, Any]:

@@ -26,7 +26,7 @@ function build(node, layout, model) {
   layout.units.forEach((unit, i) => unit.outputs.forEach((s) => made.set(s, i)));
   const depth = layout.units.map(() => 0);
   layout.units.forEach((unit, i) => { depth[i] = 1 + Math.max(0, ...unit.inputs.map((s) => (made.has(s) ? depth[made.get(s)] : 0))); });
-  const columns = [...Array(Math.max(1, ...depth) + 2)].map(() => el("div.column"));
+  const columns = [...Array(Math.max(1, ...depth) + 2)].map((_, i) => el(depth.includes(i) ? "div.column.units" : "div.column"));
   node.updates = [];
   node.fields = [];
   node.anchors = new Map();

@@ -68,7 +68,7 @@ function updateBack(box, one, frame) {
   const whole = Math.max(1, until - one.began), expected = one.expected;
   box.bar.set(expected ? (until - (installing ?? until)) / expected : installing === null ? 0 : (until - installing) / whole, 0, one.ended === null ? "high" : "done");
   text(box.times, installing === null ? `${one.ended === null ? "down" : "was away"} for ${duration(until - one.began)}`
-    : `recovery ${one.ended === null ? "has taken" : "took"} ${duration(until - installing)}, expected ${expected ? duration(expected) : "not known"}`);
+    : `recovery ${one.ended === null ? "has taken" : "took"} ${duration(until - installing)}${expected ? `, expected ${duration(expected)}` : ""}`);
   text(box.note, `${frame.begun ? `at ${elapsed(one.began - frame.begun)}, ` : ""}away for ${duration(until - one.began)} in all`);
 }
 

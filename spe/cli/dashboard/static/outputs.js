@@ -4,8 +4,8 @@ import {bar, el, keyed, svg, text, className} from "./dom.js";
 import {count, duration, percent, rate, setting} from "./format.js";
 import {icon, kindOfOutput, ORDER} from "./states.js";
 
-// Where there are more outputs, there is a card for all of them, and one for each of the worst.
-const CARDS_MAX = 6, POINTS = 120;
+// Where there are more outputs, there is a card for all of them, and one for each of the two worst.
+const CARDS_MAX = 6, WORST = 2, NAMED = 12, POINTS = 120;
 // Rates of the last minutes, of each card, for its curve.
 const past = new Map();
 const GOOD = new Set(["stable", "ended", "idle"]);
@@ -40,12 +40,18 @@ export function drawOutputs(node, model) {
   if (all > CARDS_MAX) {
     const odd = items.filter((one) => !GOOD.has(kindOfOutput(one.row[at])));
     items = [total(layout, frame), ...odd.map((one, i) => [ORDER.indexOf(kindOfOutput(one.row[at])), i, one])
-      .sort((a, b) => a[0] - b[0] || a[1] - b[1]).slice(0, CARDS_MAX - 1).map((one) => one[2])];
+      .sort((a, b) => a[0] - b[0] || a[1] - b[1]).slice(0, WORST).map((one) => one[2])];
+    node.odd = odd.map((one) => `${one.stream}/${one.partition}`);
   }
   keyed(node.grid, items, (one) => `${one.client} ${one.stream}/${one.partition}`, makeCard, (card, one) => update(card, one, model));
-  text(node.rest, all > CARDS_MAX ? `${count(all)} outputs; those that are not stable have a card, the worst ones first.`
+  text(node.rest, all > CARDS_MAX ? summary(all, node.odd)
     : all ? "" : "The clients of this cluster are not asked: only those of spe run answer.");
   node.rest.hidden = node.rest.textContent === "";
+}
+
+function summary(all, odd) {
+  if (!odd.length) return `${count(all)} outputs, all stable.`;
+  return `${count(odd.length)} of ${count(all)} outputs are not stable: ${odd.slice(0, NAMED).join(", ")}${odd.length > NAMED ? ", …" : ""}`;
 }
 
 // All outputs together, as one card.

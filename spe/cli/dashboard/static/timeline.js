@@ -118,7 +118,9 @@ export class Timeline {
     if (this.groups?.of === layout.number && this.groups.list) return this.groups.list;
     const rows = [{title: "Results", unit: "/s", height: TALL, draw: (c, y) => this.rates(c, y)}, {title: "X in use", height: LOW, draw: (c, y) => this.inUse(c, y)},
       {title: "Faults", height: LANE, draw: (c, y) => this.faults(c, y), at: (t) => this.faultsAt(t)}];
-    const outputs = layout.channels.map(([client, stream, partition, of]) => ({name: `${client} ${stream}/${partition}`, title: of > 1 ? `${stream}/${partition}` : stream, group: stream}));
+    const several = new Set(layout.channels.map(([client]) => client)).size > 1;
+    const outputs = layout.channels.map(([client, stream, partition, of]) => ({name: `${client} ${stream}/${partition}`,
+      title: `${of > 1 ? `${stream}/${partition}` : stream}${several ? ` · ${client}` : ""}`, group: stream}));
     const replicas = layout.replicas.map(([name, unit]) => ({name, title: name, group: layout.units[unit].name}));
     rows.push(...this.laneRows("output", outputs, 6), ...this.laneRows("replica", replicas, LANES_MAX));
     this.groups = {of: layout.number, list: rows};

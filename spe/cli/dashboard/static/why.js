@@ -17,8 +17,8 @@ export function drawVerdict(node, model) {
     if (kind !== "stable" && kind !== "ended" && kind !== "idle") bad.set(row[at], (bad.get(row[at]) ?? 0) + 1);
   }
   for (const one of frame.why) if (!one.client && one.condition !== "fine") bad.set(one.condition, (bad.get(one.condition) ?? 0) + 1);
-  const causes = frame.why.flatMap((one) => one.causes);
-  const elsewhere = frame.why.flatMap((one) => one.elsewhere).concat(bad.size ? [] : causes);
+  const causes = unique(frame.why.flatMap((one) => one.causes));
+  const elsewhere = unique(frame.why.flatMap((one) => one.elsewhere).concat(bad.size ? [] : causes));
   const ended = frame.channels.length > 0 && frame.channels.every((row) => row[at] === "ended");
   const kind = bad.size ? worst([...bad.keys()].map(kindOfOutput)) : elsewhere.length && !ended ? "watch" : "stable";
   const total = frame.channels.length || frame.why.length;
@@ -36,6 +36,11 @@ export function drawVerdict(node, model) {
   className(node, `verdict v-${kind}`);
   text(node.querySelector("h2"), head);
   text(node.querySelector("p"), sentence(why));
+  node.title = sentence(why);
+}
+
+function unique(causes) {
+  return [...new Map(causes.map((cause) => [`${cause.kind} ${cause.processes.join()}`, cause])).values()];
 }
 
 function nameOf(layout, frame) {
@@ -86,8 +91,9 @@ function updateChain(box, one) {
     ...one.elsewhere.slice(0, ELSEWHERE).map((cause) => cause_("elsewhere", cause)),
     ...(one.elsewhere.length > ELSEWHERE ? [el("p.soft", {}, `and ${one.elsewhere.length - ELSEWHERE} more elsewhere`)] : []),
   );
-  box.next.replaceChildren(...one.next.map((line) => el("li", {}, line)));
-  box.next.hidden = one.next.length === 0;
+  const lines = [...one.next, ...one.moves.map((move) => `under way: ${move}`)];
+  box.next.replaceChildren(...lines.map((line) => el("li", {}, line)));
+  box.next.hidden = lines.length === 0;
 }
 
 function cause_(title, cause) {

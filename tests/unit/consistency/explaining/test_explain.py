@@ -227,3 +227,24 @@ def test_why_a_source_that_answers_is_not_reached(said: str, kind: CauseKind, wh
     (found,) = explain(*load_text(CONFIG), at(AT_US), at(AT_US + BETWEEN_US))
     assert kinds(found) == [kind]
     assert why in found.causes[0].why
+
+
+def test_a_node_that_answers_late_is_slow_rather_than_its_links_cut() -> None:
+    client = {"held": True}
+    reads = {"main": None}
+    late = AT_US - 5 * SECOND
+    before = look(AT_US, client, state=NodeState.UP_FAILURE, input=late, reads=reads)
+    now = look(AT_US + BETWEEN_US, client, state=NodeState.UP_FAILURE, input=late, reads=reads)
+    for slow, kind in ({}, CauseKind.LINK), ({"source:shop": 700_000}, CauseKind.SLOW):
+        (found,) = explain(*load_text(CONFIG), before, replace(now, took_us=slow))
+        assert [(cause.kind, cause.processes[0]) for cause in found.causes] == [(kind, "source:shop")]
+    assert found.causes[0].why == (
+        "source:shop answers only after 700 ms: it is overloaded, or its machine or disk is slow"
+    )
+
+
+def test_a_slow_node_beside_good_results_is_named_elsewhere() -> None:
+    now = replace(look(AT_US + BETWEEN_US, {}), took_us={"n2": 400_000, "n1": 20_000})
+    (found,) = explain(*load_text(CONFIG), look(AT_US, {}), now)
+    assert (found.condition, found.causes) == (Condition.FINE, ())
+    assert [(cause.kind, cause.processes) for cause in found.elsewhere] == [(CauseKind.SLOW, ("n2",))]
