@@ -4,8 +4,8 @@ A rec_done is *forced* where the failure is still on: STABILIZATION is followed 
 replica get an undo, corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed
 where nobody has fresh results meanwhile, for then ending the redo is the way to give them: live has stood back for lack
 of room, or the policy is to suspend it.  With periodic checkpoints, or a log, a redo of nothing new may make room
-upstream, once for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs the history does not tell of (real
-processes).
+upstream, once for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs the history does not
+tell of (real processes).
 """
 
 from __future__ import annotations
