@@ -1,18 +1,28 @@
-"""How long moves take, and were expected to take, in virtual time.
+"""How long moves take, and were expected to take: in virtual time, and of real processes.
 
-Each cluster has aggregates of different sizes, links of one speed, which the coordinator is not told, and its own
-heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.
+Each simulated cluster has aggregates of different sizes, links of one speed, which the coordinator is not told, and its
+own heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.  The same on real
+processes, with larger states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import trio
+import yaml
 
 from benchmarks.experiments.results import Row
 from replicas.placement.moves import MovePhase
@@ -21,7 +31,8 @@ from replicas.simulation.cluster import SimCluster
 from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.link import LinkState
 from replicas.simulation.scenario import Scenario
-from spe.plan.directory import Role
+from spe.cli.move import OVER, move
+from spe.plan.directory import COORDINATOR, Role
 from spe.plots import Line, Panel
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -42,6 +53,11 @@ _BEGIN_S: Final = 22.0
 _END_S: Final = 150.0
 _RATE: Final = 1_000
 _COMPUTING_S: Final = 600.0
+#: The same of real processes.
+RUNS: Final = 5
+REAL_GROUPS: Final = (1_000, 10_000, 100_000, 1_000_000)
+_REAL_RATE: Final = 20_000
+_REAL_END_S: Final = 90.0
 
 
 class _Moved(NamedTuple):
@@ -56,7 +72,7 @@ class _Moved(NamedTuple):
         return abs(self.took - self.expected) <= NEAR * self.expected
 
 
-def measure(quick: bool) -> Iterator[Row]:
+def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
     found: dict[int, list[_Moved]] = {}
     for seed in range(4 if quick else CLUSTERS):
         speed = SPEEDS[seed % len(SPEEDS)]
@@ -71,6 +87,8 @@ def measure(quick: bool) -> Iterator[Row]:
         if row["near"] < SHARE:
             row["findings"] = f"{row['near']:.0%} of the moves took what was expected, give or take {NEAR:.0%}"
         yield row
+    real = [one for seed in range(1 if quick else runs) for one in real_moves_of(seed, 2 if quick else MOVES)]
+    yield _row("real processes", real)
 
 
 def _row(which: str, moves: Sequence[_Moved]) -> dict[str, Any]:
@@ -96,7 +114,7 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
 
     async def main() -> None:
         random = Random(f"predicting {seed}")
-        plan, directory = Scenario(seed, _configuration(random)).deployed()
+        plan, directory = Scenario(seed, _configuration(_timing(random), GROUPS, _RATE, _END_S)).deployed()
         async with SimCluster(plan, directory, seed=seed, link=LinkState(bytes_per_s=speed)) as cluster:
             await cluster.start()
             await trio.sleep(_BEGIN_S)
@@ -111,9 +129,9 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
                 assert not answer.error, answer.error
                 while mover.moves.open() and trio.current_time() < _END_S:  # noqa: ASYNC110 - it has no event
                     await trio.sleep(0.1)
-                move = mover.moves.all()[-1]
-                if move.phase is MovePhase.DONE and move.predicted_us is not None:
-                    found.append(_Moved(len(found) + 1, move.predicted_us / 1e6, move.took_us / 1e6))
+                moved = mover.moves.all()[-1]
+                if moved.phase is MovePhase.DONE and moved.predicted_us is not None:
+                    found.append(_Moved(len(found) + 1, moved.predicted_us / 1e6, moved.took_us / 1e6))
                 await trio.sleep(random.uniform(0.5, 3.0))
 
     with seeded_scheduling(seed):
@@ -121,30 +139,84 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
     return found
 
 
-def _configuration(random: Random) -> dict[str, Any]:
-    generator = {"name": "sequence", "rate": _RATE, "duration": f"{_END_S:g}s", "seed": 1}
-    names = [f"f{at}" for at in range(len(GROUPS))]
+def real_moves_of(seed: int, many: int) -> list[_Moved]:
+    """The same of real processes, which run until all moves are made."""
+    random = Random(f"predicting {seed}")
+    with tempfile.TemporaryDirectory() as made:
+        config, run = Path(made) / "predicting.yaml", Path(made) / "run"
+        end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
+        config.write_text(yaml.safe_dump(_configuration({}, REAL_GROUPS, _REAL_RATE, end_s)))
+        command = [sys.executable, "-m", "spe.cli", "run", config, "--run-dir", run, "--no-view"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+            begun = time.monotonic()
+            while _told(run, "coordinator_began") == [] and running.poll() is None:
+                time.sleep(0.1)
+            time.sleep(_BEGIN_S)
+            hosts = {f"f{at}": NODES[at % 2] for at in range(len(REAL_GROUPS))}
+            for number in range(1, many + 1):
+                unit = random.choice(sorted(hosts))
+                target = random.choice([n for n in NODES if n != hosts[unit]])
+                with contextlib.redirect_stdout(io.StringIO()):
+                    move(run, f"{unit}/0", hosts[unit], target, wait=False)
+                hosts[unit] = target
+                while _phase_of(run, number) not in OVER and time.monotonic() - begun < end_s:
+                    time.sleep(0.1)
+            running.terminate()
+        return _real_moves(run)
+
+
+def _real_moves(run: Path) -> list[_Moved]:
+    """By what the coordinator wrote."""
+    expected = {line["number"]: line["predicted_us"] for line in _told(run, "move_ordered")}
+    began: dict[int, int] = {}
+    found: list[_Moved] = []
+    for line in _told(run, "move"):
+        began.setdefault(line["number"], int(line["t"]))
+        if line["phase"] == "done" and (predicted_us := expected[line["number"]]) is not None:
+            took_us = int(line["t"]) - began[line["number"]]
+            found.append(_Moved(len(found) + 1, predicted_us / 1e6, took_us / 1e6))
+    return found
+
+
+def _phase_of(run: Path, number: int) -> str:
+    return next((str(line["phase"]) for line in reversed(_told(run, "move")) if line["number"] == number), "")
+
+
+def _told(run: Path, event: str) -> list[dict[str, Any]]:
+    """Lines of the coordinator's trace about an event, as far as it is written."""
+    file = run / "trace" / f"{COORDINATOR}.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def _configuration(timing: Mapping[str, str], groups: Sequence[int], rate: int, end_s: float) -> dict[str, Any]:
+    generator = {"name": "sequence", "rate": rate, "duration": f"{end_s:g}s", "seed": 1}
+    names = [f"f{at}" for at in range(len(groups))]
     return {
         "cluster": "predicting",
         "defaults": {"x": "8s"},
-        "timing": {"heartbeat": random.choice(["50ms", "100ms", "200ms"])},
+        "timing": dict(timing),
         "sources": {"s": {"from": {"generator": generator}}},
         "query": {
             f"q{at}": {
                 "aggregate": {
                     "from": "s",
                     "window": {"tumbling": "24h"},
-                    "group_by": {"group": f"n % {groups}"},
+                    "group_by": {"group": f"n % {many}"},
                     "compute": {"total": "sum(value)"},
                 }
             }
-            for at, groups in enumerate(GROUPS)
+            for at, many in enumerate(groups)
         },
-        "outputs": [f"q{at}" for at in range(len(GROUPS))],
+        "outputs": [f"q{at}" for at in range(len(groups))],
         "fragments": {name: {"operators": [f"q{at}"], "replicas": [NODES[at % 2]]} for at, name in enumerate(names)},
         "nodes": {n: {"spare": True} if n in NODES[2:] else {} for n in NODES},
         "coordinator": {},
     }
+
+
+def _timing(random: Random) -> dict[str, str]:
+    return {"heartbeat": random.choice(["50ms", "100ms", "200ms"])}
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:

@@ -273,7 +273,13 @@ class Mover:
             self.moves.forget(moves)
             return MoveAnswer(1, 0, f"the order cannot be kept: {error}")
         for move in moves:
-            self._env.trace.event("move_ordered", number=move.number, move=str(move), reason=move.reason)
+            self._env.trace.event(
+                "move_ordered",
+                number=move.number,
+                predicted_us=move.predicted_us,
+                move=str(move),
+                reason=move.reason,
+            )
         return MoveAnswer(moves[0].number, moves[-1].number, "", proposed, remarks) if moves else MoveAnswer(1, 0, "")
 
     def _partition(self, name: str) -> PartitionId:
