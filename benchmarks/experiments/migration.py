@@ -62,7 +62,7 @@ SAMPLED: Final = 500
 SAMPLE: Final = "sample"
 PATIENCE_S: Final = 90.0
 #: Of the sources, behind what is measured: a move may take so much longer on a busy machine.
-TAIL_S: Final = 6.0
+TAIL_S: Final = 4.0
 #: When the target's silence about its owner counts: four heartbeats, and some.
 NOTICED_S: Final = 1.0
 
@@ -92,7 +92,7 @@ class Times:
         return (last if method in STANDS_BY else self.order) + self.window + TAIL_S
 
 
-ORDINARY: Final = Times(fill=200_000, before=7, window=4, checkpoint=14, order=12, age=5)
+ORDINARY: Final = Times(fill=200_000, before=7, window=4, checkpoint=12.5, order=11.5, age=4)
 QUICK: Final = Times(fill=20_000, before=2, window=1.5, checkpoint=5, order=4, age=2)
 #: Groups, rows to replay.
 POINTS: Final = (
@@ -252,7 +252,6 @@ def _figures(method: str, times: Times, run: Path, watched: _Watched, findings: 
     seen = _seen(run)
     begins = watched.begun_us + round(times.before * SECOND)
     window_us = round(times.window * SECOND)
-    before = np.percentile(_delays(seen, begins, begins + window_us), 99)
     order_us = watched.order_us
     if method == "snapshot":
         order_us -= window_us // 2
@@ -261,16 +260,17 @@ def _figures(method: str, times: Times, run: Path, watched: _Watched, findings: 
         done_us = _done_us(run)
     else:
         delays = _delays(seen, order_us, order_us + window_us)
-        late = np.flatnonzero(delays > 2 * before)
+        late = np.flatnonzero(delays > 2 * np.percentile(_delays(seen, begins, begins + window_us), 99))
         last = int(late[-1]) if len(late) else 0
         done_us = _ends(order_us, order_us + window_us)[last] + int(delays[last])
+    before = _p99_us(seen, begins, begins + window_us, done_us - order_us)
     if seen.tentative and method in LIVE:
         findings = "; ".join(filter(None, [findings, f"{seen.tentative} tentative tuples"]))
     return Run(
         completion_s=float(done_us - order_us) / SECOND,
         silence_ms=_silence_us(seen.arrived, order_us, done_us) / MILLISECOND,
         p99_ms=float(np.percentile(_delays(seen, order_us, done_us), 99)) / MILLISECOND,
-        before_p99_ms=float(before) / MILLISECOND,
+        before_p99_ms=before / MILLISECOND,
         tentative=seen.tentative,
         more_cpu_s=None if method == "cpa" else watched.cpu_after - watched.cpu_before,
         findings=findings,
@@ -312,6 +312,17 @@ def _delays(seen: Seen, since_us: int, until_us: int) -> Int64Array:
     ends = _ends(since_us, until_us)
     delays: Int64Array = seen.arrived[np.searchsorted(seen.times, ends)] - ends
     return delays
+
+
+def _p99_us(seen: Seen, since_us: int, until_us: int, length_us: int) -> float:
+    """Median of 99 % of the delays in successive parts of a period, each as long as the move took.
+
+    Of few buckets 99 % is nearly the largest, so both must be of as many.
+    """
+    many = max(1, (until_us - since_us) // max(length_us, 1))
+    each_us = min(length_us, until_us - since_us)
+    begins = [since_us + at * each_us for at in range(many)]
+    return float(median(np.percentile(_delays(seen, begin, begin + each_us), 99) for begin in begins))
 
 
 def _silence_us(arrived: Int64Array, since_us: int, until_us: int) -> int:

@@ -191,8 +191,11 @@ def test_all_tuples_are_counted_however_many_partitions_there_are(tmp_path: Path
     assert min(few["nodes_cpu"], more["idle_nodes_cpu"], few["memory_mb"]) > 0
 
 
+@pytest.mark.processes
 def test_most_moves_take_as_long_as_was_expected(tmp_path: Path) -> None:
-    rows = results("predicting", tmp_path)
+    """In simulation; how long real ones take depends on the machine."""
+    *rows, real = results("predicting", tmp_path)
+    assert (real["which"], real["moves"]) == ("real processes", 2)
     assert rows[-1]["which"] == "all"
     assert rows[-1]["moves"] == 16
     assert min(row["near"] for row in rows) >= 0.75
