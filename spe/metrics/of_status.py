@@ -87,6 +87,7 @@ METRICS: Final = (
     ),
     *_metrics(
         "gauge",
+        spe_replica_x_used_max_ratio="The largest of spe_replica_x_used_ratio.",
         spe_replica_asks="1 while the replica waits for a partner's leave to correct.",
         spe_replica_suffix_bytes="Tentative elements that are held for consumers.",
         spe_replica_held_bytes="Stable input in memory that waits for another input, or for a correction.",
@@ -149,6 +150,7 @@ METRICS: Final = (
         spe_client_delay_max_seconds="Largest delay of a new tuple.",
         spe_client_gap_max_seconds="Longest time without any arrival.",
         spe_client_stable_gap_max_seconds="Longest time without a stable arrival.",
+        spe_client_x_used_max_ratio="The largest of spe_client_x_used_ratio.",
         spe_client_x_seconds="Sum of X along the slowest path to the output.",
     ),
     *_metrics(
@@ -238,6 +240,8 @@ def _replica(out: Exposition, one: ReplicaStatus, of: dict[str, str]) -> None:
         out.add("spe_replica_x_seconds", one.x_us / 1e6, **of)
         out.add("spe_replica_x_waiting_ratio", one.waiting_us / one.x_us, **of)
     out.add_histogram("spe_replica_x_used_ratio", one.x_used, **of)
+    if one.x_used is not None:
+        out.add("spe_replica_x_used_max_ratio", one.x_used.largest, **of)
     out.add("spe_replica_stable_tuples_total", one.stable, **of)
     out.add("spe_replica_tentative_tuples_total", one.tentative, **of)
     out.add("spe_replica_corrections_total", one.reconciliations, **of)
@@ -312,6 +316,8 @@ def _channel(out: Exposition, one: ChannelStatus) -> None:
     out.add("spe_client_stable_gap_max_seconds", one.stable_gap_max_us / 1e6, **of)
     out.add("spe_client_x_seconds", _seconds(one.bound_us), **of)
     out.add_histogram("spe_client_x_used_ratio", one.x_used, **of)
+    if one.x_used is not None:
+        out.add("spe_client_x_used_max_ratio", one.x_used.largest, **of)
 
 
 def _coordinator(out: Exposition, status: CoordinatorStatus) -> None:

@@ -184,6 +184,7 @@ class TestExposition:
         assert buckets == [1, 1, 2, 2, 3]
         assert value(text, "spe_replica_x_used_ratio_count") == 3
         assert value(text, "spe_replica_x_used_ratio_sum") == pytest.approx(7.31)
+        assert value(text, "spe_replica_x_used_max_ratio") == 7.0
 
     @given(st.text(), st.floats(allow_nan=False, width=64) | st.integers(-(2**60), 2**60))
     def test_any_label_and_value_come_through(self, text: str, number: float) -> None:
