@@ -14,6 +14,7 @@ from rich.text import Text
 
 from replicas.local.process import Phase
 from replicas.planning.load import KEPT_US, SAMPLE_US
+from spe.cli.certificates_view import certificates
 from spe.cli.move import OVER, phase_text
 from spe.cli.polling import Seen, last_of
 from spe.cli.set import in_force
@@ -123,6 +124,7 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
         parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim", expand=False))
     for seen in sight.seen.values():
         parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(seen.status)]
+    parts += certificates([seen.status for seen in sight.seen.values()], sight.now_us)
     if sight.note:
         parts.append(Text(sight.note, style="dim"))
     return Group(*parts)

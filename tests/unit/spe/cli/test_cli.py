@@ -41,6 +41,7 @@ from spe.plan.directory import Standbys
 from spe.plan.plan import Watermark
 from spe.status import (
     ActivationStatus,
+    CertificateStatus,
     CoordinatorStatus,
     DirectoryStatus,
     HistogramStatus,
@@ -960,6 +961,27 @@ def a_sight(**changes: Any) -> Sight:
 
 def drawn(sight: Sight, width: int = 80) -> str:
     return shown(render(*plan_of(), sight), width)
+
+
+def test_certificates_that_need_somebody_are_named() -> None:
+    day = 86_400 * SECOND
+    ends = {"n1": (13 * day + 1, ""), "n2": (-1, "n2.pem: no key"), "n3": (15 * day, "")}
+    told = {
+        name: Seen(
+            replace(
+                a_node(name),
+                certificate=CertificateStatus(expires_us=NOW + left, ca_expires_us=NOW + 90 * day, refused=refused),
+            ),
+            NOW,
+        )
+        for name, (left, refused) in ends.items()
+    }
+    text = drawn(a_sight(seen=told))
+    assert text.splitlines()[-3:] == [
+        "n1: its certificate expires in 13 days",
+        "n2: its certificate has expired",
+        "n2 does not use its new certificate: n2.pem: no key",
+    ]
 
 
 def line_of(text: str, beginning: str) -> list[str]:
