@@ -37,7 +37,7 @@ class Feature(enum.StrEnum):
     MOVES = "moves", 0.20, "partitions move, nodes (two of them spare) are drained, some orders are cancelled"
     SETTINGS = "settings", 0.20, "X, α and policies of nodes change while they run; some of it is refused"
     SHORTAGE = "shortage", 0.25, "too little room for what nodes stand by for; several die at once, return one by one"
-    LOST_LOGS = "lost logs", 0.04, "a source restarts with an empty folder, and nobody may go on with its new log"
+    LOST_LOGS = "lost logs", 0.04, "a source restarts with an empty folder"
     LOGS = (
         "checkpoint logs",
         0.25,

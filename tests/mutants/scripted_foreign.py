@@ -175,7 +175,6 @@ SCENARIOS: Final[dict[str, Parts]] = {
 SEEDS: Final[dict[str, int]] = {"a helper beside a primary, and both die": 10}
 
 KILLS: Final[dict[str, str]] = {
-    "redo-beside-a-silent-input": "an input heals as another one has failed",
     "partner-serves-whatever-it-does": "two of three correct, and slowly",
     "dead-partner-keeps-its-state": "the partner dies in a slow correction",
     "request-is-never-withdrawn": "one can correct, the other only could for a moment",
