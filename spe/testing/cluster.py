@@ -13,12 +13,10 @@ from replicas.simulation.configured import configuration_to_simulate, grace_us
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
 from replicas.simulation.swarm import faulty
-from spe.config import load_data
-from spe.config.document import Document
 from spe.plan.deploy import Deployed
 from spe.problems import Problems, show_path
 from spe.stream.times import SECOND
-from spe.testing.blame import PromiseBroken, wrong
+from spe.testing.blame import PromiseBroken, caller, wrong
 from spe.testing.driver import results
 from spe.testing.played import SimulatedRun
 from spe.testing.queries import Query, read_query, read_sources
@@ -84,7 +82,7 @@ def run(
         made = faulty(config, seed, max(least_us, _SHORTEST_US))
         scenario = replace(made, options={**made.options, **options}, grace_us=grace_us(config))
     else:
-        happening = _read_faults(faults, document, deployed)
+        happening = _read_faults(faults, deployed)
         last_us = max((f.at_us + (f.for_us or 0) for f in happening), default=0)
         scenario = Scenario(
             seed=seed,
@@ -131,13 +129,12 @@ def _given(rows: Mapping[str, Sequence[Timed]]) -> dict[str, Any]:
     return {name: {"rows": [list(row) for row in given], "origin_us": origin_us} for name, given in rows.items()}
 
 
-def _read_faults(given: GivenFaults, document: Document, deployed: Deployed) -> tuple[Fault, ...]:
-    directory = load_data(document.data, folder=document.home).directory if not deployed.directory.clients else None
-    directory = directory or deployed.directory
+def _read_faults(given: GivenFaults, deployed: Deployed) -> tuple[Fault, ...]:
     if isinstance(given, str):
-        return tuple(load_faults_text(given, "faults", directory))
+        mark = caller()
+        return tuple(load_faults_text(given, f"{mark.file}:{mark.line}: the faults", deployed.directory))
     problems = Problems()
-    found = read_faults(list(given), ("faults",), directory, problems)
+    found = read_faults(list(given), ("faults",), deployed.directory, problems)
     if problems:
         raise wrong("\n".join(f"{show_path(p.path)}: {p.message}" for p in problems.found))
     return tuple(found)

@@ -159,11 +159,10 @@ def test_results_that_differ_are_shown_beside_what_was_expected() -> None:
         ({"shop": [{"ts": "1s", "price": True}]}, [], "source shop: row 1: price: expected float64, got True"),
         ({}, [{"at": "1s", "kind": "kill", "target": "n7"}], r"faults\[0\].target: no process 'n7'"),
         ({}, [{"kind": "kill", "target": "n1"}], r"faults\[0\]: at is missing"),
+        ({}, "- {at: 1s, kind: kill, target: n7}", r"the faults:1: \[0\].target: no process 'n7'"),
     ],
 )
-def test_a_mistake_names_the_line_of_the_test(
-    sources: Mapping[str, Any], happening: Sequence[Any], message: str
-) -> None:
+def test_a_mistake_names_the_line_of_the_test(sources: Mapping[str, Any], happening: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"test_cluster\.py:\d+: {message}"):
         run(QUERY, sources, faults=happening)
 
