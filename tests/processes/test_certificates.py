@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,8 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from spe.cli.run_dir import load_target
+from replicas.link.connection import secured
+from spe.cli.polling import Poller
+from spe.cli.run_dir import SUPERVISOR, load_target
+from spe.errors import SpeError
+from spe.runtime.production import production_env
+from spe.runtime.tls import CONTROL
+from spe.status import ProcessStatus
 
 pytestmark = pytest.mark.processes
 
@@ -36,13 +42,23 @@ def spe(*words: Any) -> str:
 
 def certificates(run: Path) -> dict[str, tuple[int, int, str]]:
     """By process: its incarnation, when its certificate expires, and why new files are refused."""
-    cluster = json.loads(spe("status", run, "--json"))
     found = {}
-    for one in [*cluster["processes"].values()]:
-        if one is not None:
-            certificate = one["certificate"]
-            found[one["name"]] = (one["incarnation"], certificate["expires_us"], certificate["refused"])
+    for status in trio.run(statuses, run):
+        if (one := status.certificate) is not None:
+            found[status.name] = (status.incarnation, one.expires_us, one.refused)
     return found
+
+
+async def statuses(run: Path) -> list[ProcessStatus]:
+    """Of those that answer."""
+    target = load_target(run)
+    env = secured(production_env(Path()), target.plan, CONTROL)
+    poller = Poller(env, target.plan, target.addresses, target.token)
+    async with trio.open_nursery() as nursery:
+        for name in target.addresses:
+            if name != SUPERVISOR:
+                nursery.start_soon(poller.ask_status, name)
+    return [seen.status for seen in poller.seen.values()]
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -52,7 +68,7 @@ def until(what: Callable[[], bool]) -> None:
         try:
             if what():
                 return
-        except (subprocess.SubprocessError, OSError, KeyError, ValueError):
+        except (SpeError, OSError, KeyError):
             pass
         assert time.monotonic() < end
         time.sleep(0.3)
