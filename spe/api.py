@@ -83,6 +83,11 @@ def stdin(**options: Any) -> Options:
     return {"stdin": True, **options}
 
 
+def push(*writers: str) -> Options:
+    """Batches that Spark queries of these names push."""
+    return {"push": list(writers)}
+
+
 def _given(**options: Any) -> Options:
     """The options that were given; the others keep the configuration's defaults."""
     return {k: v for k, v in options.items() if v is not None}
@@ -262,10 +267,13 @@ class Environment:
         name: str,
         reads: Sequence[Stream | str] | None = None,
         sinks: Sequence[Mapping[str, str]] = (),
+        external: bool = False,
     ) -> Environment:
-        """A named consumer; without any, one reads all outputs."""
+        """A named consumer; without any, one reads all outputs.  ``external``: a program of yours, such as Spark."""
         self._clients[name] = _given(
-            reads=None if reads is None else _names(reads), sinks=[dict(s) for s in sinks] or None
+            reads=None if reads is None else _names(reads),
+            sinks=[dict(s) for s in sinks] or None,
+            external=external or None,
         )
         self._written("clients", name)
         return self

@@ -20,7 +20,7 @@ _UNIT_US: Final = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "min": 60 
 _UNITS_US: Final = _UNIT_US | {"d": 24 * 3600 * 10**6}
 _ORDER: Final = re.compile(r"(.+?)\s+(asc|desc)\s*", re.IGNORECASE | re.DOTALL)
 _DISTINCT: Final = re.compile(r"distinct\b", re.IGNORECASE)
-_LIVE: Final = ("tcp", "stdin")
+_LIVE: Final = ("tcp", "stdin", "push")
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
 
 def _source(entry: Mapping[str, Any]) -> SourceEntry:
     given = dict(entry["from"])
-    kind = next(k for k in ("csv", "jsonl", "parquet", "generator", "tcp", "stdin") if given.get(k) is not None)
+    kind = next(k for k in ("csv", "jsonl", "parquet", "generator", *_LIVE) if given.get(k) is not None)
     options: Any = given[kind] if kind == "generator" else given
     options = {"name": options} if isinstance(options, str) else options
     types, time, disorder = entry.get("schema"), entry.get("time"), entry.get("disorder")

@@ -115,17 +115,33 @@ def read_stretch(table: Table, stretch: Stretch, content: memoryview | None = No
       LogCorrupt: damage inside it, or a gap in it or behind it; names file and offset, or the record.
     """
     folder = Path(table.folders[stretch.partition])
-    pool, to_arrow = StringPool(), ToArrow()
+    pool = StringPool()
     records = scan_stretch(folder, stretch, content)
     if table.source:
         elements = _logged(table, stretch, records, pool)
     else:
         elements = (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
     if table.mode == CHANGES:
-        parts = (_change(table, stretch.partition, *one) for one in elements)
+        yield from change_batches(table, stretch.partition, elements)
     else:
-        stable = (e for _, _, e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE and len(e))
-        parts = (_stable(table, stretch.partition, batch) for batch in stable)
+        stable = (e for _, _, e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE)
+        yield from stable_batches(table, stretch.partition, stable)
+
+
+def stable_batches(table: Table, partition: int, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
+    """The tuples of one partition, in mode STABLE."""
+    return _arrow(table, (_stable(table, partition, batch) for batch in batches if len(batch)))
+
+
+def change_batches(
+    table: Table, partition: int, elements: Iterable[tuple[int, int, Element]]
+) -> Iterator[pa.RecordBatch]:
+    """Elements of one partition, each with its sequence number and time of arrival, in mode CHANGES."""
+    return _arrow(table, (_change(table, partition, *one) for one in elements))
+
+
+def _arrow(table: Table, parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterator[pa.RecordBatch]:
+    to_arrow = ToArrow()
     for added, rows in _gathered(parts):
         arrays = [*added, *to_arrow.arrays(rows, table.schema)]
         yield pa.RecordBatch.from_arrays(arrays, schema=table.arrow_schema)

@@ -25,7 +25,7 @@ from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
 from spe.log.recovery import live_segments
 from spe.log.source_log import source_folder
-from spe.plan.deploy import with_default_client, with_origins
+from spe.plan.deploy import with_default_client, with_origins, without_external
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.storage import DiskStorage
@@ -82,7 +82,8 @@ class Run:
                 "the copy was changed, or this is another release"
             )
         summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
-        run = cls(path, plan, directory, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
+        own = without_external(directory)
+        run = cls(path, plan, own, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
         if differing := disagreements(run.reading, plan, directory):
             raise SpeError(f"{path} ran another query than its {_CONFIG} says, read a second time: {differing[0]}")
         run.check()

@@ -52,7 +52,7 @@ _DEFAULTS: Final = {
 
 
 def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, with the data source ``spe`` registered.  Takes 5 to 10 seconds.
+    """A session, whose data source ``spe`` is found by its package's name (pyspark_spe).  Takes 5 to 10 seconds.
 
     Args:
       app: name of the command.
@@ -80,13 +80,9 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
     for name, value in {**_DEFAULTS, **given, **SEMANTICS}.items():
         builder = builder.config(name, value)
     try:
-        spark = builder.getOrCreate()
-        from consistency.proof.source import SpeDataSource
-
-        spark.dataSource.register(SpeDataSource)
+        return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise SpeError(f"Spark does not start: {essence(error)}") from error
-    return spark
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -58,6 +58,8 @@ class Client:
       plan: the cluster; must name this client, or ``reads`` says what to read.
       name: the client's name in the configuration.
       kept: file of the directory's newest revision; None: it is kept nowhere.
+      channels: what to read; None: every partition of all that the configuration says.
+      acknowledges: False where somebody else of the same name does, since of two the one that began later counts.
       announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
 
     Raises:
@@ -74,6 +76,8 @@ class Client:
         *,
         token: str = "",
         kept: PurePosixPath | None = None,
+        channels: Sequence[Channel] | None = None,
+        acknowledges: bool = True,
         announced: Callable[[Sequence[Announcement]], None] | None = None,
     ) -> None:
         check_known("client", name, directory.clients)
@@ -88,11 +92,13 @@ class Client:
         self._arrived = Signal()
         self._room = Signal()
         self._processed: dict[Channel, int] = {}
+        self._acknowledges = acknowledges
         #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
         self._unserved = False
-        channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
+        if channels is None:
+            channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
         self.channels = tuple(channels)
         self.inputs = [
             Input(
@@ -230,6 +236,8 @@ class Client:
 
     def acks(self) -> list[tuple[Channel, int]]:
         safe = self.safe
+        if not self._acknowledges:
+            return []
         return [(c, p if safe is None else min(p, safe(c))) for c, p in self._processed.items()]
 
     def substream(self, channel: Channel) -> tuple[int, int]:

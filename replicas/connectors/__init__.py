@@ -22,6 +22,7 @@ _READERS: Final = {
     "parquet": ("replicas.connectors.parquet_source", "ParquetReplay"),
     "tcp": ("replicas.connectors.tcp", "TcpListener"),
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
+    "push": ("replicas.source.push", "PushIntake"),
 }
 KINDS: Final = tuple(_READERS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -119,7 +119,13 @@ class Replay(ABC):
 
 
 class Live(ABC):
-    """A reader of something that happens once."""
+    """A reader of something that happens once.
+
+    Attributes:
+      continues: it counts its rows over restarts, and goes on behind those that the source's log has.
+    """
+
+    continues: ClassVar[bool] = False
 
     @abstractmethod
     async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:

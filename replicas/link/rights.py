@@ -19,8 +19,10 @@ from spe.stream.names import UnitId
 from spe.wire.fields import Role
 from spe.wire.messages import (
     Announced,
+    CommitPushed,
     DirectoryAnswer,
     DirectoryRequest,
+    DropParts,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -37,6 +39,8 @@ from spe.wire.messages import (
     OtherLog,
     PartnerAnswer,
     PartnerRequest,
+    PartStaged,
+    PushCommitted,
     Refused,
     SetAnswer,
     SetMode,
@@ -44,6 +48,7 @@ from spe.wire.messages import (
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
+    StagePart,
     StateChange,
     Status,
     StatusRequest,
@@ -53,7 +58,9 @@ from spe.wire.messages import (
     Welcome,
 )
 
-_EVERYBODY: Final[frozenset[Role]] = frozenset(("node", "source", "client", "coordinator", "control", "newcomer"))
+_EVERYBODY: Final[frozenset[Role]] = frozenset(
+    ("node", "source", "client", "coordinator", "control", "newcomer", "writer")
+)
 _CONSUMERS: Final[frozenset[Role]] = frozenset(("node", "client"))
 _NOBODY: Final[frozenset[Role]] = frozenset()
 
@@ -74,6 +81,9 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         MoveOrder: frozenset(("control",)),
         SetOrder: frozenset(("control",)),
         JoinCluster: frozenset(("newcomer",)),
+        StagePart: frozenset(("writer",)),
+        CommitPushed: frozenset(("writer",)),
+        DropParts: frozenset(("writer",)),
         # Answers and elements go the other way only.
         Welcome: _NOBODY,
         Refused: _NOBODY,
@@ -93,6 +103,8 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         SetAnswer: _NOBODY,
         JoinClusterAnswer: _NOBODY,
         OrderAnswer: _NOBODY,
+        PartStaged: _NOBODY,
+        PushCommitted: _NOBODY,
     }
 )
 
@@ -107,6 +119,7 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
         "source": name.startswith("source:") and name.removeprefix("source:") in plan.sources,
         "client": name.startswith("client:") and len(name) > len("client:"),
         "coordinator": name == COORDINATOR,
+        "writer": name in plan.writers,
     }
     if role == "control":
         fits = bool(name) and not any(known.values())

@@ -24,7 +24,7 @@ from replicas.node.replica import Replica
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
 from replicas.node.work_task import WorkTask
-from replicas.producer.server import Accepted, Injector, Server
+from replicas.producer.server import Accepted, Injector, NoSource, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
@@ -62,7 +62,7 @@ from spe.wire.messages import (
 )
 
 
-class NodeProcess:
+class NodeProcess(NoSource):
     """Runs what the plan places on one node; implements replicas.producer.server.Service.
 
     Args:
@@ -89,6 +89,7 @@ class NodeProcess:
         self._env = env
         self._plan = plan
         self._node = node
+        self.who = str(node)
         self._me = Identity("node", node, env.clock.wall_us(), token)
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(PurePosixPath("nodes", node), plan))
         #: Of X and waits: ours, and what we pass on (T8).

@@ -21,6 +21,8 @@ from spe.stream.names import NodeId
 PLACES: Final = 8
 #: Places for each subscription that a peer may have: two feeds, and two that are closing.
 PLACES_PER_SUBSCRIPTION: Final = 4
+#: Connections of a writer: each task that it has at work has one.
+WRITER_PLACES: Final = 64
 #: Connections of everybody who is not in the plan: the command line, and clients that no log waits for.
 GUESTS_MAX: Final = 64
 GUESTS: Final = "(not in the plan)"
@@ -66,12 +68,16 @@ class Reception:
         ]
         if directory.coordinated:
             peers.append(COORDINATOR)
-        self._places = {GUESTS: GUESTS_MAX} | {
-            peer: PLACES
-            + PLACES_PER_SUBSCRIPTION * subscriptions(plan, directory, me.name, peer)
-            + checkpoints(directory, me.name, peer)
-            for peer in peers
-        }
+        self._places = (
+            {GUESTS: GUESTS_MAX}
+            | dict.fromkeys(plan.writers, WRITER_PLACES)
+            | {
+                peer: PLACES
+                + PLACES_PER_SUBSCRIPTION * subscriptions(plan, directory, me.name, peer)
+                + checkpoints(directory, me.name, peer)
+                for peer in peers
+            }
+        )
         for peer in self._places:
             self._inside.setdefault(peer, {})
 

@@ -31,8 +31,10 @@ from spe.wire.messages import (
     SNAPSHOT_PART_BYTES,
     Announced,
     Announcement,
+    CommitPushed,
     DirectoryAnswer,
     DirectoryRequest,
+    DropParts,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -49,6 +51,8 @@ from spe.wire.messages import (
     OtherLog,
     PartnerAnswer,
     PartnerRequest,
+    PartStaged,
+    PushCommitted,
     Refused,
     SetAnswer,
     SetMode,
@@ -56,6 +60,7 @@ from spe.wire.messages import (
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
+    StagePart,
     StateChange,
     Status,
     StatusRequest,
@@ -126,18 +131,41 @@ class Service(Protocol):
 
     async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer: ...
 
+    async def stage(self, peer: str, message: StagePart) -> PartStaged | None: ...
+
+    async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted: ...
+
+    def drop_parts(self, peer: str, message: DropParts) -> None: ...
+
     def status(self) -> ProcessStatus: ...
 
 
-class Bystander:
-    """The part of a :class:`Service` that is the same wherever no partition runs: everything is refused.
+class NoSource:
+    """The part of a :class:`Service` that only sources have: rows that are pushed are refused.
 
     Attributes:
       who: as refusals call us.
-      incarnation: in answers to heartbeats.
     """
 
     who = "this process"
+
+    async def stage(self, peer: str, message: StagePart) -> PartStaged | None:
+        return PartStaged(message.part, f"{self.who} takes no pushed rows")
+
+    async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
+        return PushCommitted(message.batch, f"{self.who} takes no pushed rows")
+
+    def drop_parts(self, peer: str, message: DropParts) -> None:
+        """There are none."""
+
+
+class Bystander(NoSource):
+    """The part of a :class:`Service` that is the same wherever no partition runs: everything is refused.
+
+    Attributes:
+      incarnation: in answers to heartbeats.
+    """
+
     incarnation = 0
 
     def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
@@ -285,6 +313,13 @@ class Server:
                 await _answer(connection, await service.set(message))
             elif isinstance(message, JoinCluster):
                 await _answer(connection, await service.join(peer, message))
+            elif isinstance(message, StagePart):
+                if (staged := await service.stage(peer, message)) is not None:
+                    await _answer(connection, staged)
+            elif isinstance(message, CommitPushed):
+                await _answer(connection, await service.commit_pushed(peer, message))
+            elif isinstance(message, DropParts):
+                service.drop_parts(peer, message)
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status(self.status()))
             elif isinstance(message, Inject):

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 import trio
 
-from replicas.connectors import Live, Replay
+from replicas.connectors import Live, Replay, open_reader
 from replicas.link.connection import Identity
 from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
@@ -20,6 +20,7 @@ from replicas.producer.log_entry import Substream
 from replicas.producer.server import Accepted, Bystander, Injector, Server
 from replicas.producer.substream import substream
 from replicas.source.proxy import SourceProxy
+from replicas.source.push import PushIntake
 from spe.log.source_log import source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -33,12 +34,17 @@ from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import (
+    CommitPushed,
+    DropParts,
     Heartbeat,
     HeartbeatAnswer,
     Mode,
     NotReady,
     OtherLog,
     OutputStatus,
+    PartStaged,
+    PushCommitted,
+    StagePart,
     StateChange,
     Subscribe,
     Subscribed,
@@ -135,6 +141,7 @@ class SourceProcess(Bystander):
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
+        self._intake: PushIntake | None = None
         self._division = Division()
         #: Once it runs.
         self.server: Server | None = None
@@ -147,13 +154,14 @@ class SourceProcess(Bystander):
         """
         proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
         self._proxy = proxy
+        reader = await self._opened(proxy)
         self.server = server = Server(self._env, self._plan, self._keeper, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
                 self._keeper.nursery = nursery
                 address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 task_status.started(address)
-                await proxy.run(self._publish, partial(say, level=Level.WARNING), self._reader)
+                await proxy.run(self._publish, partial(say, level=Level.WARNING), reader)
                 self._signal.wake()
                 if (fault := proxy.status().fault) is not None:
                     say(
@@ -163,6 +171,17 @@ class SourceProcess(Bystander):
                     )
         finally:
             proxy.close()
+
+    async def _opened(self, proxy: SourceProxy) -> Live | Replay | None:
+        """A reader in place of the configuration's own, which is opened where writers push.  Raises LogCorrupt."""
+        reader = self._reader
+        if reader is None and self._source.writers:
+            intake = open_reader(self._source)
+            assert isinstance(intake, PushIntake)
+            folder = source_folder(self._source.stream) if self._folder is None else self._folder
+            await intake.open(self._env, folder, proxy.consumed, proxy.settled)
+            self._intake = reader = intake
+        return reader
 
     def _publish(self, elements: list[Element]) -> None:
         """Something has become durable: subscriptions may take it."""
@@ -223,6 +242,17 @@ class SourceProcess(Bystander):
                 )
             )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
+
+    async def stage(self, peer: str, message: StagePart) -> PartStaged | None:
+        return await super().stage(peer, message) if self._intake is None else await self._intake.stage(peer, message)
+
+    async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
+        intake = self._intake
+        return await super().commit_pushed(peer, message) if intake is None else await intake.commit(peer, message)
+
+    def drop_parts(self, peer: str, message: DropParts) -> None:
+        if self._intake is not None:
+            self._intake.drop(peer, message)
 
     def status(self) -> SourceStatus:
         proxy, name, incarnation = self._proxy, self._me.name, self._me.incarnation

@@ -133,6 +133,15 @@ class SourceProxy:
         return self.frontier >= END_OF_TIME
 
     @property
+    def consumed(self) -> int:
+        """Rows of the reader that the log accounts for."""
+        return self._writer.consumed
+
+    async def settled(self, consumed: int) -> None:
+        """Waits until the log accounts for so many rows of the reader."""
+        await self._writer.settled(consumed)
+
+    @property
     def disk_full(self) -> str:
         """Why nothing can be logged now, while the disk is full; "" where it is not."""
         return self._writer.disk_full
@@ -203,7 +212,8 @@ class SourceProxy:
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:
-                    writer.counts_anew()
+                    if not reader.continues:
+                        writer.counts_anew()
                     await self._live().run(reader)
                 writer.end()
             except* (SpeError, OSError) as group:  # of a live reader's tasks, too

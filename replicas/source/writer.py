@@ -70,6 +70,8 @@ class SourceWriter:
         self._committed = trio.Event()
         self._closed = False
         self.history = history
+        #: Rows of the reader that are accounted for on the disk.
+        self.synced_consumed = state.consumed
         self.publish: Publish = _nobody
         self.told: Callable[[str], None] = _nobody
         self.pace: Pace = AtOnce()
@@ -234,11 +236,16 @@ class SourceWriter:
         """What was synced is published."""
         for state, position, batch in group:
             self.history.add(state, position, batch)
-        self._synced_bound_us = group[-1][0].bound_us
+        self._synced_bound_us, self.synced_consumed = group[-1][0].bound_us, group[-1][0].consumed
         elements: list[Element] = [batch for _, _, batch in group if batch is not None]
         self.publish(elements + self._new_boundary())
         self._committed.set()
         self._committed = trio.Event()
+
+    async def settled(self, consumed: int) -> None:
+        """Waits until so many rows of the reader are accounted for on the disk."""
+        while self.synced_consumed < consumed:
+            await self._committed.wait()
 
     async def room(self) -> None:
         """Waits while too much is appended and not yet synced, or the disk is full."""

@@ -25,7 +25,8 @@ def certs(config: Path, out: Path | None, days: int, *, renew: bool = False) -> 
     given = plan.security.certificates
     folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
     now = datetime.datetime.now(datetime.UTC)
-    found = issue(folder, plan.cluster, [*processes_of(directory), CONTROL], days, now, renew=renew)
+    names = [*processes_of(directory), *sorted(plan.writers), CONTROL]
+    found = issue(folder, plan.cluster, names, days, now, renew=renew)
     width = max(len(f.name) for f in found)
     for one in found:
         left = (one.expires - now).days

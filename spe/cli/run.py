@@ -40,7 +40,7 @@ from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_document, missing_files
 from spe.config.document import Document
 from spe.errors import ConfigError
-from spe.plan.deploy import with_addresses, with_budget, with_default_client, with_origins
+from spe.plan.deploy import with_addresses, with_budget, with_default_client, with_origins, without_external
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env
@@ -88,7 +88,9 @@ def run_document(
     """
     plan, directory = load_document(document, data)
     refuse_logs(document, plan, directory)
-    directory = with_default_client(plan, directory)
+    directory = without_external(with_default_client(plan, directory))
+    if not directory.clients:
+        raise ConfigError(["clients: all are external, so a run would record nothing; expected one that is not"])
     if budget is not None:
         directory = with_budget(directory, budget)
     schedule = configured_faults(document, directory) + (load_faults(faults, directory) if faults is not None else [])

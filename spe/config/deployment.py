@@ -395,10 +395,13 @@ class ClientModel(Model):
 
     reads: Names | None = None
     sinks: list[SinkModel] = Field(default_factory=list)
+    external: bool = False
 
     @model_validator(mode="after")
     def _own_files(self) -> ClientModel:
         """Clients may share a path, on machines of their own; the files of one client would be written twice."""
+        if self.external and self.sinks:
+            raise ValueError("an external client is a program of yours, which has no sinks; expected no sinks")
         kinds = [(normpath(s.sink()["path"]), s.sink()["kind"]) for s in self.sinks]
         for folder, _ in {k: None for k in kinds if kinds.count(k) > 1}:
             raise ValueError(f"two sinks of one kind write to {folder!r}; expected a folder for each")
@@ -523,5 +526,5 @@ def read_clients(
                     f"{stream!r} is no output; list it in outputs" if stream in operators else f"no output {stream!r}"
                 )
                 problems.add(("clients", name, "reads", i), f"{inner}{hint}; expected {one_of(list(outputs))}")
-        clients[name] = ClientSettings(name, reads, tuple(s.sink() for s in model.sinks))
+        clients[name] = ClientSettings(name, reads, tuple(s.sink() for s in model.sinks), model.external)
     return clients

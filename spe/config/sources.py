@@ -129,7 +129,8 @@ class SourceModel(Model):
       address: where the source listens. Default: any free port.
       ahead: refuses event times further ahead of the clock. Default: `1h` for live sources.
       watermark: what advances the time of live sources. Default: `data`; without `time`, `clock`.
-      idle: live sources by data: when a silence begins; also `{after: 5s, then: now}`, `never`. Default: `500ms`.
+      idle: live sources by data: when a silence begins; also `{after: 5s, then: now}`, `never`.
+        Default: `500ms`; of `push`, `never`.
     """
 
     schema_: dict[str, str] | None = Field(default=None, alias="schema")
@@ -217,7 +218,7 @@ def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, 
             problems.add((*path, "idle"), "by the clock time passes whether rows come or not; expected no idle")
         return {"watermark": by}
     if model.idle is None:
-        return {"watermark": by, "idle_us": IDLE_US}
+        return {"watermark": by, "idle_us": None if model.from_.declared.batches else IDLE_US}
     return {"watermark": by, "idle_us": model.idle.after, "idle_to_now": model.idle.then == "now"}
 
 

@@ -82,6 +82,8 @@ class Reader:
 
     #: Rows happen once, and nobody knows the next one; else they can be read again from any one.
     live: ClassVar[bool] = False
+    #: They come in batches, and in the pauses between these no time passes.
+    batches: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, Any]] = {}
 
     def check(self, given: Mapping[str, Any]) -> None:

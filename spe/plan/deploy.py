@@ -302,6 +302,11 @@ def with_default_client(plan: Plan, directory: Directory) -> Directory:
     return replace(directory, clients={ONLY_CLIENT: ClientSettings(ONLY_CLIENT, plan.query.outputs)})
 
 
+def without_external(directory: Directory) -> Directory:
+    """With those clients only that ``spe run`` starts, and that record."""
+    return replace(directory, clients={n: c for n, c in directory.clients.items() if not c.external})
+
+
 def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:
     """The same plan, whose replayed sources begin at these event times."""
     sources = dict(plan.sources)

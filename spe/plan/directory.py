@@ -135,11 +135,13 @@ class ClientSettings:
 
     Attributes:
       sinks: ``{"kind": "parquet" | "jsonl", "path": …, "mode": "stable" | "corrections"}`` each.
+      external: a program of the user's; ``spe run`` starts none for it.
     """
 
     name: str
     reads: tuple[StreamId, ...]
     sinks: tuple[Mapping[str, Any], ...] = ()
+    external: bool = False
 
 
 def roles_of(replicas: Iterable[NodeId], standbys: Iterable[NodeId] = ()) -> Mapping[NodeId, Role]:

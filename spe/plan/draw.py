@@ -174,7 +174,8 @@ def _clients(directory: Directory) -> list[str]:
     rows = []
     for client in directory.clients.values():
         sinks = ", ".join(f"{s['kind']} {s['path']} ({s['mode']})" for s in client.sinks)
-        rows.append([client.name, f"reads {', '.join(client.reads)}", sinks or "no sink"])
+        takes = "external" if client.external else sinks or "no sink"
+        rows.append([client.name, f"reads {', '.join(client.reads)}", takes])
     return text_table(rows, indent="  ") or ["  none: nothing holds the output buffers"]
 
 

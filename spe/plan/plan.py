@@ -139,6 +139,11 @@ class Source:
         """Rows happen once, and nobody knows the next one."""
         return self.reader.get("kind") in READERS and READERS[self.reader["kind"]].live
 
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """Names of the processes that may push rows into it."""
+        return tuple(f"writer:{name}" for name in self.reader.get("writers", ()))
+
 
 @dataclass(frozen=True, slots=True)
 class AccuracyChoice:
@@ -267,6 +272,11 @@ class Plan:
     @cached_property
     def unit(self) -> Mapping[UnitId, Unit]:
         return {u.id: u for u in self.units}
+
+    @cached_property
+    def writers(self) -> frozenset[str]:
+        """Names of the processes that push rows into some source."""
+        return frozenset(name for source in self.sources.values() for name in source.writers)
 
     @cached_property
     def producer(self) -> Mapping[StreamId, Unit]:

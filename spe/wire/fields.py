@@ -96,6 +96,12 @@ def revision_data(value: Any) -> Any:
     raise ValueError(f"expected at most {REVISION_BYTES} bytes")
 
 
+def names(value: Any) -> Any:
+    if type(value) in (list, tuple) and len(value) <= MANY:
+        return tuple(map(is_name, value))
+    raise ValueError(f"expected a list of at most {MANY} names")
+
+
 def text_map(value: Any) -> Any:
     if isinstance(value, Mapping) and all(type(k) is str for k in value):
         return dict(value)
@@ -153,8 +159,8 @@ Amount = Annotated[float, is_amount]
 Policy = Annotated[str, one_of("suspend", "delay", "process")]
 Reconcile = Annotated[str, one_of("checkpoint", "undo")]
 Role = Annotated[
-    Literal["node", "source", "client", "coordinator", "control", "newcomer"],
-    one_of("node", "source", "client", "coordinator", "control", "newcomer"),
+    Literal["node", "source", "client", "coordinator", "control", "newcomer", "writer"],
+    one_of("node", "source", "client", "coordinator", "control", "newcomer", "writer"),
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
 Verb = Annotated[Literal["install", "restore", "retire", "replay"], one_of("install", "restore", "retire", "replay")]

@@ -31,6 +31,7 @@ from spe.wire.fields import (
     Time,
     checks_of,
     integer,
+    names,
     records_of,
     revision_data,
     snapshot_data,
@@ -610,6 +611,67 @@ class JoinClusterAnswer(Message):
     error: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class StagePart(Message):
+    """A piece of a part of a pushed batch: what one task of the writer has; answered once all of it is durable (W1).
+
+    Attributes:
+      query, batch: of the writer's.
+      part: a name that no other part ever has.
+      index: of the piece, from 0.
+      data: the pieces together are as spe.log.pushed encodes a part.
+    """
+
+    TAG: ClassVar[int] = 33
+    query: Name
+    batch: Id
+    part: Name
+    index: Count
+    last: Flag
+    data: Annotated[bytes, snapshot_data]
+
+
+@dataclass(frozen=True, slots=True)
+class PartStaged(Message):
+    """A part is on the source's disk, or ``error`` says why it is refused."""
+
+    TAG: ClassVar[int] = 34
+    part: Name
+    error: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPushed(Message):
+    """These parts, in this order, are batch ``batch`` of a query: all of them or none (W2).
+
+    Attributes:
+      replaces: query whose place this one takes; "" where it only goes on.
+    """
+
+    TAG: ClassVar[int] = 35
+    query: Name
+    batch: Id
+    parts: Annotated[Sequence[Name], names]
+    replaces: Name
+
+
+@dataclass(frozen=True, slots=True)
+class PushCommitted(Message):
+    """A batch is durable, now or since long, or ``error`` says why it is refused."""
+
+    TAG: ClassVar[int] = 36
+    batch: Id
+    error: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class DropParts(Message):
+    """The batch of these parts will never be committed; there is no answer."""
+
+    TAG: ClassVar[int] = 37
+    parts: Annotated[Sequence[Name], names]
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -645,6 +707,11 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     SetAnswer,
     JoinCluster,
     JoinClusterAnswer,
+    StagePart,
+    PartStaged,
+    CommitPushed,
+    PushCommitted,
+    DropParts,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from consistency.proof.report.model import Flaw
+from pyspark_spe.options import READING, WRITING, Option
 from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
 from replicas.planning.files import OperatorModel
@@ -110,6 +111,14 @@ def _generators() -> str:
 
 def _sinks() -> str:
     return _table(("sink", "in the folder PATH"), [(f"`{{{kind}: PATH}}`", about) for kind, about in SINKS.items()])
+
+
+def _spark(options: Mapping[str, Option]) -> str:
+    rows = []
+    for name, one in options.items():
+        default = "required" if one.default is None else f"`{one.default}`" if one.default else "none"
+        rows.append((f"`{name}`", default, one.about))
+    return _table(("option", "default", "meaning"), rows)
 
 
 def _fields(keys: type[BaseModel]) -> list[tuple[str, str, str]]:
@@ -258,6 +267,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "keys of a generator": _generator,
     "generators": _generators,
     "sinks": _sinks,
+    "options of Spark readers": partial(_spark, READING),
+    "options of Spark writers": partial(_spark, WRITING),
     "classes of a status": _statuses,
     "keys of a source": partial(_settings, SourceModel),
     "keys of the coordinator": partial(_settings, CoordinatorModel, "coordinator."),

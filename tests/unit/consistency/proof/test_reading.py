@@ -135,6 +135,16 @@ def test_both_readers_agree_on_every_spelling() -> None:
     assert differences(read(UNUSUAL), *load_text(UNUSUAL)) == []
 
 
+@pytest.mark.parametrize("reader", ["{tcp: 'localhost:9001'}", "{stdin: true}", "{push: etl}", "{push: [etl, other]}"])
+def test_both_readers_agree_on_live_sources(reader: str) -> None:
+    text = f"""
+    sources: {{a: {{schema: {{ts: timestamp!, x: int64}}, time: ts, disorder: 1s, from: {reader}}}}}
+    query: {{kept: {{filter: {{from: a, where: x > 0}}}}}}
+    """
+    assert differences(read(text), *load_text(text)) == []
+    assert read(text).sources["a"].live
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_both_readers_agree_on_random_configurations(seed: int) -> None:
     text = yaml.safe_dump(random_configuration(Random(f"reading {seed}"), 2), sort_keys=False)

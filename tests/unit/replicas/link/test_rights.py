@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -10,14 +11,16 @@ from replicas.link.rights import SENDERS, check_right, no_host, wrong_claim
 from spe.errors import RemoteProtocolError
 from spe.plan.directory import COORDINATOR
 from spe.status import SupervisorStatus
-from spe.stream.names import NodeState
+from spe.stream.names import NodeState, StreamId
 from spe.wire import messages
 from spe.wire.fields import Role
 from spe.wire.messages import (
     Ack,
     Announced,
+    CommitPushed,
     DirectoryAnswer,
     DirectoryRequest,
+    DropParts,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -34,6 +37,8 @@ from spe.wire.messages import (
     OtherLog,
     PartnerAnswer,
     PartnerRequest,
+    PartStaged,
+    PushCommitted,
     Refused,
     SetAnswer,
     SetMode,
@@ -42,6 +47,7 @@ from spe.wire.messages import (
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
+    StagePart,
     StateChange,
     Status,
     StatusRequest,
@@ -53,7 +59,9 @@ from spe.wire.messages import (
 from tests.simulation.test_cluster import make_plan
 
 PLAN, DIRECTORY = make_plan()
-ROLES: tuple[Role, ...] = ("node", "source", "client", "coordinator", "control", "newcomer")
+PUSHED = replace(PLAN.sources[StreamId("b")], reader={"kind": "push", "writers": ("etl",)})
+PLAN = replace(PLAN, sources={**PLAN.sources, StreamId("b"): PUSHED})
+ROLES: tuple[Role, ...] = ("node", "source", "client", "coordinator", "control", "newcomer", "writer")
 NAMES: dict[Role, str] = {
     "node": "n1a",
     "source": "source:a",
@@ -61,10 +69,11 @@ NAMES: dict[Role, str] = {
     "coordinator": COORDINATOR,
     "control": "control",
     "newcomer": "n9",
+    "writer": "writer:etl",
 }
 #: Which roles may send which messages, stated independently of the code.
 MAY: dict[str, str] = {
-    "Hello": "node source client coordinator control newcomer",
+    "Hello": "node source client coordinator control newcomer writer",
     "Subscribe": "node client",
     "SetMode": "node client",
     "Heartbeat": "node client coordinator",
@@ -76,6 +85,9 @@ MAY: dict[str, str] = {
     "MoveOrder": "control",
     "SetOrder": "control",
     "JoinCluster": "newcomer",
+    "StagePart": "writer",
+    "CommitPushed": "writer",
+    "DropParts": "writer",
     "DirectoryRequest": "node client coordinator",
     "DirectoryAnswer": "node coordinator",
 }
@@ -122,6 +134,11 @@ def all_messages(role: Role) -> list[Message]:
         OrderAnswer(1, 1, ""),
         DirectoryRequest(1, 1),
         DirectoryAnswer(b""),
+        StagePart("q", 0, "0" * 32, 0, True, b""),
+        PartStaged("0" * 32, ""),
+        CommitPushed("q", 0, ["0" * 32], ""),
+        PushCommitted(0, ""),
+        DropParts([]),
     ]
 
 
@@ -176,7 +193,14 @@ def test_a_name_belongs_to_one_role(role: Role, of: Role) -> None:
 
 @pytest.mark.parametrize(
     ("role", "name"),
-    [("node", "n9"), ("source", "source:"), ("client", "client:"), ("control", ""), ("newcomer", "source:a")],
+    [
+        ("node", "n9"),
+        ("source", "source:"),
+        ("client", "client:"),
+        ("control", ""),
+        ("newcomer", "source:a"),
+        ("writer", "writer:other"),
+    ],
 )
 def test_an_unknown_name_is_refused(role: Role, name: str) -> None:
     assert wrong_claim(PLAN, DIRECTORY, role, name)

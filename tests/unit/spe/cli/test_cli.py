@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -36,8 +37,9 @@ from spe.config import load_plan_text, load_text, read_document
 from spe.errors import SpeError
 from spe.metrics.histogram import Histogram
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
-from spe.plan.deploy import Deployed, with_default_client
+from spe.plan.deploy import Deployed, with_default_client, without_external
 from spe.plan.directory import Standbys
+from spe.plan.draw import check_text
 from spe.plan.plan import Watermark
 from spe.status import (
     ActivationStatus,
@@ -509,6 +511,21 @@ def test_a_run_without_a_client_gets_one_that_reads_everything() -> None:
     assert not directory.clients
     given = with_default_client(plan, directory)
     assert given.clients["client"].reads == ("per_second",)
+
+
+def test_an_external_client_is_kept_for_by_nodes_and_not_started_by_a_run() -> None:
+    plan, directory = plan_of(CONFIG + "clients: {board: , spark: {external: true}}\n")
+    channel = Channel(StreamId("per_second"), 0)
+    assert directory.consumers_of(plan, channel) == ("client:board", "client:spark")
+    assert re.search(r"spark +reads per_second +external", check_text(plan, directory))
+    assert list(local_addresses(without_external(directory))) == ["n1", "n2", "source:shop", "client:board", SUPERVISOR]
+
+
+def test_a_run_needs_a_client_that_records(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(config.read_text() + "clients: {spark: {external: true}}\n")
+    assert execute(["run", str(config), "--run-dir", str(config.parent / "run")]) == 2
+    assert "clients: all are external, so a run would record nothing" in capsys.readouterr().err
+    assert not (config.parent / "run").exists()
 
 
 def test_every_process_gets_its_own_loopback_address() -> None:

@@ -721,6 +721,7 @@ def test_a_mapping_of_unknown_keys_gives_one_mistake() -> None:
         ("fragments: {f: {operators: [q], replicas: 0}}", "fragments.f.replicas: expected a number"),
         ("fragments: {f: {operators: [q, q]}}", "'q' is listed twice"),
         ("fragments: {f: {operators: [q], key: 5}}", "fragments.f.key: expected a name or a list"),
+        ("clients: {c: {external: true, sinks: [{jsonl: a}]}}", "clients.c: an external client is a program of yours"),
         (
             "clients: {c: {sinks: [{jsonl: a}, {jsonl: ./a, mode: corrections}]}}",
             "clients.c: two sinks of one kind write to 'a'; expected a folder for each",
@@ -1117,6 +1118,21 @@ def test_every_operator_can_be_built_in_python() -> None:
 
     assert [o.name for o in plan.query.operators if isinstance(o.spec, AggregateSpec)] == ["aggregate_1", "aggregate_2"]
     assert plan.query.outputs == ("pairs", "aggregate_1", "topk_1", "topk_2")
+
+
+def test_a_pushed_source_and_an_external_client_can_be_built_in_python() -> None:
+    env = api.Environment()
+    clicks = env.source("clicks", api.push("etl", "more"), {"ts": "timestamp!", "n": "int64"}, time="ts")
+    env.outputs(clicks.filter("n > 0", name="some")).client("board").client("spark", ["some"], external=True)
+    plan = env.plan()
+    source = plan.sources[StreamId("clicks")]
+
+    assert source.writers == ("writer:etl", "writer:more")
+    assert plan.writers == set(source.writers)
+    assert source.live
+    assert (source.watermark, source.idle_us) == (Watermark.DATA, None)  # batches come with pauses between them
+    assert {name: c.external for name, c in env.deployed().directory.clients.items()} == {"board": False, "spark": True}
+    assert load_plan_text(env.to_yaml()) == plan
 
 
 @pytest.mark.parametrize(

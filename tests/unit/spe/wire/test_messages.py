@@ -23,8 +23,10 @@ from spe.wire.messages import (
     Ack,
     Announced,
     Announcement,
+    CommitPushed,
     DirectoryAnswer,
     DirectoryRequest,
+    DropParts,
     Heartbeat,
     HeartbeatAnswer,
     Held,
@@ -44,7 +46,9 @@ from spe.wire.messages import (
     OutputStatus,
     PartnerAnswer,
     PartnerRequest,
+    PartStaged,
     ProposedMove,
+    PushCommitted,
     Refused,
     Remark,
     SetAnswer,
@@ -54,6 +58,7 @@ from spe.wire.messages import (
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
+    StagePart,
     StateChange,
     Status,
     StatusRequest,
@@ -105,6 +110,11 @@ EXAMPLES: list[Message] = [
     SetAnswer(1, 4, ""),
     JoinCluster(b"{}"),
     JoinClusterAnswer(b"", "n9 runs already"),
+    StagePart("query", 3, "0" * 32, 1, True, b"\0\xff" * 100),
+    PartStaged("0" * 32, "row 1 of the part has no ts"),
+    CommitPushed("query", 3, ("0" * 32, "1" * 32), ""),
+    PushCommitted(3, ""),
+    DropParts(("0" * 32,)),
 ]
 
 
@@ -151,7 +161,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
     [
         (
             packed(HELLO, role="king"),
-            "Hello.role: expected one of node, source, client, coordinator, control, newcomer, got 'king'",
+            "Hello.role: expected one of node, source, client, coordinator, control, newcomer, writer, got 'king'",
         ),
         (packed(HELLO, name=b"n1"), "Hello.name: expected a text"),
         (packed(HELLO, name="n" * 1000), "Hello.name: expected a text of at most"),

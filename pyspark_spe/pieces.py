@@ -1,0 +1,105 @@
+"""What a Spark task reads of an output: excerpts, which it fetches itself, and changes, which the driver has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from consistency.proof.records import CHANGES, change_batches, stable_batches
+from pyspark_spe.background import items_of
+from pyspark_spe.live import LiveOutput
+from replicas.client.buffer import Numbered
+from replicas.client.excerpt import Excerpt, excerpt
+from spe.plan.directory import Directory
+from spe.stream.batch import Batch, Element, Undo
+from spe.stream.strings import StringPool
+from spe.wire.codec import decode_standalone, encode_standalone
+
+#: Sequence numbers between two changes: as many elements may a change become when it is read again.
+APART: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An element that travels with the task.
+
+    Attributes:
+      data: as in a log.
+    """
+
+    sequence: int
+    arrived_us: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An excerpt in mode ``changes``, behind an undo: what an earlier session gave of it is not known any more."""
+
+    sequence: int
+    arrived_us: int
+    what: Excerpt
+
+
+class Piece(InputPartition):
+    """One partition of a micro-batch: an excerpt, or elements and excerpts in order.
+
+    Attributes:
+      directory: says where excerpts are to be had; None: there are none.
+    """
+
+    def __init__(
+        self, partition: int, parts: tuple[Excerpt | Carried | Fetched, ...], directory: Directory | None = None
+    ) -> None:
+        super().__init__((partition, parts))
+        self.partition = partition
+        self.parts = parts
+        self.directory = directory
+
+
+def given(output: LiveOutput, partition: int, changes: list[Numbered]) -> Piece:
+    """Changes of a partition that the driver has."""
+    schema = output.table.schema
+    parts = tuple(
+        Carried(n * APART, change.arrived_us, encode_standalone(change.element, schema)) for n, change in changes
+    )
+    return Piece(partition, parts)
+
+
+def read_piece(output: LiveOutput, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """On an executor.  Raises SpeError."""
+    if piece.directory is not None:
+        output = output.by(piece.directory)
+    if output.what.mode == CHANGES:
+        return change_batches(output.table, piece.partition, _elements(output, piece))
+    return stable_batches(output.table, piece.partition, _fetched(output, piece))
+
+
+def _fetched(output: LiveOutput, piece: Piece) -> Iterator[Batch]:
+    for part in piece.parts:
+        assert isinstance(part, Excerpt)
+        yield from _batches(output, part)
+
+
+def _elements(output: LiveOutput, piece: Piece) -> Iterator[tuple[int, int, Element]]:
+    pool = StringPool()
+    for part in piece.parts:
+        if isinstance(part, Carried):
+            yield part.sequence, part.arrived_us, decode_standalone(part.data, output.table.schema, pool)
+        elif isinstance(part, Fetched):
+            yield part.sequence, part.arrived_us, Undo(part.what.from_id)
+            for after, batch in enumerate(_batches(output, part.what), part.sequence + 1):
+                yield after, part.arrived_us, batch
+
+
+def _batches(output: LiveOutput, what: Excerpt) -> Iterator[Batch]:
+    if what.from_id >= what.upto_id:
+        return iter(())
+    env, token, patience = output.env(), output.token(), output.what.patience
+    return items_of(
+        lambda: excerpt(env, output.plan, output.directory, output.what.client, what, patience_s=patience, token=token)
+    )

@@ -1,0 +1,350 @@
+"""Readers of an output of a running cluster: the driver decides on positions, tasks fetch what lies between two.
+
+Spark makes a reader for the driver's part of a query, and others to be sent to tasks; a connection is opened only by
+who needs one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_spe.background import Background
+from pyspark_spe.live import LiveOutput
+from pyspark_spe.offsets import Offset, ahead, offset_of
+from pyspark_spe.pieces import APART, Fetched, Piece, given, read_piece
+from replicas.client.buffer import ChangeBuffer
+from replicas.client.client import Client
+from replicas.client.excerpt import Excerpt
+from replicas.client.positions import OutputPositions
+from replicas.link.signal import Signal
+from spe.errors import SpeError
+from spe.plan.directory import Directory
+from spe.stream.times import BEFORE_TIME
+
+#: Portions of the changes that the driver keeps, at most, while Spark is at work on one.
+_PORTIONS: Final = 4
+
+
+class Positions:
+    """The driver's connection to the nodes: how far the output is, from where it can be had, and acknowledgements."""
+
+    def __init__(self, output: LiveOutput, after: int = 0) -> None:
+        self._output = output
+        self._origins: dict[int, str] = {}
+        one = OutputPositions(
+            output.env(),
+            output.plan,
+            output.directory,
+            output.what.client,
+            output.stream,
+            token=output.token(),
+            after=after,
+        )
+        self.incarnation = one.incarnation
+        self._one = one
+        self.background = Background(one.run)
+        try:
+            self.call(one.heard_of_all, waits_for=f"no replica of every partition of {output.stream} answers")
+        except BaseException:
+            self.stop()
+            raise
+
+    def call(self, function: Callable[..., Any], *arguments: object, waits_for: str) -> Any:
+        """Raises SpeError where it takes longer than the user's patience."""
+        try:
+            return self.background.call(function, *arguments, seconds=self._output.what.patience, waits_for=waits_for)
+        except SpeError as error:
+            said = self.background.ask(self._one.unreachable)
+            peers = self.background.ask(self._one.peers)
+            tried = ", ".join(f"{name} at {address}: {said.get(name, 'answers')}" for name, address in peers.items())
+            raise type(error)(
+                f"{self._one.name} of cluster {self._output.plan.cluster!r}: {error} (tried {tried})"
+            ) from None
+
+    def first(self) -> dict[int, int]:
+        """Where a query without a checkpoint begins."""
+        begin = self._output.what.begin
+        none = dict(self._output.nowhere().ids)
+        if begin == "first":
+            return none
+        if begin == "now":
+            return none | self.latest()
+        return none | {p: max(0, first - 1) for p, first in self.background.ask(self._one.oldest).items()}
+
+    def latest(self) -> dict[int, int]:
+        return self.background.ask(self._one.latest)
+
+    def states(self) -> dict[int, str]:
+        return self.background.ask(self._one.states)
+
+    def acknowledge(self, ids: Mapping[int, int]) -> None:
+        self.background.ask(lambda: self._one.acknowledge(ids))
+
+    def directory(self) -> Directory:
+        """The newest that the nodes have told us."""
+        return self.background.ask(lambda: self._one.directory)
+
+    def origins(self, at: Offset) -> dict[int, str]:
+        """Where the tuples come from, of the partitions of which somebody says it; each is asked for once.
+
+        Raises SpeError where a partition does not continue what was read up to ``at``.
+        """
+        for channel in self._output.channels:
+            p = channel.partition
+            if p not in self._origins and (
+                found := self.call(
+                    self._one.origin,
+                    channel,
+                    at.ids[p],
+                    at.origins.get(p, ""),
+                    waits_for=f"no replica says from which source logs {channel} comes",
+                )
+            ):
+                self._origins[p] = found
+        return dict(self._origins)
+
+    def stop(self) -> None:
+        self.background.stop()
+
+
+class LiveReader(DataSourceReader):
+    """Everything that is stable now, in one piece per partition; nothing is acknowledged."""
+
+    def __init__(self, output: LiveOutput) -> None:
+        self._output = output
+
+    def partitions(self) -> Sequence[InputPartition]:
+        positions = Positions(self._output)
+        try:
+            start = replace(self._output.nowhere(), ids=positions.first())
+            start = replace(start, origins=positions.origins(start))
+            return _excerpts(start, _known(positions.latest(), start), positions.directory())
+        finally:
+            positions.stop()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Piece)
+        return read_piece(self._output, partition)
+
+
+class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What both modes have in common."""
+
+    def __init__(self, output: LiveOutput) -> None:
+        self._output = output
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_output": self._output}  # what goes to tasks has no connection
+
+    #: Connected when it is needed first.
+    _connected: Positions | None = None
+
+    def _positions(self, at: Offset | None = None) -> Positions:
+        if self._connected is None:
+            self._connected = Positions(self._output, 0 if at is None else at.incarnation)
+        return self._connected
+
+    def _place(self, data: Mapping[str, Any]) -> Offset:
+        return offset_of(data, self._output.nowhere())
+
+    def initialOffset(self) -> dict[str, Any]:
+        start = replace(self._output.nowhere(), ids=self._positions().first())
+        self._positions().origins(start)  # is it still there?
+        return start.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._output.what.rows)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Piece)
+        return read_piece(self._output, partition)
+
+    def stop(self) -> None:
+        if self._connected is not None:
+            self._connected.stop()
+
+
+class StableReader(_Streaming):
+    """Stable tuples: an offset holds ids, which mean the same whoever serves them, so each is read exactly once."""
+
+    _until: Mapping[int, int] | None = None
+    _ends = False
+    #: Where the last micro-batch ended.
+    _reached: Mapping[int, int] | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._ends = True  # where, is known when Spark says from where on
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        at = self._place(start)
+        positions = self._positions(at)
+        known = replace(at, origins=positions.origins(at), incarnation=positions.incarnation)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        latest: Mapping[int, int] = positions.latest()
+        if self._ends:
+            self._until = latest = latest if self._until is None else self._until
+        self._reached = ids = ahead(at.ids, _known(latest, known), rows)
+        return start if ids == dict(at.ids) else replace(known, ids=ids).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if self._connected is None:
+            return None
+        latest, reached = self._connected.latest(), self._reached or {}
+        return {
+            "ids": {str(p): latest[p] for p in sorted(latest)},
+            "backlog": sum(max(0, last - reached.get(p, 0)) for p, last in latest.items()),
+            "states": {str(p): s for p, s in sorted(self._connected.states().items())},
+        }
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = self._place(start), self._place(end)
+        directory = self._positions(first).directory()
+        return _excerpts(replace(first, origins=last.origins), last.ids, directory)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        place = self._place(end)
+        self._positions(place).acknowledge(place.ids)
+
+
+class _Session:
+    """A client in the driver, from one place on, and what it has received.  It acknowledges nothing."""
+
+    def __init__(self, output: LiveOutput, start: Offset) -> None:
+        self.name = secrets.token_hex(8)
+        self._room = Signal()
+        what, directory = output.what, output.directory
+        self._client = Client(
+            output.env(),
+            output.plan,
+            directory,
+            what.client,
+            token=output.token(),
+            channels=output.channels,
+            acknowledges=False,
+        )
+        for channel in output.channels:
+            p = channel.partition
+            self._client.goes_on(channel, start.ids[p], BEFORE_TIME, start.origins.get(p, ""))
+        self._buffer = ChangeBuffer(output.channels, start.ids, start.change, _PORTIONS * what.rows, _now_us())
+        self.background = Background(self._run)
+
+    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._client.run)
+            task_status.started()
+            async with aclosing(self._client.changes()) as changes:
+                async for change in changes:
+                    self._buffer.add(change)
+                    while self._buffer.full:
+                        await self._room.wait(self._room.token())
+
+    def ask(self, function: Callable[[ChangeBuffer], Any]) -> Any:
+        """What the buffer answers.  Raises what ended the session."""
+        return self.background.ask(lambda: function(self._buffer))
+
+    def drop(self, upto: int) -> None:
+        """What was committed is not kept any more."""
+
+        def dropped(buffer: ChangeBuffer) -> None:
+            buffer.drop(upto)
+            self._room.wake()
+
+        self.ask(dropped)
+
+
+class ChangesReader(_Streaming):
+    """All changes: stable tuples exactly once; tentative ones once, and withdrawn before anything else after a restart.
+
+    They pass through the driver, since no node can give tentative tuples a second time.  Who asks again for what an
+    earlier session gave gets an undo and the stable tuples of it.
+    """
+
+    _session: _Session | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise SpeError("mode changes has no end: use trigger(processingTime=…), or mode stable with availableNow")
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        at = self._place(start)
+        positions = self._positions(at)
+        origins = positions.origins(at)
+        if len(origins) < len(at.ids):
+            return start
+        if self._session is None:
+            self._session = _Session(self._output.by(positions.directory()), replace(at, origins=origins))
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        portion = self._session.ask(lambda buffer: buffer.portion(at.change, rows, _now_us()))
+        if portion is None:
+            return start
+        end = replace(
+            at,
+            ids=portion.ids,
+            origins=origins,
+            incarnation=positions.incarnation,
+            session=self._session.name,
+            change=portion.number,
+        )
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if self._session is None:
+            return None
+        counts = self._session.ask(lambda b: (b.backlog(), b.tentative, b.undone))
+        states = {str(p): s for p, s in sorted(self._positions().states().items())}
+        return {**dict(zip(("backlog", "tentative", "undone"), counts)), "states": states}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = self._place(start), self._place(end)
+        if self._session is None or last.session != self._session.name:
+            begin, directory = replace(first, origins=last.origins), self._positions(first).directory()
+            return [_again(begin, last, channel.partition, directory) for channel in self._output.channels]
+        found = self._session.ask(lambda buffer: buffer.changes(first.change, last.change))
+        pieces = []
+        for channel in self._output.channels:
+            if mine := [one for one in found if one.change.channel == channel]:
+                pieces.append(given(self._output, channel.partition, mine))
+        return pieces
+
+    def commit(self, end: dict[str, Any]) -> None:
+        place = self._place(end)
+        self._positions(place).acknowledge(place.ids)
+        if self._session is not None:
+            self._session.drop(place.change)
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._session.background.stop()
+        super().stop()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _known(ids: Mapping[int, int], at: Offset) -> dict[int, int]:
+    """Those of partitions whose source logs are known: ids of others may turn out to mean something else."""
+    return {p: i for p, i in ids.items() if p in at.origins}
+
+
+def _excerpts(start: Offset, ids: Mapping[int, int], directory: Directory) -> list[InputPartition]:
+    return [Piece(p, (_excerpt(start, p, ids[p]),), directory) for p in sorted(ids) if ids[p] > start.ids[p]]
+
+
+def _excerpt(start: Offset, p: int, upto_id: int) -> Excerpt:
+    return Excerpt(start.output, p, start.ids[p], upto_id, start.origins.get(p, ""))
+
+
+def _again(start: Offset, end: Offset, p: int, directory: Directory) -> Piece:
+    """A portion of an earlier session."""
+    fetched = Fetched((start.change + 1) * APART, _now_us(), _excerpt(start, p, end.ids[p]))
+    return Piece(p, (fetched,), directory)

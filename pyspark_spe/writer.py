@@ -1,0 +1,177 @@
+"""Micro-batches of a Spark query as batches of a source: tasks stage parts, and the driver commits these."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import trio
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from consistency.proof.arrow import arrow_fields, from_arrow, spark_type
+from pyspark_spe.options import WriteOptions, token
+from replicas.client.push import Pusher
+from replicas.link.connection import secured
+from spe.cli.run_dir import load_target
+from spe.errors import SpeError
+from spe.log.pushed import PART_BYTES, encode_part
+from spe.plan.deploy import check_all_addressed
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.problems import check_known, did_you_mean, one_of
+from spe.runtime.production import production_env
+from spe.stream.batch import Rows
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+
+#: Spark's own names for what a task works on.
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+#: Types that can be made of another one without loss.
+_WIDER: Final = {"bigint": ("tinyint", "smallint", "int"), "double": ("float",), "timestamp": ("timestamp_ntz",)}
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    """A source of a running cluster that takes pushed rows.  Spark carries it to executors, so it holds no token."""
+
+    what: WriteOptions
+    plan: Plan
+    directory: Directory
+
+    @classmethod
+    def of(cls, what: WriteOptions) -> LiveSource:
+        """Raises SpeError, ConfigError: the configuration is wrong, or lacks what was named."""
+        target = load_target(what.cluster)
+        check_known("source", what.source, target.plan.sources)
+        found = cls(what, target.plan, target.directory)
+        check_all_addressed(str(what.cluster), {f"source:{what.source}": target.directory.sources[found.stream]})
+        found.pusher()  # is the writer known, and has it a certificate?
+        return found
+
+    @property
+    def stream(self) -> StreamId:
+        return StreamId(self.what.source)
+
+    @property
+    def schema(self) -> Schema:
+        return self.plan.sources[self.stream].schema
+
+    def pusher(self) -> Pusher:
+        """On this machine, with the writer's certificate.  Raises ConfigError, SpeError."""
+        what, name = self.what, f"writer:{self.what.writer}"
+        return Pusher(
+            secured(production_env(Path()), self.plan, name),
+            self.plan,
+            self.directory,
+            self.stream,
+            what.writer,
+            patience_s=what.patience,
+            token=token(what.token_file, what.cluster),
+        )
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    query: str
+    part: str
+
+
+class LiveWriter(DataSourceStreamArrowWriter):
+    """See the module.
+
+    Raises:
+      SpeError: the columns are not those of the source.
+    """
+
+    def __init__(self, source: LiveSource, schema: StructType) -> None:
+        self._source = source
+        check_columns(source.what.source, source.schema, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """On an executor."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY) if context is not None else None
+        batch = context.getLocalProperty(_BATCH) if context is not None else None
+        if not query or batch is None:
+            raise SpeError("Spark does not say of which query and batch this task is: expected a query of writeStream")
+        part = secrets.token_hex(16)
+        rows, size, schema = [], 0, self._source.schema
+        for one in iterator:
+            rows.append(rows_of(one, schema, self._source.plan.sources[self._source.stream].time))
+            size += one.nbytes
+            _check_size(size)
+        data = encode_part(rows, schema)
+        _check_size(len(data))
+        trio.run(self._source.pusher().stage, query, int(batch), part, data)
+        return Staged(query, part)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver."""
+        staged = [one for one in messages if isinstance(one, Staged)]
+        if len(staged) < len(messages):
+            raise SpeError(f"batch {batchId}: {len(messages) - len(staged)} tasks do not say what they have staged")
+        if queries := sorted({one.query for one in staged}):
+            parts = [one.part for one in staged]
+            trio.run(self._source.pusher().commit, queries[0], batchId, parts, self._source.what.replaces)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver."""
+        parts = [one.part for one in messages if isinstance(one, Staged)]
+        if parts:
+            trio.run(self._source.pusher().drop, parts)
+
+
+def _check_size(size: int) -> None:
+    if size > PART_BYTES:
+        raise SpeError(
+            f"a task has more than {PART_BYTES >> 20} MiB of a batch: divide it into more partitions, or limit what a "
+            "trigger of the query takes"
+        )
+
+
+def check_columns(source: str, schema: Schema, given: StructType) -> None:
+    """Raises SpeError where a query's columns are not a source's attributes, in any order."""
+    types = {field.name: field.dataType for field in given.fields}
+    wrong = []
+    for name in types:
+        if name not in schema:
+            wrong.append(f"column {name!r} is no attribute of it{did_you_mean(name, schema.names)}")
+    for attribute in schema:
+        wanted = spark_type(attribute.type)
+        found = types.get(attribute.name)
+        if found is None:
+            wrong.append(f"there is no column {attribute.name!r}")
+        elif found != wanted and found.simpleString() not in _WIDER.get(wanted.simpleString(), ()):
+            wrong.append(
+                f"column {attribute.name!r} is {found.simpleString()}, and {wanted.simpleString()} is expected"
+            )
+    if wrong:
+        raise SpeError(f"source {source!r}: {'; '.join(wrong)}; its attributes are {one_of([str(a) for a in schema])}")
+
+
+def rows_of(batch: pa.RecordBatch, schema: Schema, time: str | None) -> Rows:
+    """What Spark gives, as rows of a source.  Raises SpeError where what must be there is null."""
+    arrays = []
+    for attribute, field in zip(schema, arrow_fields(schema), strict=True):
+        array = batch.column(attribute.name)
+        if array.null_count and (not attribute.nullable or attribute.name == time):
+            raise SpeError(
+                f"column {attribute.name!r} has {array.null_count} nulls in {batch.num_rows} rows, and is never null "
+                "in the source: filter them out, or replace them"
+            )
+        if pa.types.is_timestamp(array.type) and array.type.tz is None:
+            array = array.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        arrays.append(array.cast(field.type))
+    at = None if time is None else schema.index(time)
+    rows = from_arrow(arrays, schema, np.zeros(batch.num_rows, np.int64))
+    return rows if at is None else Rows(rows.columns[at].values, rows.columns[at].values, rows.columns)

@@ -1,0 +1,98 @@
+"""A piece of the stable stream of one channel, by ids: the same tuples whoever asks, when, and however often."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from replicas.client.client import Client
+from spe.errors import NotReachable
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.stream.batch import Batch, Element
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.times import BEFORE_TIME
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The stable tuples with ids after ``from_id`` up to ``upto_id``.
+
+    Attributes:
+      origin: the source logs that they come from (rule S6).
+    """
+
+    stream: str
+    partition: int
+    from_id: int
+    upto_id: int
+    origin: str
+
+
+@asynccontextmanager
+async def excerpt(
+    env: Env, plan: Plan, directory: Directory, client: str, what: Excerpt, *, patience_s: float, token: str = ""
+) -> AsyncGenerator[AsyncGenerator[Batch, None], None]:
+    """The batches of an excerpt.
+
+    It is read as any client reads, from the best replica, and goes on with another one where that fails.  Nothing is
+    acknowledged.
+
+    Args:
+      patience_s: longest time without a stable tuple.
+
+    Raises:
+      SpeError: the nodes have forgotten it.
+      NotReachable: nothing came for so long; says how the replicas stand.
+    """
+    channel = Channel(StreamId(what.stream), what.partition)
+    one = Client(env, plan, directory, client, token=token, channels=[channel], acknowledges=False)
+    one.goes_on(channel, what.from_id, BEFORE_TIME, what.origin)
+    failed: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        async with aclosing(_batches(one, what, patience_s)) as batches:
+            try:
+                yield batches
+            except Exception as error:
+                failed = error
+            finally:
+                nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+
+
+async def _batches(one: Client, what: Excerpt, patience_s: float) -> AsyncGenerator[Batch, None]:
+    position = what.from_id
+    async with aclosing(one.changes()) as changes:
+        while position < what.upto_id:
+            element: Element | None = None
+            with trio.move_on_after(patience_s):
+                while not (isinstance(element, Batch) and element.kind is Kind.STABLE):
+                    if (change := await anext(changes, None)) is None:  # the stream has ended
+                        break
+                    element = change.element
+            if not isinstance(element, Batch) or element.kind is not Kind.STABLE:
+                status = one.inputs[0].status()
+                others = "".join(f"; {peer}: {why}" for peer, why in status.other_logs.items())
+                raise NotReachable(
+                    f"{one.name}: {status.channel} gave nothing after id {position} for {patience_s:g} s, and ids up to"
+                    f" {what.upto_id} were promised; it is read from {status.main or 'nobody'}{others}"
+                )
+            position = element.upto_id
+            if element.upto_id > what.upto_id:
+                element = _until(element, what.upto_id)
+            if len(element):
+                yield element
+
+
+def _until(batch: Batch, upto_id: int) -> Batch:
+    """The part of a batch up to an id."""
+    count = int((batch.row_ids() <= upto_id).sum())
+    ids = None if batch.ids is None else batch.ids[:count]
+    return Batch(batch.kind, batch.from_id, upto_id, ids, batch.rows.slice(0, count))

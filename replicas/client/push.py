@@ -1,0 +1,154 @@
+"""Pushes batches of rows into a source: parts from many places, and a commit that makes all of them its input.
+
+Each request is repeated until it is answered: what was done already is answered as if it were done now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from replicas.link.connection import Connection, Identity, dial
+from spe.errors import LinkBroken, LinkClosed, NotReachable, PeerRefused, RemoteProtocolError, SpeError
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.stream.names import StreamId
+from spe.wire.messages import (
+    SNAPSHOT_PART_BYTES,
+    CommitPushed,
+    DropParts,
+    Message,
+    PartStaged,
+    PushCommitted,
+    StagePart,
+    expect,
+)
+
+T = TypeVar("T", bound=Message)
+
+#: Between two attempts to reach a source.
+_AGAIN_S = 0.25
+
+
+class Pusher:
+    """One writer of one source.
+
+    Args:
+      writer: its name in the configuration of the source.
+      patience_s: longest time that a request is repeated.
+
+    Raises:
+      SpeError: the source has no such writer.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        directory: Directory,
+        source: StreamId,
+        writer: str,
+        *,
+        patience_s: float,
+        token: str = "",
+    ) -> None:
+        name = f"writer:{writer}"
+        if name not in plan.sources[source].writers:
+            known = ", ".join(w.removeprefix("writer:") for w in plan.sources[source].writers) or "nobody"
+            raise SpeError(f"source {source!r} takes no rows from writer {writer!r}; it takes them from {known}")
+        self._env = env
+        self._plan = plan
+        self._peer = f"source:{source}"
+        self._address = directory.sources[source]
+        self._patience_s = patience_s
+        self._me = Identity("writer", name, env.clock.wall_us(), token)
+
+    async def stage(self, query: str, batch: int, part: str, data: bytes) -> None:
+        """Returns when a part is on the source's disk.
+
+        Args:
+          part: 32 hexadecimal digits that no other part has.
+          data: as :func:`spe.log.pushed.encode_part` makes it.
+
+        Raises:
+          SpeError: the source refuses it, or does not answer.
+        """
+        pieces = [data[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(data), SNAPSHOT_PART_BYTES)] or [b""]
+
+        async def send(connection: Connection) -> PartStaged:
+            async def answered() -> None:
+                answers.append(expect(await connection.receive_message(), PartStaged))
+                nursery.cancel_scope.cancel()
+
+            answers: list[PartStaged] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(answered)  # a refusal may come before the end
+                for index, piece in enumerate(pieces):
+                    await connection.send(StagePart(query, batch, part, index, index == len(pieces) - 1, piece))
+            return answers[0]
+
+        self._check((await self._repeated(send)).error)
+
+    async def commit(self, query: str, batch: int, parts: Sequence[str], replaces: str = "") -> None:
+        """Returns when a batch is durable, also when it was so before.
+
+        Args:
+          replaces: query whose place this one takes.
+
+        Raises:
+          SpeError: the source refuses it, or does not answer; then nobody knows, and it must be committed again.
+        """
+
+        async def send(connection: Connection) -> PushCommitted:
+            await connection.send(CommitPushed(query, batch, tuple(parts), replaces))
+            return expect(await connection.receive_message(), PushCommitted)
+
+        self._check((await self._repeated(send)).error)
+
+    async def drop(self, parts: Sequence[str]) -> None:
+        """Tells the source that parts will not be committed, if it can be reached: it finds out later, too."""
+        with trio.move_on_after(self._plan.timing.connect_us / 1e6):
+            try:
+                connection, _ = await dial(self._env, self._plan, self._me, self._peer, self._address)
+            except (LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError):
+                return
+            try:
+                await connection.send(DropParts(tuple(parts)))
+            except LinkBroken:
+                return
+            finally:
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+
+    def _check(self, error: str) -> None:
+        if error:
+            raise SpeError(f"{self._peer} refuses what {self._me.name} pushes: {error}")
+
+    async def _repeated(self, send: Callable[[Connection], Awaitable[T]]) -> T:
+        why = "no answer"
+        with trio.move_on_after(self._patience_s):
+            while True:
+                try:
+                    return await self._once(send)
+                except (LinkBroken, LinkClosed) as error:
+                    why = str(error)
+                except ExceptionGroup as group:
+                    gone, other = group.split((LinkBroken, LinkClosed))
+                    if other is not None or gone is None:
+                        raise
+                    why = str(gone.exceptions[0])
+                await self._env.clock.sleep(_AGAIN_S)
+        raise NotReachable(
+            f"{self._peer} at {self._address} did not answer {self._me.name} for {self._patience_s:g} s: {why}"
+        )
+
+    async def _once(self, send: Callable[[Connection], Awaitable[T]]) -> T:
+        connection, _ = await dial(self._env, self._plan, self._me, self._peer, self._address)
+        try:
+            return await send(connection)
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.aclose()

@@ -1,0 +1,236 @@
+"""What a source keeps of pushed batches (rules W1-W4): parts, and a ledger that says which batches are committed.
+
+A *part* is what one task of a writer has of a batch: encoded rows, and behind them, once they are on the disk of the
+source, a trailer that says whose they are.  The *ledger* is one small file that is replaced as a whole: that a batch
+is in it makes all of its rows, in the order that the ledger implies, part of the source's input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from spe.errors import LogCorrupt
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.wire.codec import decode_standalone, encode_standalone
+
+#: Largest part.
+PART_BYTES: Final = 256 << 20
+#: Largest batch: it is sorted in memory.
+BATCH_BYTES: Final = 512 << 20
+#: Rows that are encoded in one piece.
+PIECE_ROWS: Final = 65_536
+_LENGTH: Final = struct.Struct("<I")
+_END: Final = b"SPEPART1"
+_DIGEST_BYTES: Final = 16
+_VERSION: Final = 1
+_NAME: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def push_folder(source: PurePosixPath) -> PurePosixPath:
+    """Where the ledger and the parts are, in the folder of a source."""
+    return source / "push"
+
+
+def is_part_name(name: str) -> bool:
+    """Parts are named by 32 hexadecimal digits."""
+    return _NAME.fullmatch(name) is not None
+
+
+def encode_part(rows: Sequence[Rows], schema: Schema) -> bytes:
+    """The rows of a part.  Raises LocalProtocolError where they do not fit the schema."""
+    pieces = []
+    for one in rows:
+        for at in range(0, len(one), PIECE_ROWS):
+            piece = one.slice(at, min(len(one), at + PIECE_ROWS))
+            data = encode_standalone(Batch(Kind.STABLE, 0, len(piece), None, piece), schema)
+            pieces += [_LENGTH.pack(len(data)), data]
+    return b"".join(pieces)
+
+
+def decode_part(data: bytes, schema: Schema, pool: StringPool) -> list[Rows]:
+    """The rows of a part.
+
+    Raises:
+      ValueError: these bytes are no part.
+      RemoteProtocolError: the rows are not of the schema.
+    """
+    found, at = [], 0
+    while at < len(data):
+        if at + _LENGTH.size > len(data) or at + _LENGTH.size + (size := _LENGTH.unpack_from(data, at)[0]) > len(data):
+            raise ValueError(f"{len(data)} bytes end in the middle of a piece that begins at byte {at}")
+        at += _LENGTH.size
+        element = decode_standalone(data[at : at + size], schema, pool)
+        if not isinstance(element, Batch) or element.kind is not Kind.STABLE:
+            raise ValueError(f"byte {at} begins no stable rows")
+        found.append(element.rows)
+        at += size
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the trailer of a part says.
+
+    Attributes:
+      digest: of its rows, as they are encoded.
+    """
+
+    writer: str
+    query: str
+    batch: int
+    rows: int
+    bytes: int
+    digest: str
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def trailer_of(part: Part) -> bytes:
+    """What is appended to a part when all of it is there and known to be good."""
+    text = json.dumps(part.__dict__).encode()
+    return text + hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() + _LENGTH.pack(len(text)) + _END
+
+
+def read_trailer(data: bytes) -> Part | None:
+    """Of a part as it is on the disk; None where it is not complete."""
+    behind = _DIGEST_BYTES + _LENGTH.size + len(_END)
+    if len(data) < behind or not data.endswith(_END):
+        return None
+    (size,) = _LENGTH.unpack_from(data, len(data) - len(_END) - _LENGTH.size)
+    text, digest = data[-behind - size : -behind], data[-behind : -behind + _DIGEST_BYTES]
+    if len(text) != size or hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() != digest:
+        return None
+    try:
+        part = Part(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+    return part if part.bytes + size + behind == len(data) else None
+
+
+@dataclass(frozen=True)
+class PushedBatch:
+    """A committed batch whose rows are not all in the source's log yet.
+
+    Attributes:
+      after: rows of all batches before it.
+      parts: names and digests, in order.
+    """
+
+    after: int
+    rows: int
+    bytes: int
+    parts: tuple[tuple[str, str], ...]
+
+    @property
+    def upto(self) -> int:
+        """Rows of all batches up to this one."""
+        return self.after + self.rows
+
+
+@dataclass(frozen=True)
+class LastPushed:
+    """The last batch of a writer, and the query that it is of."""
+
+    query: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class PushLedger:
+    """Which batches are committed.  Pure.
+
+    Attributes:
+      rows: of all of them.
+      pending: those that are needed, oldest first.
+    """
+
+    rows: int = 0
+    writers: Mapping[str, LastPushed] = field(default_factory=dict)
+    pending: tuple[PushedBatch, ...] = ()
+
+    def refuse(self, writer: str, query: str, batch: int, replaces: str) -> str:
+        """Why a batch cannot be the next one of its writer; "" where it can, or is there already."""
+        known = self.writers.get(writer)
+        if known is None or known.query == query or known.query == replaces:
+            return ""
+        return (
+            f"{writer} has pushed batches up to {known.batch} of query {known.query}, and this is query {query}, whose "
+            "batches may have the same rows: go on with the checkpoint of that query; or, to begin another one, give "
+            f"the option replaces={known.query}"
+        )
+
+    def has(self, writer: str, query: str, batch: int) -> bool:
+        """Is it committed?"""
+        known = self.writers.get(writer)
+        return known is not None and known.query == query and batch <= known.batch
+
+    def committed(
+        self, writer: str, query: str, batch: int, parts: Sequence[tuple[str, Part]], consumed: int
+    ) -> PushLedger:
+        """The ledger with one more batch.
+
+        Args:
+          consumed: rows that are in the source's log; the batches of which all are need not be kept.
+        """
+        rows = sum(part.rows for _, part in parts)
+        size = sum(part.bytes for _, part in parts)
+        new = PushedBatch(self.rows, rows, size, tuple((name, part.digest) for name, part in parts))
+        pending = tuple(one for one in self.pending if one.upto > consumed) + ((new,) if rows else ())
+        return PushLedger(self.rows + rows, {**self.writers, writer: LastPushed(query, batch)}, pending)
+
+    def without(self, consumed: int) -> PushLedger:
+        """Only what the source's log does not have."""
+        return replace(self, pending=tuple(one for one in self.pending if one.upto > consumed))
+
+    def fault(self, consumed: int) -> str:
+        """Why a log that has so many rows is not the one that goes with this ledger; "" where it is."""
+        first = self.pending[0].after if self.pending else self.rows
+        if consumed > self.rows:
+            return f"the log has {consumed} pushed rows, and {self.rows} were committed: the ledger is an older copy"
+        if consumed < first:
+            return f"the log has {consumed} pushed rows, and the parts that are left begin behind row {first}"
+        return ""
+
+    def encode(self) -> bytes:
+        data = {
+            "version": _VERSION,
+            "rows": self.rows,
+            "writers": {name: [one.query, one.batch] for name, one in self.writers.items()},
+            "pending": [[one.after, one.rows, one.bytes, [list(p) for p in one.parts]] for one in self.pending],
+        }
+        text = json.dumps(data)
+        return json.dumps({"digest": digest_of(text.encode()), "ledger": text}).encode()
+
+
+def read_ledger(data: bytes) -> PushLedger:
+    """What :meth:`PushLedger.encode` made.  Raises LogCorrupt."""
+    try:
+        outer: Any = json.loads(data)
+        text = outer["ledger"]
+        if digest_of(text.encode()) != outer["digest"]:
+            raise LogCorrupt("the checksum does not match")
+        found: Any = json.loads(text)
+        if found["version"] != _VERSION:
+            raise LogCorrupt(f"version {found['version']}; this release knows {_VERSION}")
+        return PushLedger(
+            int(found["rows"]),
+            {name: LastPushed(str(query), int(batch)) for name, (query, batch) in found["writers"].items()},
+            tuple(
+                PushedBatch(int(after), int(rows), int(size), tuple((str(n), str(d)) for n, d in parts))
+                for after, rows, size, parts in found["pending"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LogCorrupt(f"no ledger of pushed batches: {error!r}") from None

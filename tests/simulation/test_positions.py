@@ -1,0 +1,240 @@
+"""Positions and excerpts in virtual time: micro-batches with a checkpoint read each stable tuple exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+import trio
+
+from pyspark_spe.offsets import ahead
+from replicas.client.excerpt import Excerpt, excerpt
+from replicas.client.positions import OutputPositions
+from replicas.simulation.clock import JumpClock
+from spe.errors import NotReachable, OtherOrigin, SpeError
+from spe.plan.directory import Directory
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from tests.simulation.test_cluster import SECONDS, make_plan
+from tests.simulation.test_moves import order, phases, two_units
+from tests.support.faulty_cluster import FaultyCluster
+from tests.support.situations import until
+
+OUT = Channel(StreamId("s1"), 0)
+
+
+@dataclass
+class Checkpoint:
+    """What a query of micro-batches keeps: the batch under way, and what its sink holds of finished ones."""
+
+    start: int = 0
+    origin: str = ""
+    planned: int | None = None
+    finished: list[tuple[int, ...]] = field(default_factory=list)
+    batches: int = 0
+
+
+async def read(
+    cluster: FaultyCluster, what: Excerpt, patience_s: float = 60.0, directory: Directory | None = None
+) -> list[int]:
+    ids: list[int] = []
+    env, directory = cluster.env("client:c"), cluster.directory if directory is None else directory
+    async with excerpt(env, cluster.plan, directory, "c", what, patience_s=patience_s) as batches:
+        async for batch in batches:
+            ids += batch.row_ids().tolist()
+    return ids
+
+
+def query(
+    cluster: FaultyCluster, kept: Checkpoint, rows: int, stream: StreamId = OUT.stream
+) -> Callable[[], Awaitable[None]]:
+    """The driver of such a query: plans a batch, reads it, finishes it, acknowledges it."""
+
+    async def main() -> None:
+        one = OutputPositions(cluster.env("client:c"), cluster.plan, cluster.directory, "c", stream)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(one.run)
+            await one.heard_of_all()
+            while True:
+                if kept.planned is None:
+                    origin = await one.origin(one.channels[0], kept.start, kept.origin)
+                    upto = ahead({0: kept.start}, one.latest(), rows)[0] if origin else kept.start
+                    if upto == kept.start:
+                        await trio.sleep(0.05)
+                        continue
+                    kept.origin, kept.planned = origin, upto
+                ids = await read(
+                    cluster,
+                    Excerpt(stream, 0, kept.start, kept.planned, kept.origin),
+                    directory=one.directory,
+                )
+                kept.batches += 1
+                kept.finished.append(tuple(ids))
+                kept.start, kept.planned = kept.planned, None
+                one.acknowledge({0: kept.start})
+
+    return main
+
+
+async def started(cluster: FaultyCluster, kept: Checkpoint, rows: int = 40) -> None:
+    await cluster.start()
+    await trio.sleep(0.01)
+    cluster.wipe("client:c")
+    cluster.launch("client:c", query(cluster, kept, rows))
+
+
+def held(kept: Checkpoint) -> list[int]:
+    return [i for ids in kept.finished for i in ids]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_tuple_is_read_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
+    """The query dies at random moments; replicas die, hang and come back; a source is cut off, so that there are
+    tentative tuples, too."""
+    kept, draw = Checkpoint(), Random(seed)
+    plan, directory = make_plan(rate=50.0)
+    nodes = list(directory.nodes)
+    async with FaultyCluster(plan, directory, seed=seed) as cluster:
+        with cluster.explain():
+            await started(cluster, kept)
+            for step in range(8):
+                await trio.sleep(0.3 + draw.random())
+                cluster.kill("client:c")
+                if step == 2:
+                    cluster.cut("source:a", "*")
+                elif step == 6:
+                    cluster.heal()
+                else:
+                    node = draw.choice(nodes)
+                    cluster.kill(node)
+                    await trio.sleep(draw.random() / 2)
+                    cluster.restart(node)
+                cluster.restart("client:c")
+            await trio.sleep(SECONDS + 10)
+            count = len(cluster.reference()[OUT][0])
+            assert held(kept) == list(range(1, count + 1))
+            assert max(map(len, kept.finished)) <= 40
+            assert kept.batches > 10
+
+
+async def test_a_move_to_a_node_that_nobody_knew_is_not_noticed(jump_clock: JumpClock) -> None:
+    """Every partition leaves the only node that ran it; excerpts are read by the directory that the driver knows."""
+    kept = Checkpoint()
+    plan, directory = two_units()
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(0.01)
+            cluster.wipe("client:c")
+            cluster.launch("client:c", query(cluster, kept, 40, StreamId("s2")))
+            await trio.sleep(3)
+            before = kept.start
+            assert before > 0
+            await order(cluster, "move", "u2/0", "n2a", "n2c")
+            await until(lambda: phases(cluster) == ["done"], within_s=10)
+            cluster.kill("n2a")
+            await trio.sleep(5)
+            assert kept.start > before + 300
+            assert held(kept) == list(range(1, kept.start + 1))
+
+
+async def test_a_query_that_knows_no_host_of_its_output_finds_it(jump_clock: JumpClock) -> None:
+    """It begins with the configuration's directory when the partition has left its only node, and that node is gone."""
+    plan, directory = two_units()
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            await order(cluster, "move", "u2/0", "n2a", "n2c")
+            await until(lambda: phases(cluster) == ["done"], within_s=10)
+            cluster.kill("n2a")
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", StreamId("s2"))
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                with trio.fail_after(10):
+                    await one.heard_of_all()
+                await until(lambda: set(one.peers()) == {"n2c"}, within_s=5)
+                assert one.states() == {0: "STABLE"}
+                nursery.cancel_scope.cancel()
+
+
+async def test_only_what_was_finished_is_acknowledged(jump_clock: JumpClock) -> None:
+    """A query that plans and reads, but finishes nothing, keeps the nodes from forgetting; they forget what is
+    acknowledged."""
+    kept = Checkpoint()
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await started(cluster, kept)
+            await trio.sleep(4)
+            cluster.kill("client:c")
+            await trio.sleep(1)
+            line = {r.logs[0].truncation_line for r in cluster.replicas().values()}
+            assert max(line) <= kept.start
+            assert min(line) > 0
+            again = await read(cluster, Excerpt("s1", 0, kept.start, kept.start + 10, kept.origin))
+            assert again == list(range(kept.start + 1, kept.start + 11))
+            assert await read(cluster, Excerpt("s1", 0, kept.start, kept.start + 10, kept.origin)) == again
+            assert {r.logs[0].truncation_line for r in cluster.replicas().values()} == line
+
+
+async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_clock: JumpClock) -> None:
+    kept = Checkpoint()
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await started(cluster, kept)
+            await trio.sleep(4)
+            cluster.kill("client:c")
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                await one.heard_of_all()
+                first = one.oldest()[0]
+                with pytest.raises(OtherOrigin, match=rf"from id 1 on, .* the nodes begin at id {first}"):
+                    await one.origin(OUT, 0, "")
+                assert await one.origin(OUT, first - 1, kept.origin) == kept.origin
+                with pytest.raises(OtherOrigin, match="elsewhere"):
+                    await one.origin(OUT, first - 1, "elsewhere")
+                nursery.cancel_scope.cancel()
+            with pytest.raises(SpeError, match="the nodes have forgotten it"):
+                await read(cluster, Excerpt("s1", 0, 0, 5, kept.origin))
+
+
+async def test_what_does_not_come_is_told_with_whom_it_was_read_from(jump_clock: JumpClock) -> None:
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(0.01)
+            cluster.wipe("client:c")
+            await trio.sleep(2)
+            with pytest.raises(NotReachable, match=r"s1/0 gave nothing after id \d+ for 1 s, and ids up to 100000"):
+                await read(cluster, Excerpt("s1", 0, 0, 100_000, ""), patience_s=1)
+            for node in directory.nodes:
+                cluster.kill(node)
+            with pytest.raises(NotReachable, match="it is read from nobody"):
+                await read(cluster, Excerpt("s1", 0, 0, 10, ""), patience_s=1)
+
+
+async def test_an_unreachable_output_says_so_and_keeps_its_last_ids(jump_clock: JumpClock) -> None:
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                await one.heard_of_all()
+                await trio.sleep(2)
+                latest = one.latest()
+                assert latest[0] > 0
+                assert one.states() == {0: "STABLE"}
+                for node in directory.nodes:
+                    cluster.kill(node)
+                await trio.sleep(3)
+                assert one.states() == {0: "unreachable"}
+                assert one.latest()[0] >= latest[0]
+                nursery.cancel_scope.cancel()

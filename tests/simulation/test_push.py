@@ -1,0 +1,121 @@
+"""A writer pushes batches over the network in virtual time, while source and links fail: each row is logged once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+from random import Random
+
+import pytest
+import trio
+
+from replicas.client.push import Pusher
+from replicas.simulation.clock import JumpClock
+from spe.errors import NotReachable, SpeError
+from spe.log.pushed import encode_part
+from spe.log.source_log import read_source_log
+from spe.plan.deploy import Deployed
+from spe.plan.plan import Watermark
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import StreamId
+from tests.simulation.test_cluster import SCHEMA, make_plan
+from tests.support.faulty_cluster import FaultyCluster
+
+A = StreamId("a")
+BATCHES = 12
+
+
+def plan_with_writer() -> Deployed:
+    """Source ``a`` takes what ``etl`` pushes, and goes by the clock otherwise."""
+    plan, directory = make_plan()
+    pushed = replace(
+        plan.sources[A],
+        reader={"kind": "push", "writers": ("etl",)},
+        time="ts",
+        watermark=Watermark.DATA,
+        idle_us=1_000_000,
+    )
+    return Deployed(replace(plan, sources={**plan.sources, A: pushed}), directory)
+
+
+def pusher(cluster: FaultyCluster, patience_s: float = 30.0) -> Pusher:
+    """From the host of the client, which this test does not need."""
+    return Pusher(cluster.env("client:c"), cluster.plan, cluster.directory, A, "etl", patience_s=patience_s)
+
+
+def part(numbers: list[int], now_us: int) -> bytes:
+    width = len(SCHEMA.names)
+    rows = [tuple(now_us + n if name == "ts" else n for name in SCHEMA.names) for n in numbers]
+    assert all(len(row) == width for row in rows)
+    return encode_part([Rows.from_tuples(SCHEMA, [r[SCHEMA.index("ts")] for r in rows], rows)], SCHEMA)
+
+
+def logged(cluster: FaultyCluster) -> list[int]:
+    storage, number = cluster.env(f"source:{A}").storage, SCHEMA.index("n")
+    elements = read_source_log(storage, PurePosixPath(A), SCHEMA)
+    return [row[number] for e in elements if isinstance(e, Batch) for row in e.rows.to_tuples()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
+    """1. the writer pushes batches of two parts; 2. meanwhile the source dies, loses power, hangs, and is cut off"""
+    (plan, directory), draw = plan_with_writer(), Random(seed)
+    async with FaultyCluster(plan, directory, seed=seed) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            one = pusher(cluster, 60)
+
+            async def push() -> None:
+                for batch in range(BATCHES):
+                    names = []
+                    for at in range(2):
+                        numbers = list(range(100 * batch + 50 * at, 100 * batch + 50 * at + 50))
+                        names.append(f"{batch:016x}{at:016x}")
+                        now_us = cluster.env("client:c").clock.wall_us()
+                        await one.stage("query", batch, names[-1], part(numbers, now_us))
+                        await trio.sleep(draw.random() / 4)
+                    await one.commit("query", batch, names)
+                    if draw.random() < 0.3:
+                        await one.commit("query", batch, names)  # the driver did not get the answer
+                done.set()
+
+            done = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(push)
+                while not done.is_set():
+                    await trio.sleep(draw.random())
+                    fault = draw.choice(["kill", "power", "freeze", "cut"])
+                    if fault == "freeze":
+                        cluster.freeze("source:a")
+                        await trio.sleep(draw.random())
+                        cluster.thaw("source:a")
+                    elif fault == "cut":
+                        cluster.cut("client:c", "source:a")
+                        await trio.sleep(draw.random())
+                        cluster.heal()
+                    else:
+                        cluster.kill("source:a", power=fault == "power")
+                        await trio.sleep(draw.random())
+                        cluster.restart("source:a")
+            await trio.sleep(5)
+            assert sorted(logged(cluster)) == list(range(100 * BATCHES))
+            assert [n // 100 for n in logged(cluster)] == [b for b in range(BATCHES) for _ in range(100)]
+
+
+async def test_a_source_that_refuses_or_is_gone_is_named(jump_clock: JumpClock) -> None:
+    plan, directory = plan_with_writer()
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+            one = pusher(cluster, 2)
+            with pytest.raises(SpeError, match=r"source:a refuses what writer:etl pushes: .* middle of a piece"):
+                await one.stage("query", 0, "0" * 32, b"nonsense")
+            with pytest.raises(SpeError, match="takes no rows from writer 'x'; it takes them from etl"):
+                Pusher(cluster.env("client:c"), plan, directory, A, "x", patience_s=1)
+            with pytest.raises(SpeError, match="takes no rows from writer 'etl'; it takes them from nobody"):
+                Pusher(cluster.env("client:c"), plan, directory, StreamId("b"), "etl", patience_s=1)
+            cluster.kill("source:a")
+            with pytest.raises(NotReachable, match=r"source:a at \S+ did not answer writer:etl for 2 s: "):
+                await one.commit("query", 0, [])
+            await one.drop(["0" * 32])

@@ -1,0 +1,229 @@
+"""The driver's side of a live output, call by call as Spark makes them; no session, and no cluster."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pyspark_spe.live import LiveOutput
+from pyspark_spe.offsets import Offset
+from pyspark_spe.options import read_options
+from pyspark_spe.pieces import APART, Carried, Fetched, Piece
+from pyspark_spe.readers import ChangesReader, StableReader
+from replicas.client.buffer import ChangeBuffer
+from replicas.client.excerpt import Excerpt
+from spe.errors import SpeError
+from spe.plan.directory import Directory, Version
+from spe.stream.batch import Batch, Rows
+from spe.stream.change import Change
+from spe.stream.names import Kind
+
+CONFIG = """
+cluster: shop
+sources:
+  a: {from: {generator: {name: orders}}, address: "127.0.0.1:7001"}
+query:
+  totals: {aggregate: {from: a, window: 1s, group_by: key, compute: {n: count(*)}}}
+fragments: {f: {operators: [totals], key: key, partitions: 2, replicas: 2}}
+nodes: {n1: {address: "127.0.0.1:7002"}, n2: {address: "127.0.0.1:7003"}}
+clients: {spark: {reads: [totals], external: true}}
+"""
+
+
+class Nodes:
+    """Stands in for the connection to the nodes."""
+
+    def __init__(self, output: LiveOutput) -> None:
+        self._output = output
+        self.incarnation = 5
+        self.ids = {0: 0, 1: 0}
+        self.known = {0: "log", 1: "log"}
+        self.acknowledged: list[dict[int, int]] = []
+
+    def first(self) -> dict[int, int]:
+        return {0: 0, 1: 0}
+
+    def latest(self) -> dict[int, int]:
+        return dict(self.ids)
+
+    def states(self) -> dict[int, str]:
+        return {0: "STABLE", 1: "UP_FAILURE"}
+
+    def origins(self, at: Offset) -> dict[int, str]:
+        return dict(self.known)
+
+    def acknowledge(self, ids: Mapping[int, int]) -> None:
+        self.acknowledged.append(dict(ids))
+
+    def directory(self) -> Directory:
+        """Another one than the configuration's."""
+        return replace(self._output.directory, version=Version(3, 4))
+
+
+class Session:
+    """Stands in for a client: a buffer that the test fills."""
+
+    name = "now"
+
+    def __init__(self, output: LiveOutput, start: Mapping[int, int], number: int) -> None:
+        self.buffer = ChangeBuffer(output.channels, start, number, 1_000_000, 0)
+
+    def ask(self, function: Any) -> Any:
+        return function(self.buffer)
+
+    def drop(self, upto: int) -> None:
+        self.buffer.drop(upto)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> LiveOutput:
+    (tmp_path / "shop.yaml").write_text(CONFIG)
+    return LiveOutput.of(
+        read_options({"cluster": str(tmp_path / "shop.yaml"), "output": "totals", "client": "spark", "rows": "10"})
+    )
+
+
+@pytest.fixture
+def changed(output: LiveOutput) -> LiveOutput:
+    options = {"cluster": str(output.what.cluster), "output": "totals", "client": "spark", "mode": "changes"}
+    return LiveOutput.of(read_options(options))
+
+
+def through(data: Any) -> Any:
+    """As Spark keeps it."""
+    return json.loads(json.dumps(data))
+
+
+def excerpts(pieces: Any) -> list[tuple[int, int, int, str]]:
+    found = []
+    for piece in pieces:
+        assert piece.directory.version == Version(3, 4)
+        (part,) = piece.parts
+        assert isinstance(part, Excerpt)
+        found.append((part.partition, part.from_id, part.upto_id, part.origin))
+    return found
+
+
+def test_batches_are_bounded_planned_from_ids_and_acknowledged_when_they_are_finished(output: LiveOutput) -> None:
+    reader, nodes = StableReader(output), Nodes(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    assert reader.reportLatestOffset() == {
+        "ids": {"0": 0, "1": 0}, "backlog": 0, "states": {"0": "STABLE", "1": "UP_FAILURE"}
+    }  # fmt: skip
+    start = through(reader.initialOffset())
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(10)
+    assert reader.latestOffset(start, limit) == start
+    nodes.ids = {0: 30, 1: 3}
+    end = through(reader.latestOffset(start, limit))
+    assert end["ids"] == {"0": 7, "1": 3}
+    assert (reader.reportLatestOffset() or {})["backlog"] == 23
+    assert excerpts(reader.partitions(start, end)) == [(0, 0, 7, "log"), (1, 0, 3, "log")]
+    assert nodes.acknowledged == []
+    reader.commit(end)
+    assert nodes.acknowledged == [{0: 7, 1: 3}]
+    assert excerpts(reader.partitions(end, through(reader.latestOffset(end, ReadAllAvailable())))) == [
+        (0, 7, 30, "log")
+    ]
+
+
+def test_a_partition_whose_logs_are_not_known_waits(output: LiveOutput) -> None:
+    reader, nodes = StableReader(output), Nodes(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    nodes.ids, nodes.known = {0: 4, 1: 4}, {1: "log"}
+    start = reader.initialOffset()
+    end = through(reader.latestOffset(start, ReadAllAvailable()))
+    assert (end["ids"], end["origins"]) == ({"0": 0, "1": 4}, {"0": "", "1": "log"})
+
+
+def test_available_now_ends_where_it_was_when_it_began(output: LiveOutput) -> None:
+    reader, nodes = StableReader(output), Nodes(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    nodes.ids = {0: 15, 1: 15}
+    at, limit = through(reader.initialOffset()), reader.getDefaultReadLimit()
+    reader.prepareForTriggerAvailableNow()
+    batches = 0
+    while (end := through(reader.latestOffset(at, limit))) != at:
+        at, batches = end, batches + 1
+        nodes.ids = {0: 15 + batches, 1: 99}
+    assert (at["ids"], batches) == ({"0": 15, "1": 15}, 3)
+
+
+def test_the_next_session_acknowledges_as_a_later_one_whatever_its_clock_says(
+    output: LiveOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after: list[int] = []
+
+    def connected(of: LiveOutput, later_than: int) -> Nodes:
+        after.append(later_than)
+        return Nodes(of)
+
+    monkeypatch.setattr("pyspark_spe.readers.Positions", connected)
+    first = StableReader(output)
+    start = first.initialOffset()
+    first._positions().ids = {0: 1, 1: 1}  # type: ignore[attr-defined]
+    end = through(first.latestOffset(start, ReadAllAvailable()))
+    StableReader(output).latestOffset(end, ReadAllAvailable())
+    StableReader(output).commit(end)
+    assert after == [0, 5, 5]
+
+
+def test_what_goes_to_tasks_has_no_connection_and_no_token(output: LiveOutput, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPE_TOKEN", "hunter2")
+    reader = StableReader(output)
+    reader._connected = Nodes(output)  # type: ignore[assignment]
+    data = pickle.dumps(reader)
+    assert b"hunter2" not in data
+    assert pickle.loads(data)._connected is None
+    assert pickle.loads(data)._output.plan.fingerprint == output.plan.fingerprint
+
+
+def test_a_portion_of_changes_travels_with_the_tasks_until_it_is_finished(changed: LiveOutput) -> None:
+    reader, nodes = ChangesReader(changed), Nodes(changed)
+    reader._connected = nodes  # type: ignore[assignment]
+    start = through(reader.initialOffset())
+    session = Session(changed, {0: 0, 1: 0}, 0)
+    reader._session = session  # type: ignore[assignment]
+    rows = Rows.from_tuples(changed.table.schema, [1], [(7, 0, 1, 2)])
+    session.buffer.add(Change(changed.channels[1], Batch(Kind.STABLE, 0, 1, None, rows), 8))
+    end = through(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert (end["ids"], end["session"], end["change"]) == ({"0": 0, "1": 1}, "now", 3)
+    pieces: list[Piece] = list(reader.partitions(start, end))  # type: ignore[arg-type]
+    assert [(p.partition, [part.sequence for part in p.parts if isinstance(part, Carried)]) for p in pieces] == [
+        (0, [APART]),
+        (1, [2 * APART, 3 * APART]),
+    ]
+    reader.commit(end)
+    assert nodes.acknowledged == [{0: 0, 1: 1}]
+    assert session.buffer.changes(0, 3) == []
+
+
+def test_a_portion_of_an_earlier_session_is_an_undo_and_what_is_stable(changed: LiveOutput) -> None:
+    reader = ChangesReader(changed)
+    reader._connected = Nodes(changed)  # type: ignore[assignment]
+    start = through(Offset("totals", "changes", changed.nowhere().query, {0: 4, 1: 4}, {}, 5, "then", 9).to_json())
+    end = {**start, "ids": {"0": 6, "1": 4}, "change": 12, "origins": {"0": "log", "1": "log"}}
+    parts = [part for piece in reader.partitions(start, end) for part in piece.parts]  # type: ignore[attr-defined]
+    assert all(isinstance(part, Fetched) and part.sequence == 10 * APART for part in parts)
+    assert [(p.what.partition, p.what.from_id, p.what.upto_id, p.what.origin) for p in parts] == [
+        (0, 4, 6, "log"),
+        (1, 4, 4, "log"),
+    ]
+
+
+def test_changes_have_no_available_now(changed: LiveOutput) -> None:
+    with pytest.raises(SpeError, match="mode changes has no end"):
+        ChangesReader(changed).prepareForTriggerAvailableNow()
+
+
+def test_addresses_that_are_left_open_are_told(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(CONFIG.replace('{address: "127.0.0.1:7002"}', "{}"))
+    with pytest.raises(SpeError, match="gives no address for n1"):
+        LiveOutput.of(read_options({"cluster": str(tmp_path / "shop.yaml"), "output": "totals", "client": "spark"}))

@@ -1,0 +1,111 @@
+"""A trio program in a thread: results, errors and ends reach the other side."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, nullcontext
+
+import pytest
+import trio
+
+from pyspark_spe.background import Background, items_of
+from spe.errors import NotReachable, SpeError
+
+
+async def for_ever(*, task_status: trio.TaskStatus[None]) -> None:
+    task_status.started()
+    await trio.sleep_forever()
+
+
+def threads() -> int:
+    return sum(t.name == "spe" for t in threading.enumerate())
+
+
+def test_a_call_gives_its_result_or_its_error_or_runs_out_of_time() -> None:
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async def fail() -> None:
+        raise SpeError("broken")
+
+    running = Background(for_ever)
+    assert running.call(double, 4, seconds=10, waits_for="it") == 8
+    with pytest.raises(SpeError, match="broken"):
+        running.call(fail, seconds=10, waits_for="it")
+    with pytest.raises(NotReachable, match=r"no node answers: nothing came of that within 0\.01 s"):
+        running.call(trio.sleep_forever, seconds=0.01, waits_for="no node answers")
+    running.stop()
+    running.stop()
+    assert not threads()
+
+
+def test_what_ends_the_program_is_told_to_whoever_calls() -> None:
+    async def ends(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await go.wait()
+        raise SpeError("cut")
+
+    async def nothing() -> None: ...
+
+    go = trio.Event()
+    running = Background(ends)
+    trio.from_thread.run_sync(go.set, trio_token=running.token)
+    running._thread.join()
+    with pytest.raises(SpeError, match="cut"):
+        running.call(nothing, seconds=1, waits_for="it")
+
+
+def test_a_program_that_does_not_start_says_why() -> None:
+    async def fails(*, task_status: trio.TaskStatus[None]) -> None:
+        raise SpeError("no certificate")
+
+    with pytest.raises(SpeError, match="no certificate"):
+        Background(fails)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_items_come_in_order_and_then_the_error(fails: bool) -> None:
+    closed: list[bool] = []
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncGenerator[int, None]]:
+        async def items() -> AsyncGenerator[int, None]:
+            for n in range(100):
+                yield n
+            if fails:
+                raise SpeError("forgotten")
+
+        async with aclosing(items()) as found:
+            yield found
+        closed.append(True)
+
+    got: list[int] = []
+    with pytest.raises(SpeError, match=r"^forgotten$") if fails else nullcontext():
+        for n in items_of(opened):
+            got.append(n)
+    assert closed or fails
+    assert got == list(range(100))
+    assert not threads()
+
+
+def test_whoever_stops_to_read_ends_the_program() -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncGenerator[int, None]]:
+        async def items() -> AsyncGenerator[int, None]:
+            n = 0
+            while True:
+                yield n
+                n += 1
+
+        async with aclosing(items()) as found:
+            yield found
+
+    for n in items_of(opened):
+        if n == 50:
+            break
+    else:
+        pytest.fail("it ended by itself")
+    gc.collect()
+    assert not threads()

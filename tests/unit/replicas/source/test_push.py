@@ -1,0 +1,428 @@
+"""Pushed batches: each is taken once, whole and in order, wherever source, writer or power fail.
+
+What can fail between two steps is every operation on the disk: each test of crashes plays the same batches once for
+each of them, with a kill or a loss of power at that operation, before or after it takes effect.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.simulation.disk import SimDisk, torn
+from replicas.source.proxy import SourceProxy
+from replicas.source.push import PENDING_BYTES, PushIntake
+from spe.errors import LogCorrupt
+from spe.log.pushed import PART_BYTES, PushLedger, encode_part, push_folder
+from spe.log.source_log import read_source_log
+from spe.plan.plan import Source, Watermark
+from spe.runtime.env import Env
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.wire.messages import SNAPSHOT_PART_BYTES, CommitPushed, DropParts, StagePart
+from tests.support.source_env import AtOnceCompute, ListTrace, TrioClock, source_env
+
+SCHEMA = Schema.of(ts="timestamp", n="int64", word="string")
+STREAM, FOLDER = StreamId("pushed"), PurePosixPath("sources/pushed")
+WRITER, QUERY = "writer:etl", "query-1"
+NOW_US = 1_700_000_000_000_000
+
+
+def source() -> Source:
+    return Source(
+        stream=STREAM,
+        schema=SCHEMA,
+        boundary_us=100_000,
+        disorder_us=0,
+        ahead_us=None,
+        time="ts",
+        reader={"kind": "push", "writers": ("etl", "other")},
+        replay={},
+        on_malformed="skip",
+        watermark=Watermark.DATA,
+        idle_us=None,
+    )
+
+
+def rows_of(numbers: list[int]) -> Rows:
+    """Rows whose event times grow with their numbers."""
+    values = [(NOW_US + 1000 * n, n, None if n % 5 == 0 else f"w{n % 3}") for n in numbers]
+    return Rows.from_tuples(SCHEMA, [v[0] for v in values], values)
+
+
+def part_of(numbers: list[int]) -> bytes:
+    return encode_part([rows_of(numbers)], SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is several records of the log, so that it can be in it in part."""
+    monkeypatch.setattr("replicas.source.push.CHUNK_ROWS", 2)
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class CrashingDisk(SimDisk):
+    """A disk on which the process dies at operation ``at``, before or after it takes effect."""
+
+    def __init__(self, at: int = -1, *, after: bool = False) -> None:
+        super().__init__()
+        self.at, self.after, self.count = at, after, 0
+        self.dead = False
+
+    def step(self) -> Iterator[None]:
+        self.count += 1
+        self.dead = self.dead or (self.count == self.at and not self.after)
+        if self.dead:
+            raise Crash
+        yield
+        self.dead = self.dead or (self.count == self.at and self.after)
+        if self.dead:
+            raise Crash
+
+    def open(self, path: PurePosixPath) -> Any:
+        for _ in self.step():
+            file = super().open(path)
+        append, sync, disk = file.append, file.sync, self
+
+        def appending(data: bytes) -> None:
+            for _ in disk.step():
+                append(data)
+
+        async def syncing() -> None:
+            for _ in disk.step():
+                await sync()
+
+        file.append, file.sync = appending, syncing  # type: ignore[method-assign]
+        return file
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+        for _ in self.step():
+            await super().write_atomic(path, data)
+
+    def remove(self, path: PurePosixPath) -> None:
+        for _ in self.step():
+            super().remove(path)
+
+    @classmethod
+    def of(cls, disk: SimDisk, at: int = -1, *, after: bool = False) -> CrashingDisk:
+        made = cls(at, after=after)
+        made.files = disk.files
+        return made
+
+
+class Writer:
+    """A query of micro-batches: it runs a batch again, with other parts, until it is committed."""
+
+    def __init__(self, batches: list[list[list[int]]]) -> None:
+        self._batches = batches
+        self.done = 0
+
+    async def run(self, intake: PushIntake, disk: CrashingDisk) -> None:
+        while self.done < len(self._batches):
+            names = []
+            for at, numbers in enumerate(self._batches[self.done]):
+                name = f"{self.done:08x}{at:08x}{secrets.token_hex(8)}"
+                assert await stage(intake, name, part_of(numbers), self.done) == ""
+                names.append(name)
+            answer = await intake.commit(WRITER, CommitPushed(QUERY, self.done, names, ""))
+            if disk.dead:
+                raise Crash  # a process that is dead does not answer
+            assert answer.error == ""
+            self.done += 1
+
+
+async def stage(
+    intake: PushIntake, name: str, data: bytes, batch: int, *, writer: str = WRITER, query: str = QUERY
+) -> str:
+    pieces = [data[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(data), SNAPSHOT_PART_BYTES)] or [b""]
+    for index, piece in enumerate(pieces):
+        answer = await intake.stage(writer, StagePart(query, batch, name, index, index == len(pieces) - 1, piece))
+    assert answer is not None
+    return answer.error
+
+
+def logged(disk: SimDisk) -> list[int]:
+    """The numbers that the log has, in order."""
+    batches = (e for e in read_source_log(disk, FOLDER, SCHEMA) if isinstance(e, Batch))
+    return [row[1] for batch in batches for row in batch.rows.to_tuples()]
+
+
+class Process:
+    """A source process, from its start on, in a nursery."""
+
+    def __init__(self, env: Env, proxy: SourceProxy, intake: PushIntake) -> None:
+        self.env, self.proxy, self.intake = env, proxy, intake
+
+    @classmethod
+    async def start(cls, disk: SimDisk, of: Source | None = None) -> Process:
+        of = source() if of is None else of
+        env = replace(source_env(disk), clock=TrioClock(NOW_US), compute=AtOnceCompute(), trace=ListTrace())
+        proxy = await SourceProxy.open(env, of, FOLDER)
+        intake = PushIntake(of.schema, of.time, of.reader)
+        await intake.open(env, FOLDER, proxy.consumed, proxy.settled)
+        return cls(env, proxy, intake)
+
+    async def run(self) -> None:
+        await self.proxy.run(reader=self.intake)
+
+
+def without_power(disk: SimDisk, draw: Random) -> SimDisk:
+    return disk.power_loss(lambda _, synced, written: torn(draw, synced, written))
+
+
+BATCHES = [[[3, 1, 2], [5, 4]], [[]], [[6]], [[9, 8], [7], []], [[10, 11, 12, 13]]]
+EXPECTED = list(range(1, 14))
+
+
+async def play(disk: CrashingDisk, writer: Writer) -> bool:
+    """Until all batches are committed and logged, or the process dies; True: it did not."""
+    died = False
+    try:
+        async with trio.open_nursery() as nursery:
+            process = await Process.start(disk)
+            nursery.start_soon(process.run)
+            await trio.testing.wait_all_tasks_blocked()
+            await writer.run(process.intake, disk)
+            await process.proxy.settled(len(EXPECTED))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    except* Crash:
+        died = True
+    if died:
+        return False
+    assert process.proxy.fault is None
+    process.proxy.close()
+    return True
+
+
+async def test_batches_come_in_order_sorted_within_and_empty_ones_count(autojump_clock: Any) -> None:
+    disk, writer = CrashingDisk(), Writer(BATCHES)
+    assert await play(disk, writer)
+    assert logged(disk) == EXPECTED
+    assert not disk.list(push_folder(FOLDER) / "parts")
+    assert disk.count > 25
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_source_that_dies_anywhere_has_each_row_once(autojump_clock: Any, after: bool, power: bool) -> None:
+    """At every operation of the disk, once before and once after it; with the power, what was not synced is lost."""
+    whole = CrashingDisk()
+    assert await play(whole, Writer(BATCHES))
+    for at in range(1, whole.count + 1):
+        disk, writer, draw = CrashingDisk(at, after=after), Writer(BATCHES), Random(at)
+        died = not await play(disk, writer)
+        assert died or after
+        left = without_power(disk, draw) if power else disk.restarted()
+        again = CrashingDisk.of(left)
+        assert await play(again, writer), f"died at operation {at}"
+        assert logged(again) == EXPECTED, f"died at operation {at}"
+
+
+async def test_a_source_that_dies_again_and_again_has_each_row_once(autojump_clock: Any) -> None:
+    for seed in range(30):
+        draw, writer = Random(seed), Writer(BATCHES)
+        disk = CrashingDisk(draw.randint(1, 20))
+        while not await play(disk, writer):
+            left = disk.restarted() if draw.random() < 0.5 else without_power(disk, draw)
+            disk = CrashingDisk.of(left, draw.randint(1, 40), after=draw.random() < 0.5)
+        assert logged(disk) == EXPECTED
+
+
+async def test_a_writer_whose_answer_was_lost_commits_again(autojump_clock: Any) -> None:
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake, name = process.intake, "0" * 32
+        assert await stage(intake, name, part_of([1, 2]), 0) == ""
+        assert await stage(intake, name, part_of([1, 2]), 0) == ""  # the answer to staging was lost
+        for _ in range(3):
+            assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, [name], ""))).error == ""
+            await process.proxy.settled(2)
+        assert await stage(intake, "1" * 32, part_of([1, 2]), 0) == ""  # the whole batch is run again
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, ["1" * 32], ""))).error == ""
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 1, [], ""))).error == ""
+        assert not disk.list(push_folder(FOLDER) / "parts")
+        nursery.cancel_scope.cancel()
+    assert logged(disk) == [1, 2]
+
+
+async def test_parts_of_attempts_that_failed_are_no_rows_and_go_in_the_end(autojump_clock: Any) -> None:
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake = process.intake
+        for digit in "0123":
+            assert await stage(intake, digit * 32, part_of([1]), 0) == ""
+        assert await stage(intake, "5" * 32, part_of([7]), 0, writer="writer:other", query="q") == ""
+        intake.drop(WRITER, DropParts(["3" * 32, "5" * 32]))  # the other writer's stays
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, ["1" * 32], ""))).error == ""
+        await process.proxy.settled(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert disk.list(push_folder(FOLDER) / "parts") == ["5" * 32]
+        assert (await intake.commit("writer:other", CommitPushed("q", 0, ["5" * 32], ""))).error == ""
+        await process.proxy.settled(2)
+        nursery.cancel_scope.cancel()
+    assert logged(disk) == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (CommitPushed(QUERY, 1, ["f" * 32], ""), "of 1 parts 0 are here; the others were lost, or never came"),
+        (CommitPushed(QUERY, 1, ["0" * 32, "0" * 32], ""), "of 2 parts 2 are here"),
+        (CommitPushed(QUERY, 2, ["0" * 32], ""), "is of another batch"),
+        (CommitPushed("query-2", 0, ["0" * 32], ""), "batches up to 0 of query query-1, and this is query query-2"),
+        (CommitPushed("query-2", 0, ["0" * 32], "query-0"), "give the option replaces=query-1"),
+    ],
+)
+async def test_a_commit_that_does_not_fit_is_refused(autojump_clock: Any, message: CommitPushed, said: str) -> None:
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await process.intake.commit(WRITER, CommitPushed(QUERY, 0, [], ""))).error == ""
+        assert await stage(process.intake, "0" * 32, part_of([1]), 1) == ""
+        assert said in (await process.intake.commit(WRITER, message)).error
+        nursery.cancel_scope.cancel()
+    assert logged(disk) == []
+
+
+async def test_another_query_takes_the_place_of_one_only_when_it_says_so(autojump_clock: Any) -> None:
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake = process.intake
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 7, [], ""))).error == ""
+        assert (await intake.commit(WRITER, CommitPushed("query-2", 0, [], QUERY))).error == ""
+        assert (await intake.commit(WRITER, CommitPushed("query-2", 1, [], QUERY))).error == ""
+        assert "of query query-2" in (await intake.commit(WRITER, CommitPushed(QUERY, 8, [], ""))).error
+        assert "must not push here" in (await intake.commit("writer:x", CommitPushed(QUERY, 8, [], ""))).error
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x01", "1 bytes end in the middle of a piece"),
+        (b"\x05\x00\x00\x00hello", ""),
+        (encode_part([rows_of([1])], SCHEMA)[:-9], "in the middle of a piece"),
+    ],
+)
+async def test_a_part_that_is_none_is_refused(autojump_clock: Any, data: bytes, said: str) -> None:
+    disk = SimDisk()
+    intake = (await Process.start(disk)).intake
+    error = await stage(intake, "0" * 32, data, 0)
+    assert error
+    assert said in error
+
+
+async def test_a_row_without_its_event_time_is_refused_with_its_number(autojump_clock: Any) -> None:
+    rows = Rows.from_tuples(SCHEMA, [0, 0], [(NOW_US, 1, "a"), (None, 2, "b")])
+    intake = (await Process.start(SimDisk())).intake
+    assert "row 2 of the part has no ts" in await stage(intake, "0" * 32, encode_part([rows], SCHEMA), 0)
+
+
+async def test_pieces_that_are_missing_and_names_that_are_none_are_refused(autojump_clock: Any) -> None:
+    intake = (await Process.start(SimDisk())).intake
+    assert await intake.stage(WRITER, StagePart(QUERY, 0, "0" * 32, 1, False, b"x")) is None
+    answer = await intake.stage(WRITER, StagePart(QUERY, 0, "0" * 32, 2, True, b"x"))
+    assert answer is not None
+    assert "piece 2 came without those before it" in answer.error
+    assert "is no name of a part" in await stage(intake, "../../marks", part_of([1]), 0)
+    assert "must not push here" in await stage(intake, "0" * 32, part_of([1]), 0, writer="writer:x")
+
+
+async def test_a_full_disk_is_waited_for(autojump_clock: Any) -> None:
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.space_left = 10
+
+        async def room() -> None:
+            await trio.sleep(5)
+            disk.space_left = None
+
+        nursery.start_soon(room)
+        assert await stage(process.intake, "0" * 32, part_of([1, 2]), 0) == ""
+        assert trio.current_time() >= 5
+        assert (await process.intake.commit(WRITER, CommitPushed(QUERY, 0, ["0" * 32], ""))).error == ""
+        await process.proxy.settled(2)
+        nursery.cancel_scope.cancel()
+    assert logged(disk) == [1, 2]
+
+
+async def test_a_commit_is_answered_when_the_source_is_not_far_behind(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PENDING_BYTES < PART_BYTES
+    monkeypatch.setattr("replicas.source.push.PENDING_BYTES", 10)
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        disk.sync_s = 3.0
+        assert await stage(process.intake, "0" * 32, part_of([1, 2]), 0) == ""
+        begun = trio.current_time()
+        assert (await process.intake.commit(WRITER, CommitPushed(QUERY, 0, ["0" * 32], ""))).error == ""
+        assert trio.current_time() - begun >= 6  # the ledger and the log
+        assert logged(disk) == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_damage_is_named(autojump_clock: Any) -> None:
+    disk = SimDisk()
+    process = await Process.start(disk)
+    assert await stage(process.intake, "0" * 32, part_of([1, 2]), 0) == ""
+    process.intake._stopped = ""
+    assert (await process.intake.commit(WRITER, CommitPushed(QUERY, 0, ["0" * 32], ""))).error == ""
+    ledger, part = push_folder(FOLDER) / "ledger", push_folder(FOLDER) / "parts" / ("0" * 32)
+    process.proxy.close()
+
+    with pytest.raises(LogCorrupt, match=f"{ledger}: the checksum does not match"):
+        await Process.start(disk.with_file(ledger, disk.read(ledger).replace(b"writer:etl", b"writer:elt")))
+    with pytest.raises(LogCorrupt, match=r"parts/0+: a part of a committed batch is missing"):
+        await Process.start(disk.with_file(part, b""))
+    older = PushLedger(9, {}, ()).encode()
+    with pytest.raises(LogCorrupt, match="the log has 0 pushed rows, and the parts that are left begin behind row 9"):
+        await Process.start(disk.with_file(ledger, older))
+    data = bytearray(disk.read(part))
+    data[40] ^= 1
+    damaged = await Process.start(disk.with_file(part, bytes(data)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(damaged.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert "checksum of a pushed part" in str(damaged.proxy.fault)
+        answer = await damaged.intake.commit(WRITER, CommitPushed(QUERY, 1, [], ""))
+        assert "has stopped to take rows" in answer.error
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_log_that_is_newer_than_the_ledger_is_refused(autojump_clock: Any) -> None:
+    disk = CrashingDisk()
+    assert await play(disk, Writer(BATCHES))
+    ledger = push_folder(FOLDER) / "ledger"
+    with pytest.raises(LogCorrupt, match="the log has 13 pushed rows, and 2 were committed"):
+        await Process.start(disk.restarted().with_file(ledger, PushLedger(2, {}, ()).encode()))
