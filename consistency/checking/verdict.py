@@ -26,6 +26,7 @@ from consistency.checking.preferred import check_preferred
 from consistency.checking.quiet import check_alarms, check_quiet
 from consistency.checking.recovering import check_recovering
 from consistency.checking.recovery_order import check_recovery_order
+from consistency.checking.remade import check_remade
 from consistency.checking.restored import check_restored
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
@@ -127,6 +128,7 @@ def judge(
         *check_turns(history, directory, counters),
         *check_directories(history, counters),
         *check_corrections(run),
+        *check_remade(history, counters),
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:

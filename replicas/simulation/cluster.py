@@ -41,6 +41,7 @@ from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.given import givers_of
 from replicas.simulation.host import HOST, Processors, Rounds, SimCompute, StoryTrace
 from replicas.simulation.link import GOOD, LinkState
+from replicas.simulation.logged import LeftLog
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.simulation.producer import producers_of
 from replicas.simulation.work import StateCompute
@@ -276,6 +277,7 @@ class SimCluster:
         Without power no connection is closed, and any part of what was not synced may be lost.
         """
         self.note(f"{'power off' if power else 'kill'} {host}")
+        self._look_at_logs(host)
         self._scopes[host].cancel()
         self.history(ProcessDown(now_us(), host))
         self.network.gone(host, silently=power)
@@ -288,6 +290,20 @@ class SimCluster:
             self.disks[host] = self.disks[host].power_loss(
                 lambda _path, synced, written: torn(self._random, synced, written)
             )
+
+    def _look_at_logs(self, host: str) -> None:
+        """What the replicas of a host that is killed now could be made again from."""
+        if (node := self.nodes.get(host)) is None or self._nursery is None:
+            return
+        for of, running in node.hosting.running.items():
+            if of in node.hosting.directory.logs and running.replica.recovery.logs:
+                folder = node.hosting.log(running.replica.id).folder
+                left = LeftLog(running.replica, folder, self.disks[host], now_us())
+                if left.matters:
+                    self._nursery.start_soon(self._look_at_log, left)
+
+    async def _look_at_log(self, left: LeftLog) -> None:
+        self.history(await left.look())
 
     def wipe(self, host: str) -> None:
         """Killed, and its disk is another, empty one when it is started again."""

@@ -65,6 +65,7 @@ class _AppendFile:
         self._storage.syncs += 1
         await self._storage.moving()
         if self._storage.lies:
+            self._storage.honest = False
             return
         file.synced_size = max(file.synced_size, file.untouched_size)
 
@@ -97,6 +98,7 @@ class SimDisk:
       sync_s: how long a sync takes.
       lies: a sync returns, and nothing is safer than it was; of what is written so a power loss leaves any part.
       syncs: how many syncs were asked for.
+      honest: it never lied, and no bit of it was flipped.
     """
 
     def __init__(self) -> None:
@@ -108,6 +110,7 @@ class SimDisk:
         self.sync_s = 0.0
         self.lies = False
         self.syncs = 0
+        self.honest = True
 
     def open(self, path: PurePosixPath) -> _AppendFile:
         return _AppendFile(self, self.files.setdefault(path, _File()))
@@ -125,6 +128,7 @@ class SimDisk:
         await self.moving()
         if self.space_left is not None:
             self.space_left -= len(data) - self._size(path)
+        self.honest = self.honest and not self.lies
         self.files[path] = _File(bytes(data), 0 if self.lies else None)
 
     def read(self, path: PurePosixPath) -> bytes:
@@ -153,6 +157,7 @@ class SimDisk:
         other = SimDisk()
         for path, file in self.files.items():
             other.files[path] = _File(bytes(file.written), file.synced_size)  # the rest is in the page cache still
+        other.honest = self.honest
         return other
 
     def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> SimDisk:
@@ -167,6 +172,7 @@ class SimDisk:
         other = SimDisk()
         for path, file in self.files.items():
             other.files[path] = _File(contents(path, file))
+        other.honest = self.honest
         return other
 
     def stall(self, stalled: bool) -> None:
@@ -191,6 +197,7 @@ class SimDisk:
         found = sorted(p for p, f in self.files.items() if f.written and folder in p.parents)
         if not found:
             return None
+        self.honest = False
         path = random.choice(found)
         at = random.randrange(len(self.files[path].written))
         self.files[path].written[at] ^= 1 << random.randrange(8)

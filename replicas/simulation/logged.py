@@ -1,13 +1,23 @@
-"""Clusters whose replicas write a checkpoint log instead of whole checkpoints (rules G1 to G8)."""
+"""Clusters whose replicas write a checkpoint log instead of whole checkpoints (rules G1 to G9)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from random import Random
 from typing import Any, Final
 
+from consistency.dpc.instance import Instance
+from operators.steps import finished
+from replicas.checkpoint.log import LogReader
+from replicas.checkpoint.state_log import read_state
+from replicas.node.replica import Replica
+from replicas.simulation.disk import SimDisk
+from replicas.simulation.host import SimCompute
 from spe.config import load_data
+from spe.errors import SpeError
 from spe.plan.log_use import log_use
+from spe.stream.history import LogHeld
 
 #: Share of the fragments that can write a log and do.
 _LOGGED: Final = 0.8
@@ -33,3 +43,40 @@ def with_logs(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
         for name, one in config["fragments"].items()
     }
     return {**config, "fragments": fragments}
+
+
+class LeftLog:
+    """What a replica leaves that is killed now.
+
+    Args:
+      folder: of its log.
+      disk: of its node.
+    """
+
+    def __init__(self, replica: Replica, folder: PurePosixPath, disk: SimDisk, now: int) -> None:
+        self._replica = str(replica.id)
+        self._unit = replica.unit
+        self._acknowledged = tuple(upto for _, upto in replica.recovery.acks())
+        self._folder = folder
+        self._disk = disk.power_loss(lambda path, synced, written: synced)
+        self._now = now
+
+    @property
+    def matters(self) -> bool:
+        """Has upstream forgotten anything for its sake, and is the disk one that keeps what it syncs?"""
+        return any(self._acknowledged) and self._disk.honest
+
+    async def look(self) -> LogHeld:
+        """Makes the state again, as far as the log has it."""
+        compute = SimCompute()
+        try:
+            found = await read_state(await LogReader.open_to_read(self._disk, self._folder), compute)
+            if found is None:
+                return LogHeld(self._now, self._replica, self._acknowledged, (), "there is no commit")
+            instance = Instance(self._unit, logs=True)
+            assert instance.log is not None, "it is made for that"
+            finished(instance.log.reconstruct(found.commit, found.start, found.begin, found.slices))
+        except (SpeError, KeyError) as error:
+            return LogHeld(self._now, self._replica, self._acknowledged, (), repr(error))
+        positions = tuple(int(p) for p in found.positions[found.begin])
+        return LogHeld(self._now, self._replica, self._acknowledged, positions)

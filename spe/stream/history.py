@@ -207,6 +207,23 @@ class SchedulerRounds:
 
 
 @dataclass(frozen=True, slots=True)
+class LogHeld:
+    """What a replica that is killed leaves in its checkpoint log, of what is synced.
+
+    Attributes:
+      acknowledged: of each input, what upstream may have forgotten for its sake.
+      positions: of each input, from where it is replayed; shorter, where there is trouble.
+      trouble: why nothing can be made again; "" where something can.
+    """
+
+    at_us: int
+    replica: str
+    acknowledged: tuple[int, ...]
+    positions: tuple[int, ...]
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line of a process's trace: ``name`` is the event's, ``text`` its fields."""
 
@@ -231,6 +248,7 @@ Event = (
     | FaultEnded
     | Buffers
     | SchedulerRounds
+    | LogHeld
     | Note
 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from consistency.dpc.instance import Instance
+from operators.aggregate.count_windows import CountAggregate
+from operators.fragment_log import FragmentLog
 from replicas.checkpoint import extent, log_records, targets
 from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
 from replicas.checkpoint.log_records import Copies
 from replicas.checkpoint.state_log import StateLog
+from replicas.node import log_task
 from tests.mutants.patching import Edit, edited
 
 # --- the log ---
@@ -175,4 +179,32 @@ edited(
     "slow-windows-are-forgotten",
     "records of pieces that stay open are not among those to load (G7)",
     Edit(targets, "_records", " + _rewritten(workload, age_s)", ""),
+)
+
+# --- the node ---
+
+edited(
+    "closings-of-before-a-redo-are-lost",
+    "what closed between the newest slice of the log and a redo is never written as closed (G2)",
+    Edit(CountAggregate, "_restoring", "if self._is_logged:", "if False:"),
+)
+edited(
+    "state-from-before-the-log-goes-on-with-it",
+    "a redo that begins before the newest slice knows nothing of what it wrote, and does not write all anew (G2)",
+    Edit(FragmentLog, "continues", " or begin < other._end", ""),
+)
+edited(
+    "output-is-not-in-the-log",
+    "after the loss of all replicas nobody has results that consumers have not acknowledged (G1, A2)",
+    Edit(log_task, "logged_output", "return found if any(found) else None", "return None"),
+)
+edited(
+    "replay-lets-results-out",
+    "what comes again between the commits is released again (G4)",
+    Edit(Instance, "again", "yield from self.fragment.work(piece)", "yield from self.stable(piece)"),
+)
+edited(
+    "a-full-producer-waits-for-the-log",
+    "a producer that is full is not told of anything that could be forgotten (A2, G7)",
+    Edit(log_task._Writer, "_upstream_waits", "return sunion.needed_from(", "return False and sunion.needed_from("),
 )

@@ -12,6 +12,7 @@ from typing import Final
 from replicas.placement.moves import MovePhase
 from replicas.planning.recovery.placing import PlannedInstall
 from spe.stream.names import NodeState
+from tests.simulation import test_checkpoint_log as logged
 from tests.simulation import test_moves as simulated
 from tests.simulation import test_set as settings_simulated
 from tests.simulation import test_standbys as standbys
@@ -250,6 +251,15 @@ UNITS: Final[dict[str, Test]] = {
     "cut-by-a-commit-that-is-not-synced": checkpoint_log.test_whole_segments_below_what_both_need_are_cut,
     "what-is-read-is-cut-off": checkpoint_log.test_what_is_being_read_is_not_cut_off_and_does_not_grow,
     "what-the-commit-has-is-acknowledged": state_log.test_upstream_may_forget_what_t_has_in_both_copies,
+    "closings-of-before-a-redo-are-lost": partial(
+        fragment_log.test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log, fragment_log.COUNT_3
+    ),
+    "state-from-before-the-log-goes-on-with-it": (
+        fragment_log.test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_anew
+    ),
+    "output-is-not-in-the-log": logged.test_results_that_a_client_has_not_read_outlive_all_replicas,
+    "replay-lets-results-out": partial(logged.test_all_replicas_are_killed_at_once, "chain", "checkpoint"),
+    "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
     "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),
     "log-cut-at-t": extent.test_final_cells_hold_the_log_but_no_replay,

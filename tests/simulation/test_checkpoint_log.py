@@ -166,6 +166,53 @@ def test_slices_of_a_redo_are_in_the_log_and_tentative_ones_are_not(query: str, 
     assert not told(met, "log_refused")
 
 
+def test_a_full_producer_is_told_what_it_can_forget() -> None:
+    """Open windows hold back T; a producer with little room would wait for ever for what nobody needs."""
+    config: dict[str, Any] = {
+        "bucket": "40ms",
+        "defaults": {"x": "1s"},
+        "nodes": ["na", "nb"],
+        "sources": {"s": {"from": {"generator": {"name": "orders", "duration": "8s", "rate": 60, "keys": 20}}}},
+        "query": {
+            "m": {"map": {"from": "s", "compute": {"key": "key", "v": "qty"}}},
+            "out": {"aggregate": {"from": "m", "window": {"count": 90}, "group_by": "key", "compute": {"n": "sum(v)"}}},
+        },
+        "outputs": ["out"],
+        "limits": {"output": 6_000},
+        "fragments": {
+            "f": {"operators": ["m"], "replicas": ["na"]},
+            "g": {
+                "operators": ["out"],
+                "replicas": ["nb"],
+                "checkpoint": {"continuous": True, "recovery": "60s", "share": "1%"},
+            },
+        },
+        "clients": {"client": {"reads": ["out"]}},
+    }
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(9)
+
+    play(*Scenario(0, config).deployed(), script)
+
+
+def test_results_that_a_client_has_not_read_outlive_all_replicas() -> None:
+    """The log has the output that somebody may still ask for; what made it may have been forgotten upstream."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        cluster.cut("client:client", "*")
+        await trio.sleep(4)
+        cluster.kill("na")
+        cluster.kill("nb")
+        cluster.heal()
+        await trio.sleep(0.2)
+        await settled(cluster, "na", "nb")
+
+    met = play(*logged("count"), script)
+    assert origins(met)[2:] == ["log", "log"]
+
+
 # --- disks ---
 
 

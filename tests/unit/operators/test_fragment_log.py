@@ -256,7 +256,7 @@ def test_the_newest_footprint_counts() -> None:
 @pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 10, 10)])
 def test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log(window: Window) -> None:
     """Between them windows have closed, of which it knows nothing; a failure then adds what is taken back."""
-    run = Written(sums(window), tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n16 a 7\n26 b 3\n27 b 1\n31 d 2"))
+    run = Written(sums(window), tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n16 a 7\n26 b 3\n31 d 2"))
     run.slice(10)
     given(run.fragment, run.unit, run.ports, 10, 20)  # a closes
     back = Fragment(run.unit)

@@ -1,0 +1,25 @@
+"""What is acknowledged upstream can be made again from what is synced (G5): looked at as a node dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from consistency.checking.counters import Counters
+from consistency.checking.finding import Finding
+from spe.stream.history import History, LogHeld
+
+
+def check_remade(history: History, counters: Counters) -> Iterator[Finding]:
+    """See the module."""
+    for event in history:
+        if not isinstance(event, LogHeld):
+            continue
+        counters.add("logs of nodes that died looked at")
+        rule = "what is acknowledged can be made again from what is synced"
+        if event.trouble:
+            yield Finding("G5", rule, event.at_us, event.replica, event.trouble)
+        elif any(held < acknowledged for held, acknowledged in zip(event.positions, event.acknowledged, strict=True)):
+            what = (
+                f"acknowledged {list(event.acknowledged)}, and the synced log is replayed from {list(event.positions)}"
+            )
+            yield Finding("G5", rule, event.at_us, event.replica, what)
