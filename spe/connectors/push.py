@@ -13,6 +13,13 @@ from spe.connectors.declaration import Reader
 from spe.values import names_of
 
 
+def _writers(value: Any) -> tuple[str, ...]:
+    names = names_of(value)
+    if not names:
+        raise ValueError("expected at least one name, of who may push")
+    return names
+
+
 @dataclass(frozen=True)
 class Pushes(Reader):
     """Batches of named writers, each taken once."""
@@ -29,7 +36,7 @@ class Pushes(Reader):
 
 PUSH: Final = Pushes(
     "push",
-    Annotated[tuple[str, ...], BeforeValidator(names_of)],
+    Annotated[tuple[str, ...], BeforeValidator(_writers)],
     "[NAME]",
     "batches that [a Spark query](../how-to/spark.md) of that name, or several, push to the source's address",
 )

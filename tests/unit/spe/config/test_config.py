@@ -1120,6 +1120,22 @@ def test_every_operator_can_be_built_in_python() -> None:
     assert plan.query.outputs == ("pairs", "aggregate_1", "topk_1", "topk_2")
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{push: []}", "sources.s.from.push: expected at least one name, of who may push"),
+        ("{push: [etl, etl]}", "sources.s.from.push: 'etl' is listed twice"),
+        ("{push: etl, format: csv}", "format does not go with push"),
+    ],
+)
+def test_mistakes_in_a_pushed_source_are_reported(written: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(
+            f"sources: {{s: {{schema: {{ts: timestamp!}}, time: ts, from: {written}}}}}\nquery: {{q: {{union: [s]}}}}"
+        )
+    assert said in str(caught.value)
+
+
 def test_a_pushed_source_and_an_external_client_can_be_built_in_python() -> None:
     env = api.Environment()
     clicks = env.source("clicks", api.push("etl", "more"), {"ts": "timestamp!", "n": "int64"}, time="ts")
