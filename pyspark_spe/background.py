@@ -60,7 +60,8 @@ class Background:
 
         try:
             return trio.from_thread.run(within, trio_token=self.token)
-        except trio.RunFinishedError:
+        except (trio.RunFinishedError, trio.Cancelled):  # before the call, or during it
+            self._thread.join()
             raise self._failed or SpeError("the connection to the cluster was closed") from None
 
     def ask(self, function: Callable[[], T]) -> T:

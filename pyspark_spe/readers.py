@@ -208,7 +208,7 @@ class StableReader(_Streaming):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._place(start), self._place(end)
-        directory = self._positions(first).directory()
+        directory = self._positions(last).directory()
         return _excerpts(replace(first, origins=last.origins), last.ids, directory)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -306,7 +306,7 @@ class ChangesReader(_Streaming):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._place(start), self._place(end)
         if self._session is None or last.session != self._session.name:
-            begin, directory = replace(first, origins=last.origins), self._positions(first).directory()
+            begin, directory = replace(first, origins=last.origins), self._positions(last).directory()
             return [_again(begin, last, channel.partition, directory) for channel in self._output.channels]
         found = self._session.ask(lambda buffer: buffer.changes(first.change, last.change))
         pieces = []

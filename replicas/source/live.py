@@ -52,6 +52,8 @@ class LivePlay:
         self._step_us = max(source.boundary_us, _STEP_US)
         self._begun_us = writer.now_us()
         self._told_of_no_row = False
+        #: The reader waits until the log accounts for all rows that it gave.
+        self._continues = False
         #: Chunks that wait for room on the disk.
         self._waiting = 0
         self._clock: EventClock = ByClock()
@@ -62,6 +64,7 @@ class LivePlay:
 
     async def run(self, reader: Live) -> None:
         """Until the reader ends.  Raises what it raises."""
+        self._continues = reader.continues
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._promise)
             await reader.read(self._env, self._accept)
@@ -81,6 +84,8 @@ class LivePlay:
                 stop = chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
                 writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop))
                 taken = stop
+            if not n and self._continues:
+                writer.leave_out(chunk.consumed(0))
             if (why := self._stopped()) is not None:
                 raise why
         except SpeError as error:

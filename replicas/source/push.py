@@ -17,6 +17,7 @@ import trio
 
 from replicas.connectors.reader import CHUNK_ROWS, Live, RowChunk
 from replicas.link.signal import Signal
+from replicas.producer.connection_limits import WRITER_PLACES
 from spe.errors import LogCorrupt, LogFull, RemoteProtocolError, SpeError
 from spe.log.pushed import (
     BATCH_BYTES,
@@ -50,6 +51,8 @@ class _Arriving:
     """A part that is being staged; ``file`` None: it is there already."""
 
     file: AppendFile | None
+    query: str
+    batch: int
     pieces: int = 0
 
 
@@ -62,7 +65,10 @@ class PushIntake(Live):
         self._schema = schema
         self._time = None if time is None else schema.index(time)
         self._writers = tuple(f"writer:{name}" for name in reader["writers"])
+        #: By writer and part, oldest first.
         self._arriving: dict[tuple[str, str], _Arriving] = {}
+        #: Parts that are there as a whole, and are being checked and synced.
+        self._completing: dict[str, trio.Event] = {}
         self._staged: dict[str, Part] = {}
         self._ledger = PushLedger()
         self._consumed = 0
@@ -119,9 +125,14 @@ class PushIntake(Live):
         if writer not in self._writers or not is_part_name(name):
             return PartStaged(name, f"{writer} must not push here, or {name!r} is no name of a part")
         if message.index == 0:
+            while (done := self._completing.get(name)) is not None:  # of an attempt whose connection broke
+                await done.wait()
             self._forget(key)
             file = None if name in self._staged else self._fresh(name)
-            self._arriving[key] = _Arriving(file)
+            self._arriving[key] = _Arriving(file, message.query, message.batch)
+            mine = [one for one in self._arriving if one[0] == writer]
+            if len(mine) > WRITER_PLACES:
+                self._forget(mine[0])
         one = self._arriving.get(key)
         if one is None or one.pieces != message.index:
             self._forget(key)
@@ -135,18 +146,28 @@ class PushIntake(Live):
         if not message.last:
             return None
         del self._arriving[key]
-        return PartStaged(name, "" if one.file is None else await self._complete(writer, message, one.file))
+        if one.file is None:
+            return PartStaged(name, "")
+        done = self._completing[name] = trio.Event()
+        try:
+            return PartStaged(name, await self._complete(writer, message, one.file))
+        finally:
+            del self._completing[name]
+            done.set()
+            if name not in self._staged:
+                self._env.storage.remove(self._part(name))
 
     def _fresh(self, name: str) -> AppendFile:
         file = self._env.storage.open(self._part(name))
         if file.size():
-            file.truncate(0)  # of an attempt whose connection broke
+            file.truncate(0)
         return file
 
     def _forget(self, key: tuple[str, str]) -> None:
         """A part will not be completed by this attempt."""
         if (one := self._arriving.pop(key, None)) is not None and one.file is not None:
             one.file.close()
+            self._env.storage.remove(self._part(key[1]))
 
     async def _complete(self, writer: str, message: StagePart, file: AppendFile) -> str:
         """Why a part that has arrived is refused; else "", and it is on the disk."""
@@ -219,6 +240,9 @@ class PushIntake(Live):
         needed = self._needed()
         left = {n for n, p in self._staged.items() if ledger.has(p.writer, p.query, p.batch)} - needed
         self._remove(left | {n for n, p in self._staged.items() if p.writer == writer and p.query != query} - needed)
+        for key, one in list(self._arriving.items()):  # of tasks that died
+            if key[0] == writer and (one.query != query or one.batch <= batch):
+                self._forget(key)
         self._changed.wake()
         return ""
 

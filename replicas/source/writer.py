@@ -154,6 +154,20 @@ class SourceWriter:
         self.consumed = consumed
         self._append(batch)
 
+    def leave_out(self, consumed: int) -> None:
+        """Logs that rows of the reader are done with, none of which may be taken.
+
+        Args:
+          consumed: as in :meth:`take`.
+
+        Raises:
+          LogError: the log refused.
+        """
+        consumed += self._before
+        self._left_out += consumed - self.consumed
+        self.consumed = consumed
+        self._append(None)
+
     def lease(self, event_us: int) -> None:
         """Logs that nothing on time before ``event_us`` will come, where that is new.  Raises LogError."""
         if not self._refused and self._stamper.lease(event_us):

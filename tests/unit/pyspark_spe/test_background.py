@@ -57,6 +57,21 @@ def test_what_ends_the_program_is_told_to_whoever_calls() -> None:
         running.call(nothing, seconds=1, waits_for="it")
 
 
+def test_what_ends_the_program_is_told_to_whoever_is_waiting() -> None:
+    async def ends(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await called.wait()
+        raise SpeError("cut")
+
+    async def for_ever() -> None:
+        called.set()
+        await trio.sleep_forever()
+
+    called = trio.Event()
+    with pytest.raises(SpeError, match="cut"):
+        Background(ends).call(for_ever, seconds=60, waits_for="it")
+
+
 def test_a_program_that_does_not_start_says_why() -> None:
     async def fails(*, task_status: trio.TaskStatus[None]) -> None:
         raise SpeError("no certificate")

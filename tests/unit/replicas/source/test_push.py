@@ -352,6 +352,77 @@ async def test_pieces_that_are_missing_and_names_that_are_none_are_refused(autoj
     assert "must not push here" in await stage(intake, "0" * 32, part_of([1]), 0, writer="writer:x")
 
 
+async def test_rows_too_far_ahead_do_not_hold_up_those_behind_them(autojump_clock: Any) -> None:
+    """All of a batch, its last chunk, and what a restart meets: they are left out, and that is logged (S8)."""
+    disk, of = SimDisk(), replace(source(), ahead_us=3_600_000_000)
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk, of)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        far = 10_000_000
+        for batch, numbers in enumerate([[far], [1, 2, far, far + 1, far + 2], [3]]):
+            assert await stage(process.intake, f"{batch:032x}", part_of(numbers), batch) == ""
+            message = CommitPushed(QUERY, batch, [f"{batch:032x}"], "")
+            assert (await process.intake.commit(WRITER, message)).error == ""
+        with trio.fail_after(10):
+            await process.proxy.settled(7)
+        assert logged(disk) == [1, 2, 3]
+        nursery.cancel_scope.cancel()
+    process.proxy.close()
+    assert (await Process.start(disk.restarted(), of)).proxy.consumed == 7
+
+
+class SlowCompute(AtOnceCompute):
+    """Each computation takes a while."""
+
+    async def run(self, function: Any) -> Any:
+        found = await super().run(function)
+        await trio.sleep(2)
+        return found
+
+
+async def test_a_part_comes_again_while_it_is_checked(autojump_clock: Any) -> None:
+    """Its connection broke behind the last piece; the second attempt, which breaks, too, must leave its file alone."""
+    disk, name, data = SimDisk(), "0" * 32, part_of([1, 2])
+    process = await Process.start(disk)
+    intake = process.intake
+    intake._env = replace(process.env, compute=SlowCompute())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        nursery.start_soon(stage, intake, name, data, 0)
+        await trio.sleep(1)
+        await intake.stage(WRITER, StagePart(QUERY, 0, name, 0, False, data[:10]))
+        await trio.sleep(9)
+        assert await stage(intake, name, data, 0) == ""
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, [name], ""))).error == ""
+        with trio.fail_after(20):
+            await process.proxy.settled(2)
+        nursery.cancel_scope.cancel()
+    assert process.proxy.fault is None
+    assert logged(disk) == [1, 2]
+
+
+async def test_tasks_that_die_leave_no_open_file_behind(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody says that a part will never be complete; a refused one is gone at once."""
+    monkeypatch.setattr("replicas.source.push.WRITER_PLACES", 3)
+    disk, parts = SimDisk(), push_folder(FOLDER) / "parts"
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake = process.intake
+        assert await stage(intake, "f" * 32, b"nonsense", 0)
+        assert disk.list(parts) == []
+        for digit in "01234":
+            assert await intake.stage(WRITER, StagePart(QUERY, 0, digit * 32, 0, False, b"x")) is None
+        assert await intake.stage("writer:other", StagePart("q", 0, "6" * 32, 0, False, b"x")) is None
+        assert await intake.stage(WRITER, StagePart(QUERY, 1, "7" * 32, 0, False, b"x")) is None
+        assert disk.list(parts) == [digit * 32 for digit in "3467"]
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, [], ""))).error == ""
+        assert disk.list(parts) == [digit * 32 for digit in "67"]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_full_disk_is_waited_for(autojump_clock: Any) -> None:
     disk = SimDisk()
     async with trio.open_nursery() as nursery:
