@@ -27,7 +27,7 @@ from replicas.client.client import Client
 from replicas.client.excerpt import Excerpt
 from replicas.client.positions import OutputPositions
 from replicas.link.signal import Signal
-from spe.errors import SpeError
+from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory
 from spe.stream.times import BEFORE_TIME
 
@@ -128,7 +128,7 @@ class LiveReader(DataSourceReader):
         try:
             start = replace(self._output.nowhere(), ids=positions.first())
             start = replace(start, origins=positions.origins(start))
-            return _excerpts(start, _known(positions.latest(), start), positions.directory())
+            return _excerpts(start, _all_known(positions.latest(), start), positions.directory())
         finally:
             positions.stop()
 
@@ -192,7 +192,7 @@ class StableReader(_Streaming):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         latest: Mapping[int, int] = positions.latest()
         if self._ends:
-            self._until = latest = latest if self._until is None else self._until
+            self._until = latest = _all_known(latest, known) if self._until is None else self._until
         self._reached = ids = ahead(at.ids, _known(latest, known), rows)
         return start if ids == dict(at.ids) else replace(known, ids=ids).to_json()
 
@@ -334,6 +334,15 @@ def _now_us() -> int:
 def _known(ids: Mapping[int, int], at: Offset) -> dict[int, int]:
     """Those of partitions whose source logs are known: ids of others may turn out to mean something else."""
     return {p: i for p, i in ids.items() if p in at.origins}
+
+
+def _all_known(ids: Mapping[int, int], at: Offset) -> dict[int, int]:
+    """The same, for whoever does not come again.  Raises NotReachable where one with tuples would be left out."""
+    found = _known(ids, at)
+    for p in sorted(ids.keys() - found.keys()):
+        if ids[p] > at.ids[p]:
+            raise NotReachable(f"no replica of {at.output}/{p} says now from which source logs it comes: try again")
+    return found
 
 
 def _excerpts(start: Offset, ids: Mapping[int, int], directory: Directory) -> list[InputPartition]:

@@ -163,8 +163,14 @@ class PushLedger:
     def refuse(self, writer: str, query: str, batch: int, replaces: str) -> str:
         """Why a batch cannot be the next one of its writer; "" where it can, or is there already."""
         known = self.writers.get(writer)
-        if known is None or known.query == query or known.query == replaces:
+        if known is None or (known.query == query and batch >= known.batch) or known.query == replaces:
             return ""
+        if known.query == query:
+            return (
+                f"{writer} has pushed batch {known.batch} of query {query}, and Spark repeats no other than its last "
+                f"one: the checkpoint is an older copy, by which batch {batch} may have other rows; go on with the "
+                f"newest one, or begin another query with the option replaces={query}"
+            )
         return (
             f"{writer} has pushed batches up to {known.batch} of query {known.query}, and this is query {query}, whose "
             "batches may have the same rows: go on with the checkpoint of that query; or, to begin another one, give "

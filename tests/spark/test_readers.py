@@ -16,10 +16,10 @@ from pyspark_spe.live import LiveOutput
 from pyspark_spe.offsets import Offset
 from pyspark_spe.options import read_options
 from pyspark_spe.pieces import APART, Carried, Fetched, Piece
-from pyspark_spe.readers import ChangesReader, StableReader
+from pyspark_spe.readers import ChangesReader, LiveReader, StableReader
 from replicas.client.buffer import ChangeBuffer
 from replicas.client.excerpt import Excerpt
-from spe.errors import SpeError
+from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory, Version
 from spe.stream.batch import Batch, Rows
 from spe.stream.change import Change
@@ -61,6 +61,9 @@ class Nodes:
 
     def acknowledge(self, ids: Mapping[int, int]) -> None:
         self.acknowledged.append(dict(ids))
+
+    def stop(self) -> None:
+        """There is no connection."""
 
     def directory(self) -> Directory:
         """Another one than the configuration's."""
@@ -141,6 +144,22 @@ def test_a_partition_whose_logs_are_not_known_waits(output: LiveOutput) -> None:
     start = reader.initialOffset()
     end = through(reader.latestOffset(start, ReadAllAvailable()))
     assert (end["ids"], end["origins"]) == ({"0": 0, "1": 4}, {"0": "", "1": "log"})
+
+
+def test_what_must_be_whole_is_refused_where_a_partition_would_be_left_out(
+    output: LiveOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(output)
+    nodes.ids, nodes.known = {0: 4, 1: 0}, {}
+    monkeypatch.setattr("pyspark_spe.readers.Positions", lambda *_: nodes)
+    with pytest.raises(NotReachable, match=r"no replica of totals/0 says now"):
+        LiveReader(output).partitions()
+    reader = StableReader(output)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(NotReachable, match=r"no replica of totals/0 says now"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    nodes.known = {0: "log"}  # nothing came of the other one yet
+    assert excerpts(LiveReader(output).partitions()) == [(0, 0, 4, "log")]
 
 
 def test_available_now_ends_where_it_was_when_it_began(output: LiveOutput) -> None:

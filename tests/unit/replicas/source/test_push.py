@@ -313,6 +313,7 @@ async def test_another_query_takes_the_place_of_one_only_when_it_says_so(autojum
         await trio.testing.wait_all_tasks_blocked()
         intake = process.intake
         assert (await intake.commit(WRITER, CommitPushed(QUERY, 7, [], ""))).error == ""
+        assert "the checkpoint is an older copy" in (await intake.commit(WRITER, CommitPushed(QUERY, 6, [], ""))).error
         assert (await intake.commit(WRITER, CommitPushed("query-2", 0, [], QUERY))).error == ""
         assert (await intake.commit(WRITER, CommitPushed("query-2", 1, [], QUERY))).error == ""
         assert "of query query-2" in (await intake.commit(WRITER, CommitPushed(QUERY, 8, [], ""))).error
