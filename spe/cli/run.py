@@ -295,8 +295,11 @@ class Supervisor:
             if not self._page:
                 raise
             self._page = ""
-            self._env.trace.event("dashboard_failed", error=repr(errors.exceptions))
-            self._say(f"the dashboard has ended: {errors.exceptions[0]!r}")
+            error: BaseException = errors
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            self._env.trace.event("dashboard_failed", error=repr(error))
+            self._say(f"the dashboard has ended: {error!r}")
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:
         """Returns why the run was broken off; "" where it is complete."""

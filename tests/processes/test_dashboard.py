@@ -8,18 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 from benchmarks.browser import browser, complaints, found, resize
+from replicas.local.ports import free_addresses
+from tests.support.pages import ask
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(not found(), reason="no Chromium with its driver here")]
+pytest.importorskip("quart_trio")
+pytestmark = pytest.mark.processes
 
 CONFIG = """
 cluster: shown
@@ -29,7 +34,7 @@ sources:
 query: {out: {union: [a, b]}}
 nodes: [n1, n2]
 """
-PATIENCE_S = 120.0
+PATIENCE_S = 90.0
 SPE = [sys.executable, "-m", "spe.cli"]
 #: A run may be called anything; none of it is markup.
 NAME = "<img src=x onerror=alert(1)>&lt;b&gt;"
@@ -142,6 +147,7 @@ def shown_run(tmp_path: Path) -> Iterator[Shown]:
     assert running.returncode == 143, out.read_text()
 
 
+@pytest.mark.skipif(not found(), reason="no Chromium with its driver here")
 def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> None:
     """One run, for processes take long to start.
 
@@ -223,3 +229,87 @@ def fits_a_phone(shown: Shown) -> None:
         shown.until(f"innerWidth === {width}")
         time.sleep(0.3)
         assert shown.script("return document.documentElement.scrollWidth") <= width
+
+
+class TestCommand:
+    """``spe dashboard``; what it serves is asked for without a browser."""
+
+    def test_a_configuration_is_shown_without_clients_and_without_faults(self, tmp_path: Path) -> None:
+        ports = free_addresses(2)
+        (tmp_path / "c.yaml").write_text(f"""
+cluster: by-hand
+sources:
+  a: {{address: "{ports[0]}", from: {{generator: {{name: sequence, rate: 100, duration: 600s}}}}}}
+query: {{out: {{filter: {{from: a, where: value >= 0}}}}}}
+nodes: {{n1: {{address: "{ports[1]}"}}}}
+""")
+        commands = [["source", "c.yaml", "--source", "a"], ["node", "c.yaml", "--node", "n1"], ["dashboard", "c.yaml"]]
+        with ExitStack() as stack:
+            out = [stack.enter_context((tmp_path / name).open("w")) for name in ("source", "node", "out")]
+            running = [
+                stack.enter_context(subprocess.Popen([*SPE, *command], stdout=file, stderr=file, cwd=tmp_path))
+                for command, file in zip(commands, out)
+            ]
+            try:
+                address = printed(tmp_path / "out", r"dashboard: (http://127\.0\.0\.1:\d+/)$")
+                frame = shows(address, lambda frame: frame["replicas"][0][0] == "STABLE")
+                layout = trio.run(ask, address, f"/api/layout/{frame['layout']}").json
+                refused = trio.run(partial(ask, address, "/api/faults", method="POST", body=b"{}"))
+            finally:
+                for one in running:
+                    one.terminate()
+        assert [name for name, *_ in layout["replicas"]] == ["main@n1"]
+        assert (layout["channels"], layout["faults"]["kinds"], refused.status) == ([], {}, 403)
+        assert [(one["client"], one["channel"], one["condition"]) for one in frame["why"]] in (
+            [],
+            [("", "out/0", "fine")],
+        )
+        assert running[2].returncode == 0
+
+    def test_it_ends_with_the_run_that_it_shows(self, tmp_path: Path) -> None:
+        (tmp_path / "c.yaml").write_text(CONFIG)
+        run_dir = tmp_path / "run"
+        run = [*SPE, "run", str(tmp_path / "c.yaml"), "--run-dir", str(run_dir), "--no-view", "--dashboard", "off"]
+        with (tmp_path / "run.out").open("w") as file, subprocess.Popen(run, stdout=file, stderr=file) as running:
+            try:
+                printed(tmp_path / "run.out", r"(recorded in)")
+                with (tmp_path / "out").open("w") as out:
+                    command = [*SPE, "dashboard", str(run_dir), "--no-faults"]
+                    with subprocess.Popen(command, stdout=out, stderr=out) as showing:
+                        address = printed(tmp_path / "out", r"dashboard: (http://127\.0\.0\.1:\d+/)$")
+                        frame = shows(address, lambda frame: len(frame["channels"]) == 1 and frame["begun"])
+                        running.terminate()
+                        running.wait()
+                        try:
+                            assert showing.wait(PATIENCE_S) == 0
+                        finally:
+                            showing.kill()
+            finally:
+                running.terminate()
+        assert "dashboard: " not in (tmp_path / "run.out").read_text()
+        assert f"the run in {run_dir} is over" in (tmp_path / "out").read_text()
+        assert frame["processes"] == {} or set(frame["processes"].values()) <= {"starting", "unreachable"}
+        over = subprocess.run([*SPE, "dashboard", str(run_dir)], capture_output=True, text=True)
+        assert over.returncode == 2
+        assert "is over" in over.stderr
+
+
+def printed(file: Path, pattern: str) -> str:
+    """What a process prints, once it does."""
+    end = time.monotonic() + PATIENCE_S
+    while (found := re.search(pattern, file.read_text(), re.MULTILINE)) is None:
+        assert time.monotonic() < end, file.read_text()
+        time.sleep(0.1)
+    return found[1]
+
+
+def shows(address: str, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """The first frame for which a condition holds."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        answer = trio.run(ask, address, "/api/frame")
+        if answer.status == 200 and condition(answer.json):
+            frame: dict[str, Any] = answer.json
+            return frame
+        assert time.monotonic() < end, answer
+        time.sleep(0.1)

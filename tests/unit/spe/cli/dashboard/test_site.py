@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from replicas.faults.model import FIELDS
 from spe.cli.dashboard import door, hub
 from spe.cli.dashboard.hub import WATCHERS_MAX, Hub
 from spe.cli.dashboard.page import Site, bind_address, fault_kinds, is_local
+from spe.cli.run import Supervisor
 from spe.errors import PortInUse, SpeError
 from tests.support.pages import Answer, ask, dial, first_events, request_text
 from tests.support.sights import a_sight, deployed
@@ -366,3 +368,23 @@ class TestHub:
         with trio.move_on_after(1.5):
             await one.hub.run()
         assert one.hub.number <= 4
+
+
+async def test_a_page_that_breaks_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with it, the run goes on without."""
+    plan, directory = deployed()
+    told: list[str] = []
+    job: Any = SimpleNamespace(
+        plan=plan, directory=directory, dashboard="127.0.0.1:0", links=SimpleNamespace(mode="inside")
+    )
+    supervisor = Supervisor(job)
+    monkeypatch.setattr(supervisor, "_say", told.append)
+    monkeypatch.setattr(supervisor, "_sight", lambda: 1 // 0)
+    trace = SimpleNamespace(event=lambda name, **facts: told.append(name))
+    supervisor._env = cast(Any, SimpleNamespace(trace=trace))
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(supervisor._serve_page, cast(Any, SimpleNamespace(inject=None)))
+    assert told[0].startswith("dashboard: http://127.0.0.1:")
+    assert told[1] == "dashboard_failed"
+    assert "the dashboard has ended: ZeroDivisionError" in told[2]
