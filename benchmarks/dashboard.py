@@ -67,6 +67,7 @@ def page(nodes: int, partitions: int, minutes: float) -> dict[str, Any]:
     """Time to first paint, and memory of the page while it shows a long run."""
     hub = simulated_hub(SimulatedCluster(nodes, partitions), speed=SPEED, period_s=0.05)
     with served(hub) as address, browser() as driver:
+        driver.execute_cdp_cmd("Performance.enable", {})
         driver.get(address)
         driver.execute_async_script(
             "const done = arguments[0]; const look = () => document.documentElement.dataset.drawn ? done() : "
