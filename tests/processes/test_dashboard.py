@@ -173,13 +173,7 @@ def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> N
         shown.until("document.querySelectorAll('tr[data-state=STABLE]').length === 2")
         shown.until("document.querySelector('[data-back]')")
 
-        shown.inject("cut", "source:a", "")
-        shown.until("document.querySelector('.card').dataset.state === 'tentative'")
-        shown.until("document.querySelector('#why .cause[data-kind=link]')")
-        eventually(lambda: agrees(shown))
-        tentative_at = int(shown.script("return document.documentElement.dataset.at"))
-        (told,) = shown.explained()
-        assert told["condition"] == "tentative"
+        told, tentative_at = cut_off_and_explained(shown)
         causes = shown.script("return [...document.querySelectorAll('#why .cause')].map((c) => c.textContent)")
         for cause in told["causes"]:
             assert any(cause["why"].removeprefix("the ") in text for text in causes), (cause, causes)
@@ -195,6 +189,23 @@ def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> N
         nothing_was_markup(shown)
         fits_a_phone(shown)
         assert complaints(shown.driver) == []
+
+
+def cut_off_and_explained(shown: Shown) -> tuple[dict[str, Any], int]:
+    """What explain-stall says while the source is cut off, and a time at which the page showed tentative results.
+
+    On a machine that is overloaded, a supervisor takes sources for stuck, and heals: then once more.
+    """
+    for _ in range(3):
+        shown.inject("cut", "source:a", "")
+        shown.until("document.querySelector('.card').dataset.state === 'tentative'")
+        shown.until("document.querySelector('#why .cause[data-kind=link]')")
+        at = int(shown.script("return document.documentElement.dataset.at"))
+        (told,) = shown.explained()
+        if told["condition"] == "tentative" == shown.card()["state"]:
+            eventually(lambda: agrees(shown))
+            return told, at
+    raise AssertionError(told)
 
 
 def back_to_the_tentative_results(shown: Shown, at: int) -> None:
