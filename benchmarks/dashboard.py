@@ -67,6 +67,7 @@ def page(nodes: int, partitions: int, minutes: float) -> dict[str, Any]:
     """Time to first paint, and memory of the page while it shows a long run."""
     hub = simulated_hub(SimulatedCluster(nodes, partitions), speed=SPEED, period_s=0.05)
     with served(hub) as address, browser() as driver:
+        driver.set_script_timeout(600)
         driver.execute_cdp_cmd("Performance.enable", {})
         driver.get(address)
         driver.execute_async_script(
