@@ -362,7 +362,9 @@ class TestHub:
 
         def make() -> None:
             slow()
-            time.sleep(0.05)
+            until = time.thread_time() + 0.05
+            while time.thread_time() < until:
+                pass
 
         monkeypatch.setattr(one.hub, "make", make)
         with trio.move_on_after(1.5):
