@@ -12,7 +12,15 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from spe.errors import LogError
-from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES, Segment, encode_header, encode_record, record_end
+from spe.log.format import (
+    HEADER_BYTES,
+    RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    Segment,
+    encode_header,
+    encode_record,
+    record_end,
+)
 
 #: Kind, slice end, and of a commit the first record that it needs.
 _HEAD: Final = struct.Struct("<BqQ")
@@ -55,9 +63,14 @@ class Commit(NamedTuple):
 def encode_slice(
     first: int, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int
 ) -> tuple[bytes, int]:
-    """The bytes of a slice whose first record has the number ``first``, and the number of its commit."""
+    """The bytes of a slice whose first record has the number ``first``, and the number of its commit.
+
+    Raises LogError: a record is larger than one may be.
+    """
     bodies = [_HEAD.pack(kind, time, 0) + payload for kind, payload in records]
     bodies.append(_HEAD.pack(LogKind.COMMIT, time, needs) + commit)
+    if (largest := max(map(len, bodies))) > RECORD_BYTES_MAX:
+        raise LogError(f"a record of {largest} bytes for a checkpoint log: at most {RECORD_BYTES_MAX} can be read")
     return b"".join(encode_record(first + i, body) for i, body in enumerate(bodies)), first + len(bodies) - 1
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from operators.footprints import LiveFootprints, Tree
 from operators.fragment_log import LoggedSlice, SliceLog
@@ -19,7 +19,10 @@ from replicas.checkpoint.log_transfer import SentSlice
 from spe.errors import LogCorrupt, LogError, LogFull, RemoteProtocolError
 from spe.runtime.env import Compute
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.state import decode_state, encode_state
+from spe.wire.state import decode_state, encode_large_state, encode_state
+
+#: What is larger goes to the log in several records: one of more than RECORD_BYTES_MAX could not be read.
+PART_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class StateLog:
         self.lacks = False
         self._first = found.slices[0].end
         self._positions = {end: list(positions) for end, positions in found.positions.items()}
-        self._written.append((self._log.last_sequence, found.begin))
+        self._written = deque([(self._log.last_sequence, found.begin)])  # perhaps others were of a replica before
         self._synced(self._log.held_by_both)
 
     async def write(self, one: StableSlice) -> bool:
@@ -142,6 +145,9 @@ class StateLog:
 
         Where it is not, or may be in part of it only, the operators are to forget what they wrote: nothing is taken
         before a slice with a complete state.
+
+        Raises:
+          LocalProtocolError: a user's operator has a state that cannot be written; it is not in the log.
         """
         if self.lacks and not one.made.complete:
             return False
@@ -208,13 +214,13 @@ class StateLog:
 
 
 def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]], bytes]:
-    records = []
+    records: list[tuple[LogKind, bytes]] = []
     if one.released is not None:
-        records.append((LogKind.OUTPUT, encode_state(one.released)))
+        records += _parts(LogKind.OUTPUT, one.released)
     if one.made.footprints:
-        records.append((LogKind.FOOTPRINTS, encode_state(one.made.footprints)))
+        records += _parts(LogKind.FOOTPRINTS, one.made.footprints)
     if one.made.closings:
-        records.append((LogKind.CLOSINGS, encode_state(one.made.closings)))
+        records += _parts(LogKind.CLOSINGS, one.made.closings)
     commit = {
         "begin": begin,
         "fragment": one.made.commit,
@@ -226,6 +232,12 @@ def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]],
         "written": one.made.written,
     }
     return records, encode_state(commit)
+
+
+def _parts(kind: LogKind, tree: Any) -> Iterator[tuple[LogKind, bytes]]:
+    data = encode_large_state(tree)
+    for start in range(0, len(data), PART_BYTES):
+        yield kind, bytes(data[start : start + PART_BYTES])
 
 
 async def read_head(log: LogReader, compute: Compute) -> LogHead | None:
@@ -284,7 +296,8 @@ class _Found:
 
     def __init__(self, newest: Commit) -> None:
         self._newest = newest
-        self._kinds: dict[LogKind, Any] = {}
+        #: Of the slice that is being read, by kind.
+        self._parts: dict[LogKind, list[bytes]] = {}
         self._slices: list[LoggedSlice] = []
         self._commits: dict[int, Any] = {}
         self._released: list[tuple[int, Any]] = []
@@ -293,11 +306,12 @@ class _Found:
     def take(self, portion: Sequence[LogRecord] | None) -> bool:
         """The next records; None: there are no more."""
         for record in portion or ():
-            made = decode_state(record.payload)
             if record.kind is not LogKind.COMMIT:
-                self._kinds[record.kind] = made
+                self._parts.setdefault(record.kind, []).append(record.payload)
                 continue
-            kinds, self._kinds = self._kinds, {}
+            made = decode_state(record.payload)
+            kinds = {kind: decode_state(b"".join(parts)) for kind, parts in self._parts.items()}
+            self._parts = {}
             closings, footprints = kinds.get(LogKind.CLOSINGS, {}), kinds.get(LogKind.FOOTPRINTS, {})
             self._slices.append(LoggedSlice(record.time, closings, footprints))
             if LogKind.OUTPUT in kinds:

@@ -14,8 +14,9 @@ from replicas.node.hosting import Hosting
 from replicas.node.log_side import ALL, LogSide, Waiting, logged_output
 from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
-from spe.errors import LogError, LogFull
+from spe.errors import LocalProtocolError, LogError, LogFull
 from spe.plan.continuous import Continuous
+from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillNotLoaded
 from spe.status import LogStatus
 from spe.stream.ids import PartitionId, ReplicaId
@@ -178,23 +179,32 @@ class _Writer:
         if (entries := await self._entries(after)) is None:
             return
         one, released = waiting.slice, logged_output(entries, after, waiting.last_ids)
-        written = await state.write(
-            StableSlice(
-                one.end,
-                one.made,
-                one.live,
-                one.positions,
-                one.rows,
-                one.outputs,
-                released,
-                side.released_from(one.end),
-                waiting.origins,
-                self._meter.speeds,
-            )
+        new = StableSlice(
+            one.end,
+            one.made,
+            one.live,
+            one.positions,
+            one.rows,
+            one.outputs,
+            released,
+            side.released_from(one.end),
+            waiting.origins,
+            self._meter.speeds,
         )
+        try:
+            written, why = await state.write(new), kept.trouble
+        except LocalProtocolError as error:  # of a user's operator
+            written, why = False, str(error)
+            if host.say_once("log_slice_refused"):
+                say(
+                    f"{host.name}: its state cannot be written to its checkpoint log: {error}; upstream keeps more",
+                    Level.ERROR,
+                    event="log_slice_refused",
+                    replica=host.name,
+                )
         if not written:
             self._pause_us = min(max(AGAIN_US, 2 * self._pause_us), AGAIN_MOST_US)
-            hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=kept.trouble)
+            hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=why)
             return
         side.written(waiting, has_output=released is not None)
         self._unsynced = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -333,6 +334,18 @@ def test_the_slices_of_before_are_not_used_after_a_refused_one() -> None:
 
     met = play(*logged("count", seconds=16), script)
     assert told(met, "log_slice_refused") or told(met, "log_trouble")
+
+
+def test_a_state_that_cannot_be_written_is_told_and_results_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        assert all(r.state is NodeState.STABLE for r in cluster.replicas().values())
+
+    unstorable = {"custom": {"from": ["m"], "class": "tests.support.operators_for_tests:Unstorable"}}
+    with patch.dict(QUERIES, chain=unstorable):
+        met = play(*logged("chain", seconds=4), script)
+    assert any("builtins.set" in text for text in told(met, "log_slice_refused"))
+    assert capsys.readouterr().err.count("cannot be written to its checkpoint log") == 2
 
 
 # --- standbys ---

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -688,3 +689,10 @@ async def test_random_refusals_for_want_of_room(seed: int) -> None:
             assert contents(log) == inside
         held = max(held, log.held_by_both.time if log.held_by_both is not None else 0)
         storage = storage.power_loss(lambda _p, synced, all_: torn(random, synced, all_))
+
+
+async def test_a_record_that_could_not_be_read_is_not_written() -> None:
+    log = await CheckpointLog.open(SimDisk(), LOG)
+    with patch("replicas.checkpoint.log_records.RECORD_BYTES_MAX", 100), pytest.raises(LogError, match="at most 100"):
+        log.write(10, [(LogKind.FOOTPRINTS, bytes(100))], b"C10")
+    assert (log.commits, log.last_sequence) == ([], 0)

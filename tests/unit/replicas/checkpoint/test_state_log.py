@@ -19,7 +19,7 @@ from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog
 from operators.steps import finished
 from replicas.checkpoint.extent import Extent
-from replicas.checkpoint.log import COPIES, CheckpointLog
+from replicas.checkpoint.log import COPIES, CheckpointLog, LogKind
 from replicas.checkpoint.state_log import StableSlice, StateLog, read_state
 from replicas.simulation.disk import SimDisk, torn
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
@@ -192,6 +192,32 @@ async def test_after_a_slice_that_the_disk_refused_the_whole_state_is_written() 
     assert one.acknowledged == [6, 0]
     await one.crash()
     assert (one.end, one.begins) == (30, [30])
+
+
+async def test_a_large_state_goes_to_the_log_in_several_records() -> None:
+    """One of more than RECORD_BYTES_MAX would be acknowledged, and could never be read."""
+    with patch("replicas.checkpoint.state_log.PART_BYTES", 100):
+        one = await replica_with(TRACE_11, TRACE_11)
+        for end in (10, 20):
+            await one.slice(end)
+        await one.sync()
+        assert all(len(r.payload) <= 100 for r in one.log.read(1) if r.kind is not LogKind.COMMIT)
+        await one.crash()
+    assert one.end == 20
+
+
+async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_synced() -> None:
+    """Of the replica before slices with an older T wait for a sync."""
+    one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
+    for end in (10, 20):
+        await one.slice(end)
+    await one.slice(30, 11, 5)
+    found = await read_state(one.log, Here())
+    assert found is not None
+    assert found.begin > 10
+    one.state.goes_on(found, one.operators.live())
+    await one.sync()
+    assert one.acknowledged == [2, 0]
 
 
 async def test_one_copy_does_for_what_was_acknowledged() -> None:
