@@ -182,8 +182,12 @@ class ReplicaLog:
                 held = await log.sync()
                 if held is None or held != log.commits[-1]:
                     raise LogError(f"{folder}: not in both copies: {log.faults or log.full}")
-                self._env.storage.remove(folder / _REFUSED)  # of two that count the first one does
-                await self._env.storage.write_atomic(self.folder / _REFUSED, f"{folder} follows".encode())
+                self._env.storage.remove(folder / _REFUSED)  # of several that count the first one does
+                # Ours last, and before it any that came to count as the disk refused this step of an earlier try.
+                for old in reversed(range(self._number, number)):
+                    path = self._folder / str(old) / _REFUSED
+                    if not self._env.storage.exists(path):
+                        await self._env.storage.write_atomic(path, f"{folder} follows".encode())
             except (LogError, OSError):
                 log.close()
                 raise

@@ -1,0 +1,77 @@
+"""Which log of a partition on a node counts (G9)."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from replicas.checkpoint.log_transfer import SentSlice
+from replicas.checkpoint.replica_log import ReplicaLog
+from replicas.simulation.disk import SimDisk
+from spe.runtime.env import Env
+from spe.stream.ids import ReplicaId
+from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+from tests.unit.replicas.placement.test_standby import A
+
+
+class _Clock:
+    def step_ns(self) -> int:
+        return 0
+
+
+class _Compute:
+    async def run(self, function: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+
+class _Trace:
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Does nothing."""
+
+
+class _Disk(SimDisk):
+    """Refuses one file."""
+
+    refused: PurePosixPath | None = None
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+        if path == self.refused:
+            raise OSError("No space left on device")
+        await super().write_atomic(path, data)
+
+
+async def log_on(disk: SimDisk) -> ReplicaLog:
+    clock: Any = _Clock()
+    network: Any = None
+    env = Env(clock, network, disk, _Compute(), Random(0), _Trace())
+    log = ReplicaLog(env, plan().plan, ReplicaId(*PARTITION, A))
+    await log.open()
+    return log
+
+
+def slice_to(time: int) -> list[SentSlice]:
+    return [SentSlice(time, [], b"C", 1, 1)]
+
+
+def ends(log: ReplicaLog) -> list[int]:
+    assert log.log is not None
+    return [c.time for c in log.log.commits]
+
+
+async def test_a_log_that_the_disk_kept_from_counting_does_not_count_after_a_restart() -> None:
+    """It was whole, but the one before could not be marked; the next one, which did get there, is the one to read."""
+    disk = _Disk()
+    log = await log_on(disk)
+    await log.replace(slice_to(10))
+    disk.refused = log.folder / "refused"
+    with pytest.raises(OSError, match="No space left"):
+        await log.replace(slice_to(20))
+    assert ends(log) == ends(await log_on(disk.restarted())) == [10]
+    disk.refused = None
+    await log.replace(slice_to(30))
+    assert ends(log) == ends(await log_on(disk.restarted())) == [30]
