@@ -129,7 +129,7 @@ edited(
 edited(
     "a-tainted-replica-makes-no-room",
     "all inputs of a tainted replica stand at n*, full, and wait for a checkpoint that it takes when they go on (R2)",
-    Edit(UnitReplica, "_correctable", "behind and self._inputs.upstream_full()", "False"),
+    Edit(UnitReplica, "_correctable", "behind and waited and self._inputs.upstream_full()", "False"),
 )
 
 edited(

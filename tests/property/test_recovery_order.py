@@ -23,7 +23,7 @@ from spe.plan.plan import Partitioning
 from tests.support.distribution import Situations
 
 MEETS = Situations({"a partition that two queries share": 0.5, "room for some": 0.3})
-HAPPENS = Situations({"a node goes while it restores": 0.2, "a partition waits for room": 0.3})
+HAPPENS = Situations({"a node goes while it restores": 0.05, "a partition waits for room": 0.3})
 
 
 @st.composite
