@@ -42,6 +42,7 @@ ROWS: Final = 20_000
 LIMIT_MS: Final = 50.0
 HOUR: Final = 3_600_000_000
 WALL: Final = ("loop waits while a thread encodes", "loop waits while a thread decodes")
+LOGS: Final = "loop waits while a thread makes footprints"
 #: The same while a thread does nothing: what the machine lets it wait.
 IDLE: Final = "loop waits while a thread sleeps"
 #: Bytes of memory that is used for the first time, to see what that takes, and of the pieces that are measured.
@@ -136,7 +137,7 @@ class Meter:
     @property
     def total_s(self) -> float:
         """CPU seconds of all steps."""
-        return sum(sum(took) for kind, took in self.took.items() if kind not in (*WALL, IDLE)) / 1e3
+        return sum(sum(took) for kind, took in self.took.items() if kind not in (*WALL, LOGS, IDLE)) / 1e3
 
     def steps(self, kind: str, work: Iterator[Any]) -> list[Any]:
         """Runs what yields None between two steps; returns what else it yields."""
@@ -252,7 +253,28 @@ def measure(name: str, groups: int) -> Meter:
             fed = groups + groups // 2 + 2 * ROWS if name.startswith("sliding") else groups + ROWS
             demand(counted == fed, f"{name}: {counted} rows counted")
     demand(made["undo"] == made["checkpoint"], f"{name}: {made}")
+    if isinstance(case.spec, AggregateSpec):
+        logged(meter, Load(case, groups))
     return meter
+
+
+def logged(meter: Meter, load: Load) -> None:
+    """A complete slice of a checkpoint log, while snapshots are held: what the stream waits for, and what a thread does
+    beside it."""
+    live = Instance(load.unit, logs=True)
+    assert live.log is not None, "it was asked for"
+    while load.at < load.groups:
+        meter.steps("new groups, logged", live.stable(load.new()))
+    for _ in range(2):
+        mark = live.mark(load.now)
+        live.log.forget()
+        made = meter.steps("complete slice of the log", _result(live.log.slice_log(load.now)))[0]
+        found: list[Any] = []
+        pause_during(meter, LOGS, lambda made=made, found=found: found.append(made.all_footprints()))
+        written = sum(len(tree["born"]) for tree in found[0][OUT])
+        demand(load.groups <= made.written == written, f"{written} footprints of {load.groups} groups")
+        meter.steps("first slice after a slice of the log", live.stable(load.known(Kind.STABLE)))
+        del mark
 
 
 def _result(steps: Any) -> Iterator[Any]:
@@ -264,20 +286,22 @@ def stored(meter: Meter, checkpoint: Checkpoint) -> None:
     state = {"fragment": checkpoint.fragment, "outputs": list(checkpoint.outputs)}
     data: list[Any] = []
 
-    def pause_during(kind: str, function: Callable[[], Any]) -> None:
-        thread = threading.Thread(target=lambda: data.append(function()))
-        thread.start()
-        while thread.is_alive():
-            began = time.perf_counter()
-            time.sleep(0.001)
-            meter.took.setdefault(kind, []).append(1e3 * (time.perf_counter() - began) - 1)
-        thread.join()
-
     began = time.perf_counter()
-    pause_during(WALL[0], lambda: encode_large_state(state))
-    pause_during(WALL[1], lambda: decode_state(data[0]))
+    pause_during(meter, WALL[0], lambda: data.append(encode_large_state(state)))
+    pause_during(meter, WALL[1], lambda: data.append(decode_state(data[0])))
     demand(data[1]["outputs"] == state["outputs"], "what was stored differs")
-    pause_during(IDLE, lambda: time.sleep(time.perf_counter() - began))
+    pause_during(meter, IDLE, lambda: time.sleep(time.perf_counter() - began))
+
+
+def pause_during(meter: Meter, kind: str, function: Callable[[], Any]) -> None:
+    """Measures how long an event loop waits for its turn while a thread runs this."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    while thread.is_alive():
+        began = time.perf_counter()
+        time.sleep(0.001)
+        meter.took.setdefault(kind, []).append(1e3 * (time.perf_counter() - began) - 1)
+    thread.join()
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -293,7 +317,7 @@ def report(name: str, groups: int, meters: list[Meter], disturbances: list[list[
     for kind in meters[0].took:
         longest = [max(m.took[kind]) for m in meters]
         row = [kind, *[f"{f(longest):.1f}" for f in (min, median, max)]]
-        if kind in (*WALL, IDLE):
+        if kind in (*WALL, LOGS, IDLE):
             rows.append([*row, "-", "in wall time"])
             continue
         demand(len({len(m.took[kind]) for m in meters}) == 1, f"{name}, {kind}: the runs differ in their steps")

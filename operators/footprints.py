@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from operators.steps import Steps
+from operators.ids import IndexArray
+from operators.steps import Steps, finished
 from spe.stream.batch import BoolArray, Int64Array
 from spe.stream.times import BEFORE_TIME
 
@@ -22,6 +23,10 @@ from spe.stream.times import BEFORE_TIME
 UNWRITTEN: Final = BEFORE_TIME
 #: A tree as in a snapshot.
 Tree = Mapping[str, Any]
+#: Cells of each pane (of pane 0, where there are none), ascending.
+Picked = Sequence[tuple[int, IndexArray]]
+#: More footprints than this are made of a snapshot, while the stream goes on.
+LATER: Final = 1 << 15
 
 
 @dataclass(slots=True)
@@ -30,7 +35,8 @@ class Footprints:
 
     Attributes:
       closings: of groups whose newest footprint counts no more, and that have no open window; before the records.
-      records: the footprints, each tree with those of many cells.
+      records: the footprints, each tree with those of many cells; those of many more are :attr:`later`.
+      later: the state that the footprints are still to be made of, and the cells; None: all are in ``records``.
       count: how many footprints these are.
       rewritten: how many of them only because the older one was from too long ago.
       not_final: how many of them are not final (G3).
@@ -47,6 +53,7 @@ class Footprints:
     replaced: list[Int64Array] = field(default_factory=list)
     replaced_not_final: list[BoolArray] = field(default_factory=list)
     whole: bool = False
+    later: tuple[Tree, Picked] | None = None
 
     def replaces(self, times: Int64Array, not_final: BoolArray) -> None:
         """Footprints of these times count no more."""
@@ -64,6 +71,25 @@ class LiveFootprints(NamedTuple):
     def joined(cls, parts: Sequence[LiveFootprints]) -> LiveFootprints:
         nothing = LiveFootprints(np.empty(0, np.int64), np.empty(0, np.bool_))
         return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *parts)))
+
+
+class Later(NamedTuple):
+    """Footprints that are still to be made.
+
+    Attributes:
+      operator: one like that whose they are; it is empty, and nobody else has it.
+      state: whose footprints they are.
+    """
+
+    operator: Any
+    state: Tree
+    picked: Picked
+
+    def records(self) -> list[Tree]:
+        """All of them; may be called in a thread, once."""
+        self.operator.restore(self.state)
+        made: list[Tree] = finished(self.operator.records(self.picked))
+        return made
 
 
 class CellRecord(NamedTuple):
@@ -95,7 +121,22 @@ class KeepsCells(ABC):
         """
 
     @abstractmethod
-    def forget_footprints(self) -> None:
+    def records(self, picked: Picked) -> Steps[list[Tree]]:
+        """Footprints of these cells, as they are now, in portions."""
+
+    @abstractmethod
+    def snapshot(self) -> Tree:
+        """As that of every operator."""
+
+    def put(self, found: Footprints, picked: Picked) -> Steps[None]:
+        """Puts the footprints of these cells to what was found, or where they are many what they can be made of."""
+        if found.count > LATER:
+            found.later = self.snapshot(), picked
+        else:
+            found.records = yield from self.records(picked)
+
+    @abstractmethod
+    def forget_footprints(self) -> Steps[None]:
         """The next slice writes everything: what was written before counts no more, or may be missing."""
 
     @abstractmethod

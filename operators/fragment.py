@@ -51,6 +51,7 @@ class Fragment:
         #: While input is given again, the time from which an operator takes it; those that are not here take all.
         self._takes_from: Mapping[StreamId, int] = {}
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
+        self._unit = unit
         for operator in unit.operators:
             ports = operator.spec.inputs
             with blaming(operator.name, "being made"):
@@ -62,6 +63,14 @@ class Fragment:
     def operators(self) -> Mapping[StreamId, Operator]:
         """By name, in topological order."""
         return {name: operator for name, _, operator in self._steps}
+
+    def another(self, name: StreamId) -> Operator:
+        """An operator like that of this name, with the state that it began with.  Raises OperatorFailed."""
+        declared = next(one for one in self._unit.operators if one.name == name)
+        schemas = {one.stream: one.schema for one in self._unit.inputs}
+        schemas |= {one.name: one.schema for one in self._unit.operators}
+        with blaming(name, "being made"):
+            return build_operator(declared, [schemas[port] for port in declared.spec.inputs])
 
     def ports(self, name: StreamId) -> int:
         """How many ports an operator has."""

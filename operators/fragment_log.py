@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Later, LiveFootprints, Tree
 from operators.fragment import Fragment
 from operators.operator import Operator
 from operators.skipping import Skipping
@@ -30,7 +30,7 @@ class SliceLog(NamedTuple):
     """What a slice adds to the log of a fragment.
 
     Attributes:
-      closings, footprints: trees by operator; empty where there are none.
+      closings, footprints: trees by operator; empty where there are none.  Footprints may be :attr:`later`.
       commit: what the state has besides.
       written: how many footprints; ``not_final``: how many of them are not final; ``rewritten``: how many of them only
         because older ones were from too long ago.
@@ -38,6 +38,7 @@ class SliceLog(NamedTuple):
       oldest_row: least time of a row that somebody still keeps; None: nobody keeps one.
       whole: of some operator nothing that was written before counts: the log's live footprints are to be counted anew.
       complete: of no operator does anything count that was written before.
+      later: by operator, footprints that are so many that the stream does not wait until they are made.
     """
 
     closings: dict[str, list[Tree]]
@@ -50,6 +51,11 @@ class SliceLog(NamedTuple):
     oldest_row: int | None
     whole: bool
     complete: bool
+    later: Mapping[StreamId, Later]
+
+    def all_footprints(self) -> dict[str, list[Tree]]:
+        """Also those that are still to be made; may be called in a thread, once."""
+        return self.footprints | {name: later.records() for name, later in self.later.items()}
 
 
 class LoggedSlice(NamedTuple):
@@ -102,7 +108,8 @@ class FragmentLog:
           below: footprints from before this time are written anew, ``most`` at most.
         """
         if self._forgets:
-            self._forget()
+            yield from self._forget()
+        later: dict[StreamId, Later] = {}
         closings: dict[str, list[Tree]] = {}
         footprints: dict[str, list[Tree]] = {}
         replaced: list[LiveFootprints] = []
@@ -118,6 +125,8 @@ class FragmentLog:
                 closings[name] = found.closings
             if found.records:
                 footprints[name] = found.records
+            if found.later is not None:
+                later[name] = Later(_inner(self._fragment.another(name)), *found.later)
             replaced += _replaced(found)
             count += found.count
             not_final += found.not_final
@@ -152,6 +161,7 @@ class FragmentLog:
             self.oldest_row(),
             is_whole,
             is_complete,
+            later,
         )
 
     def _is_in_reach(self, name: StreamId, begin: int) -> bool:
@@ -200,10 +210,10 @@ class FragmentLog:
         self._whole, self._from, self._end = dict(other._whole), dict(other._from), other._end
         self._is_complete, self._recounts = False, True
 
-    def _forget(self) -> None:
+    def _forget(self) -> Steps[None]:
         self._forgets, self._is_complete = False, True
         for operator in self._cells.values():
-            operator.forget_footprints()
+            yield from operator.forget_footprints()
         self._whole = dict.fromkeys([*self._whole, *self._keeps_rows], UNWRITTEN)
 
     # --- after a crash ---

@@ -475,7 +475,7 @@ class UnitReplica:
         assert instance.log is not None, "G1: its state goes to a log"
         assert self._logging is not None, "G1: it asked for it"
         made = yield from instance.log.slice_log(end, below, most)
-        live = instance.log.live() if made.whole else None
+        live = instance.log.live() if made.whole and not made.complete else None
         outputs = [o.snapshot() for o in instance.outputs]
         self._logging.took(SliceToLog(end, made, live, self.sunion.needed_from(end), instance.rows, outputs))
 

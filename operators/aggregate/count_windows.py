@@ -12,7 +12,7 @@ from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
 from operators.columns import chosen, filled, inverse, picked
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -86,7 +86,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
                 self._closed.append(closed[closed < self._cells.logged])
         if self._cells.count > (2 if self._is_logged else 1) * self._compact_at:
             if self._is_logged:  # so much without a log, as in a failure
-                self.forget_footprints()
+                yield from self.forget_footprints()
             yield from self._compact()
         yield from forget_texts(self._strings, [self._cells])
 
@@ -228,15 +228,24 @@ class CountAggregate(StepwiseOperator, KeepsCells):
             again = old[self._fills()[old] < self._size][:most]
         found.replaces(cells.written[again], np.ones(len(again), np.bool_))
         which = yield from picked([again, (yield from self._live(cells.logged))], [None, None])
-        for start, stop in portions(len(which), steps.INDEXED):
-            found.records.append((yield from cells.footprint(which[start:stop], self._keys)))
         found.count = found.not_final = len(which)
         found.rewritten = len(again)
         yield from cells.mark(again, end)
         yield from cells.mark(np.arange(cells.logged, cells.count), end)
+        yield from self.put(found, [(0, which)] if len(which) else [])
         cells.wrote_all()
         if cells.count > self._compact_at:
             yield from self._compact()
+        return found
+
+    def records(self, picked: Picked) -> Steps[list[Tree]]:
+        yield from self._restored()
+        found: list[Tree] = []
+        for _, which in picked:
+            for start, stop in portions(len(which), steps.INDEXED):
+                if found:
+                    yield
+                found.append((yield from self._cells.footprint(which[start:stop], self._keys)))
         return found
 
     def _write_closings(self, found: Footprints) -> Steps[None]:
@@ -258,9 +267,9 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         times = self._cells.written[live[: int(live.searchsorted(self._cells.logged))]]
         return LiveFootprints(times, np.ones(len(times), np.bool_))
 
-    def forget_footprints(self) -> None:
-        self._finish_restore()
-        self._cells.unmark()
+    def forget_footprints(self) -> Steps[None]:
+        yield from self._restored()
+        yield from self._cells.unmark()
         self._closed, self._is_whole = [], True
 
     def log_state(self) -> Tree:

@@ -280,10 +280,13 @@ class Cells:
         for part in self.parts:
             part.wrote_all()
 
-    def unmark(self) -> None:
-        """No footprint counts any more."""
-        self._columns.before_write(np.arange(self.count))
-        self.written[:] = UNWRITTEN
+    def unmark(self) -> Steps[None]:
+        """No footprint counts any more, in portions."""
+        for start, stop in portions(self.count, steps.INDEXED):
+            if start:
+                yield
+            self._columns.before_write(np.arange(start, stop))
+            self.written[start:stop] = UNWRITTEN
 
     def find(self, slots: IndexArray, slot_count: int) -> Steps[IndexArray]:
         """The cell of each row's slot, -1 where there is none."""

@@ -18,7 +18,7 @@ from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import chosen, filled, inverse, picked, sorted_order
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Tree
+from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.rejections import Refusals
@@ -280,6 +280,7 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
     def footprints(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[Footprints]:
         yield from self._restored()
         found, panes = Footprints(whole=self._is_whole), self._panes.by_number
+        chosen_cells: list[tuple[int, IndexArray]] = []
         self._is_whole = False
         for number, cells in self._written.items():
             if panes.get(number) is not cells:
@@ -293,17 +294,28 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
                 continue
             live = self._live(number, cells)
             found.replaces(live.times[again], live.not_final[again])
-            for start, stop in portions(len(which), steps.INDEXED):
-                some = which[start:stop]
-                found.records.append({"pane": number, **(yield from cells.footprint(some, self._keys))})
+            chosen_cells.append((number, which))
             yield from cells.mark(which, end)
-            cells.wrote_all()
             found.count += len(which)
             found.rewritten += 0 if is_final else len(again)
             if not is_final:
                 found.not_final += len(which)
                 self._not_final.add(number)
+        yield from self.put(found, chosen_cells)
+        for number, _ in chosen_cells:
+            panes[number].wrote_all()
         self._written = dict(panes)
+        return found
+
+    def records(self, picked: Picked) -> Steps[list[Tree]]:
+        yield from self._restored()
+        found: list[Tree] = []
+        for number, which in picked:
+            cells = self._panes.by_number[number]
+            for start, stop in portions(len(which), steps.INDEXED):
+                if found:
+                    yield
+                found.append({"pane": number, **(yield from cells.footprint(which[start:stop], self._keys))})
         return found
 
     def _again(self, number: int, cells: Cells, is_final: bool, below: int, most: int) -> Steps[IndexArray]:
@@ -328,10 +340,10 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         self._finish_restore()
         return LiveFootprints.joined([self._live(*pane) for pane in self._panes.by_number.items()])
 
-    def forget_footprints(self) -> None:
-        self._finish_restore()
+    def forget_footprints(self) -> Steps[None]:
+        yield from self._restored()
         for cells in self._panes.by_number.values():
-            cells.unmark()
+            yield from cells.unmark()
         self._written, self._not_final, self._is_whole = {}, set(), True
 
     def log_state(self) -> Tree:

@@ -217,8 +217,8 @@ def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]],
     records: list[tuple[LogKind, bytes]] = []
     if one.released is not None:
         records += _parts(LogKind.OUTPUT, one.released)
-    if one.made.footprints:
-        records += _parts(LogKind.FOOTPRINTS, one.made.footprints)
+    if footprints := one.made.all_footprints():
+        records += _parts(LogKind.FOOTPRINTS, footprints)
     if one.made.closings:
         records += _parts(LogKind.CLOSINGS, one.made.closings)
     commit = {

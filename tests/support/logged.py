@@ -84,16 +84,18 @@ class LoggedRun:
         return released
 
     def _write(self, end: int) -> None:
-        extent = self.extent
-        below, most = self.rewrites(end, extent)
+        below, most = self.rewrites(end, self.extent)
         made = finished(self.log.slice_log(end, below, most))
-        records = encode_state({"closings": made.closings, "footprints": made.footprints})
+        records = encode_state({"closings": made.closings, "footprints": made.all_footprints()})
         self.met["closings"] += bool(made.closings)
         self.met["rewritten"] += most > 0 and len(made.replaced.times) > 0
+        if made.complete:
+            self.extent = Extent()
+        extent = self.extent
         extent.held = made.oldest_row
         extent.commit(end, made.written, self._rows(end), made.not_final)
         live = self.log.live()
-        if made.whole:
+        if made.whole and not made.complete:
             extent.recount(live.times, live.not_final)
         else:
             extent.replace(made.replaced.times, made.replaced.not_final)

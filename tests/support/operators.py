@@ -14,7 +14,7 @@ from unittest.mock import patch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from operators import steps, texts
+from operators import footprints, steps, texts
 from operators.build import build_operator
 from operators.input_buffer import InputBuffer, Marker
 from operators.operator import Operator
@@ -79,6 +79,7 @@ def step_sizes(copied: int = 4, indexed: int = 3, released: int = 2, paired: int
         patch.object(TextIds, "compacted", forgetting),
         patch.object(TextIds, "_begin_dictionary", beginning),
         patch.object(texts, "DICTIONARY_LIMIT", 3),
+        patch.object(footprints, "LATER", 2),
     ):
         yield
 

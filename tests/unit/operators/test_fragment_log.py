@@ -6,9 +6,12 @@ Events are written ``time key value``.  ``a(1,5)`` is a footprint of key a with 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from operators import footprints
+from operators.aggregate.group_cells import Cells
 from operators.footprints import CellRecord
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice, SliceLog
@@ -283,3 +286,39 @@ def test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_an
     given(back, run.unit, run.ports, 10, 20)
     given(back, run.unit, run.ports, 20, 30)
     assert finished(log.slice_log(30)).complete
+
+
+@pytest.mark.parametrize("window", [COUNT_3, SLIDING])
+def test_many_footprints_are_made_while_the_stream_goes_on(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is written anew after what was written is forgotten: rows come before a thread makes it of the state."""
+    rows = [(at // 50, (f"k{at % 100}", at)) for at in range(500)]
+    run = Written(sums(window), rows)
+    monkeypatch.setattr(footprints, "LATER", 10)
+    made_at_once: list[int] = []
+    make = Cells.footprint
+
+    def counted(cells: Cells, which: Any, keys: Any) -> Any:
+        made_at_once.append(len(which))
+        return (yield from make(cells, which, keys))
+
+    for end in (3, 5):
+        given(run.fragment, run.unit, run.ports, run.previous, end)
+        run.previous = end
+        run.log.forget()
+        expected = state_log(run, end)
+        monkeypatch.setattr(footprints, "LATER", 10)
+        monkeypatch.setattr(Cells, "footprint", counted)
+        run.log.forget()
+        made = finished(run.log.slice_log(end))
+        assert not made_at_once, "nothing waits for it"
+        monkeypatch.setattr(Cells, "footprint", make)
+        given(run.fragment, run.unit, run.ports, end, end + 1)
+        run.previous = end + 1
+        assert made.written == sum(len(tree["born"]) for tree in made.all_footprints()["out"])
+        assert encode_state(made.all_footprints()) == expected
+
+
+def state_log(run: Written, end: int) -> bytes:
+    """All footprints, made at once."""
+    with patch.object(footprints, "LATER", 1000):
+        return encode_state(finished(run.log.slice_log(end)).footprints)
