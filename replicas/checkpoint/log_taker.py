@@ -8,7 +8,7 @@ from typing import Final
 from replicas.checkpoint.log_transfer import slices_of
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import head_of
-from replicas.checkpoint.store import decode_snapshot, is_held
+from replicas.checkpoint.store import CheckpointStore, decode_snapshot, is_held
 from replicas.placement.standby import Standby
 from spe.errors import LogError, OtherOrigin, RemoteProtocolError
 from spe.plan.plan import Plan
@@ -28,8 +28,9 @@ class LogTaker:
       plan: the cluster.
       standby: asks, and acknowledges what is safe.
       kept: the log that is written.
+      store: where whole snapshots go while no log is to be had.
       fetch: (replica, maker, whose log is followed, up to which record) -> what the maker sends, as it was encoded, or
-        why nothing came.
+        why nothing came.  Where no log is named, it sends a whole snapshot.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class LogTaker:
         plan: Plan,
         standby: Standby,
         kept: ReplicaLog,
+        store: CheckpointStore,
         fetch: Callable[[ReplicaId, str, str, int], Awaitable[bytearray | str]],
     ) -> None:
         self._env = env
         self._plan = plan
         self._standby = standby
         self._kept = kept
+        self._store = store
         self._fetch = fetch
         self._log, self._since = ANY, 0
 
@@ -52,6 +55,9 @@ class LogTaker:
         head = await self._kept.head()
         if head is not None and self._kept.log is not None and not self._kept.log.faults:
             self._standby.follows(head.positions, head.origins)
+        whole = await self._store.newest()
+        if whole is not None and self._standby.useful(whole):
+            self._standby.holds(whole)
 
     async def take_if_due(self) -> None:
         """Asks for what follows when the standby wishes, and writes what comes."""
@@ -65,7 +71,7 @@ class LogTaker:
         if isinstance(data, str):
             # One failure may be chance: the replica that we asked may just have died, or become a standby.
             if standby.failed(maker, self._env.clock.monotonic_us()) > 1:
-                self._tell_of_trouble(f"{maker}: {data}")
+                await self._take_whole(maker, data)
             return
         standby.came(maker)
         try:
@@ -78,6 +84,28 @@ class LogTaker:
         except (OSError, LogError, RemoteProtocolError, OtherOrigin) as error:
             self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
             self._tell_of_trouble(str(error))
+
+    async def _take_whole(self, maker: str, why: str) -> None:
+        """Takes a whole snapshot in place of the log, which is asked for again at its time."""
+        standby = self._standby
+        data = await self._fetch(standby.id, maker, "", 0)
+        if isinstance(data, str):
+            self._tell_of_trouble(f"{maker}: {why}; {data}")
+            return
+        try:
+            snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
+            if is_held(snapshot) or not standby.useful(snapshot):
+                return
+            size = await self._store.write(data)
+        except (OSError, RemoteProtocolError, OtherOrigin) as error:
+            self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
+            self._tell_of_trouble(f"{maker}: {why}; {error}")
+            return
+        standby.came(maker)
+        standby.holds(snapshot)
+        self._log = ANY
+        self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size, whole=True)
+        self._tell_of_trouble(f"{maker}: {why}", "follows no log, and takes whole snapshots")
 
     async def _write(self, maker: str, sent: dict[str, object], size: int) -> None:
         kept, standby = self._kept, self._standby
@@ -97,12 +125,13 @@ class LogTaker:
         if log is not None and head is not None and log.held_by_both == log.commits[-1]:
             standby.follows(head.positions, head.origins)
             self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
+            await self._store.forget()
 
-    def _tell_of_trouble(self, why: str) -> None:
+    def _tell_of_trouble(self, why: str, does: str = "takes no checkpoint, and what it holds grows old") -> None:
         """Reports a trouble when it changes: operators of the cluster rely on this standby."""
         if why and why != self._standby.trouble:
             say(
-                f"{self._standby.name} takes no checkpoint: {why}; what it holds grows old",
+                f"{self._standby.name} {does}: {why}",
                 Level.WARNING,
                 replica=self._standby.name,
             )

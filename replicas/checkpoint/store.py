@@ -121,6 +121,11 @@ class CheckpointStore:
         await self._env.compute.run(partial(self._remove, [old for old in names if old not in kept]))
         return len(data)
 
+    async def forget(self) -> None:
+        """None is needed any more."""
+        if names := self._names():
+            await self._env.compute.run(partial(self._remove, names))
+
     def _remove(self, names: Sequence[str]) -> None:
         """In a thread: to give the space of a large file back may take a disk a while."""
         for name in names:

@@ -184,11 +184,11 @@ class NodeProcess(NoSource):
         if standby is None:
             return  # it was told to run before this began
         taker: CheckpointTaker | LogTaker
+        store = hosting.store(standby.id)
         if partition in hosting.directory.logs:
             kept = hosting.log(standby.id)
-            taker = LogTaker(self._env, self._plan, standby, kept, self._snapshots.fetch)
+            taker = LogTaker(self._env, self._plan, standby, kept, store, self._snapshots.fetch)
         else:
-            store = hosting.store(standby.id)
             taker = CheckpointTaker(self._env, self._plan, standby, store, self._snapshots.fetch)
         await taker.look_on_disk()
         if hosting.standbys.get(partition) is standby:

@@ -49,6 +49,14 @@ class Stored(NamedTuple):
         return cls([int(p) for p in head.positions], [str(o) for o in head.origins], None)
 
 
+def further(log: Stored | None, checkpoint: Stored | None) -> Stored | None:
+    """Which of two states to go on from: the log, unless the checkpoint has more, for upstream has forgotten what the
+    older one needs."""
+    if log is None or checkpoint is None:
+        return log or checkpoint
+    return log if all(map(ge, log.positions, checkpoint.positions)) else checkpoint
+
+
 class ReplicaRecovery:
     """Of one replica.
 
@@ -111,7 +119,7 @@ class ReplicaRecovery:
     @property
     def holds_checkpoints(self) -> bool:
         """May there be checkpoints on our disk: written, or taken while we stood by?"""
-        return not self.logs and (self.stores_every_us is not None or self._backs)
+        return self.stores_every_us is not None or self._backs
 
     def validate(self) -> None:
         """Asserts what holds between two events."""

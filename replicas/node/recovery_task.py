@@ -8,7 +8,7 @@ from typing import Any, Final
 from replicas.checkpoint.log_transfer import slices_of
 from replicas.checkpoint.store import decode_snapshot, is_held
 from replicas.node.hosting import Hosting
-from replicas.node.recovery import Own, Stored
+from replicas.node.recovery import Own, Stored, further
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
 from spe.errors import LogCorrupt, LogError, OperatorFailed, RemoteProtocolError
@@ -63,7 +63,7 @@ class RecoveryTask:
         if recovery.logs and (head := await self._hosting.log(id).head()) is not None:
             recovery.stored = Stored.logged(head)
         if recovery.holds_checkpoints and (snapshot := await self._hosting.store(id).newest()) is not None:
-            recovery.stored = Stored.checkpoint(snapshot)
+            recovery.stored = further(recovery.stored, Stored.checkpoint(snapshot))
 
     async def _install(self, host: ReplicaHost) -> None:
         """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""

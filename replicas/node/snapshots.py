@@ -12,6 +12,7 @@ from replicas.checkpoint.store import HELD, encode_held, encode_snapshot
 from replicas.consumer.heartbeats import GONE
 from replicas.link.connection import Identity, dial
 from replicas.node.hosting import Hosting
+from replicas.node.recovery import Stored, further
 from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
@@ -91,9 +92,12 @@ class Snapshots:
     async def _held(self, id: ReplicaId) -> memoryview | SnapshotRefused:
         """The newest checkpoint of a partition that we stand by for."""
         hosting = self._hosting
-        if id.of in hosting.directory.logs:
-            return await self._logged(id, held=True)
         stored = await hosting.store(id).newest()
+        if id.of in hosting.directory.logs:
+            head = await hosting.log(id).head()
+            logged = None if head is None else Stored.logged(head)
+            if stored is None or further(logged, Stored.checkpoint(stored)) is logged:
+                return await self._logged(id, held=True)
         if stored is None:
             return SnapshotRefused(f"{hosting.node} holds no checkpoint of {id.of}")
         return await hosting.env.compute.run(lambda: encode_held(hosting.plan, id.of, stored))

@@ -11,10 +11,13 @@ import pytest
 import trio
 
 from replicas.checkpoint.log import COPIES
+from replicas.node.snapshots import Snapshots
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.stream.history import Note
+from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState
+from spe.wire.messages import SnapshotRefused
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import Met, play
 
@@ -406,3 +409,38 @@ def told_maker(cluster: FaultyCluster) -> str:
     """Whose log the standby wrote last."""
     taken = [e.text for e in cluster.history if isinstance(e, Note) and e.name == "checkpoint_taken"]
     return taken[-1].partition("maker=")[2].split()[0]
+
+
+@pytest.mark.parametrize("seconds", [2.0, 6.0])
+def test_a_standby_whose_maker_has_no_readable_log_takes_over_from_a_whole_snapshot(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or from the log, once it can be read again."""
+    give = Snapshots._logged
+    broken: list[bool] = []
+
+    async def refused(snapshots: Snapshots, id: ReplicaId, *more: Any, **how: Any) -> memoryview | SnapshotRefused:
+        return SnapshotRefused("damaged") if broken else await give(snapshots, id, *more, **how)
+
+    monkeypatch.setattr(Snapshots, "_logged", refused)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        broken.append(True)
+        await trio.sleep(seconds)
+        assert "damaged" in cluster.nodes["nb"].status().standbys[0].trouble or seconds < 3
+        if seconds < 3:
+            broken.clear()
+            await trio.sleep(4)
+            assert cluster.nodes["nb"].status().standbys[0].trouble == ""
+        cluster.kill("na")
+        await trio.sleep(3)
+        broken.clear()
+        cluster.restart("na")
+        await trio.sleep(3)
+        assert {str(r.id) for r in cluster.replicas().values()} == {"f/0@na"}
+
+    met = play(*logged("count", replicas=1, standbys=1, seconds=18), script)
+    begun = [e.text for e in met.history if isinstance(e, Note) and e.name == "installed" and e.host == "nb"]
+    assert begun == [f"replica=f/0@nb origin={'log' if seconds < 3 else 'disk'}"]
+    assert any("whole=True" in text for text in told(met, "checkpoint_taken")) or seconds < 3

@@ -1,0 +1,104 @@
+"""Logs that a standby follows, and what it takes where there is none (G9)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from replicas.checkpoint.log import LogKind
+from replicas.checkpoint.log_taker import LogTaker
+from replicas.checkpoint.replica_log import ReplicaLog
+from replicas.checkpoint.store import CheckpointStore, encode_snapshot
+from replicas.simulation.disk import SimDisk
+from spe.runtime.env import Env
+from spe.stream.ids import ReplicaId
+from spe.wire.state import encode_state
+from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+from tests.unit.replicas.placement.test_standby import EVERY, A, hears, output, positions, standby
+
+
+class _Clock:
+    now = 0
+
+    def monotonic_us(self) -> int:
+        self.now += EVERY
+        return self.now
+
+    def step_ns(self) -> int:
+        return 0
+
+
+class _Compute:
+    async def run(self, function: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+
+class _Trace:
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Does nothing."""
+
+
+class Maker:
+    """A replica that runs, at these positions; its log may be unreadable."""
+
+    def __init__(self) -> None:
+        self.plan = plan().plan
+        self.at = 1
+        self.has_log = True
+        self.asked: list[str] = []
+
+    async def fetch(self, id: ReplicaId, maker: str, log: str, since: int) -> bytearray | str:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(log)
+        if not log:
+            return bytearray(encode_snapshot(self.plan, id.of, {"positions": [self.at] * 3}))
+        if not self.has_log:
+            return "no copy of the log can be read"
+        commit = encode_state({"begin": self.at, "positions": [self.at] * 3, "origins": ["", "", ""]})
+        one = {"time": self.at, "needs": 1, "first": 1, "kinds": [int(LogKind.COMMIT)], "payloads": [commit]}
+        sent = {"log": f"a/{self.at}", "first": 1, "last": 1, "slices": [one]}
+        return bytearray(encode_snapshot(self.plan, id.of, sent))
+
+
+async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so once, holds what it acknowledges also after a restart, and follows the log again when there is one."""
+    maker, clock, compute = Maker(), _Clock(), _Compute()
+    network: Any = None
+
+    def taker(of: Any, disk: SimDisk) -> LogTaker:
+        env = Env(clock, network, disk, compute, Random(0), _Trace())  # type: ignore[arg-type]
+        id = ReplicaId(*PARTITION, of.id.node)
+        kept, store = ReplicaLog(env, maker.plan, id), CheckpointStore(env, maker.plan, id)
+        return LogTaker(env, maker.plan, of, kept, store, maker.fetch)
+
+    disk, one = SimDisk(), standby()
+    first = taker(one, disk)
+
+    async def goes_on(upto: int) -> None:
+        maker.at = upto
+        hears(one, A, output(upto))
+        await first.take_if_due()
+
+    await goes_on(2)
+    assert positions(one) == [2, 2, 2]
+    maker.has_log = False
+    for at in range(3, 11):
+        await goes_on(at)
+    assert maker.asked.count("") >= 3
+    assert one.trouble == f"{A}: no copy of the log can be read"
+    assert positions(one) > [2, 2, 2], "upstream need not keep all"
+    assert capsys.readouterr().err.count("takes whole snapshots") == 1
+
+    again = standby()
+    disk = disk.restarted()
+    await (second := taker(again, disk)).look_on_disk()
+    assert positions(again) == [2, 2, 2], "the older of the two: the log"
+    first, one, maker.has_log = second, again, True
+    await goes_on(11)
+    assert positions(one) == [11, 11, 11]
+    assert one.trouble == ""
+    assert not disk.list(first._store.folder)
