@@ -200,8 +200,9 @@ def cut_off_and_explained(shown: Shown) -> tuple[dict[str, Any], int]:
         shown.inject("cut", "source:a", "")
         shown.until("document.querySelector('.card').dataset.state === 'tentative'")
         shown.until("document.querySelector('#why .cause[data-kind=link]')")
-        at = int(shown.script("return document.documentElement.dataset.at"))
         (told,) = shown.explained()
+        # It has been tentative for a while: a second before that, it was, too.
+        at = int(shown.script("return document.documentElement.dataset.at"))
         if told["condition"] == "tentative" == shown.card()["state"]:
             eventually(lambda: agrees(shown))
             return told, at
