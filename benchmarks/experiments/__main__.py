@@ -6,11 +6,13 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.experiments import (
     arrivals,
     bound,
     chains,
+    checkpoint_log,
     checkpointing,
     delaying,
     elasticity,
@@ -20,6 +22,7 @@ from benchmarks.experiments import (
     incremental,
     lifecycle,
     locations,
+    log_costs,
     migration,
     million,
     partitions,
@@ -36,7 +39,7 @@ from benchmarks.experiments import (
 )
 from benchmarks.experiments.results import print_table, write
 
-EXPERIMENTS = {
+EXPERIMENTS: dict[str, Any] = {
     "delaying": delaying,
     "policies": policies,
     "chains": chains,
@@ -62,6 +65,8 @@ EXPERIMENTS = {
     "locations": locations,
     "partitions": partitions,
     "predicting": predicting,
+    **checkpoint_log.EXPERIMENTS,
+    "log-costs": log_costs.COSTS,
 }
 
 

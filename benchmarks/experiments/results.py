@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,16 @@ from spe.stream.times import SECOND
 
 #: One point of an experiment: what was set, what was measured, what was expected.  All rows of one have the same keys.
 Row = Mapping[str, Any]
+
+
+class Experiment(NamedTuple):
+    """What a module of one experiment has, for those that share a module."""
+
+    TITLE: str
+    measure: Callable[[bool], Iterator[Row]]
+    panels: Callable[[Sequence[Row]], list[Panel]]
+
+
 #: Seconds of computing that one run may take.
 CPU_S = 600.0
 

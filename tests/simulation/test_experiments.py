@@ -134,6 +134,38 @@ def test_of_nodes_that_come_one_by_one_each_completes_what_it_can(tmp_path: Path
     assert at_once["area_of"] < operators["area_of"] < queries["area_of"] < fidelity["area_of"]
 
 
+def test_a_checkpoint_log_keeps_to_its_limits(tmp_path: Path) -> None:
+    """What is made again is compared there; here: Q and U are kept, and what is rewritten falls with both."""
+    small_q, large_q, small_u, large_u, none = results("log-limits", tmp_path)
+    assert small_q["records"] <= small_q["most"] < none["most_records"] <= large_q["most"]
+    assert small_u["rows"] <= small_u["most"] < large_u["rows"] <= large_u["most"] < none["rows"]
+    assert small_u["rewritten"] > large_u["rewritten"] > 0 == large_q["rewritten"] == none["rewritten"]
+
+
+def test_a_checkpoint_log_is_made_again_for_each_size(tmp_path: Path) -> None:
+    """How long that takes depends on the machine."""
+    rows = results("log-recovery", tmp_path)
+    assert [(row["groups"], row["number"]) for row in rows] == [(g, n) for g in (1_000, 10_000) for n in (1, 2, 3)]
+    assert all(row["records"] > row["groups"] / 2 and row["took_s"] > 0 for row in rows)
+
+
+def test_a_checkpoint_log_writes_less_than_whole_checkpoints(tmp_path: Path) -> None:
+    whole, *logs = results("log-costs", tmp_path)
+    assert all(log["disk_kb_per_s"] < whole["disk_kb_per_s"] / 10 for log in logs)
+    assert all(0 < log["kept_upstream_kb"] <= log["most_kept_kb"] for log in logs)
+
+
+def test_openings_and_pacing_are_measured_beside_no_log(tmp_path: Path) -> None:
+    """The amounts depend on the machine."""
+    for plain, openings, _ in zip(*[iter(results("log-throughput", tmp_path))] * 3, strict=True):
+        assert (plain["log"], plain["cost"], plain["openings"]) == ("none", 0, 0)
+        assert (openings["log"], openings["rewritten"]) == ("openings", 0)
+    none, *periods = results("log-period", tmp_path)
+    assert none["against_none"] == 1
+    assert [row["period_ms"] for row in periods] == [25, 250]
+    assert periods[0]["rewritten"] > 0
+
+
 @pytest.mark.processes
 def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
     """The amount depends on the machine."""

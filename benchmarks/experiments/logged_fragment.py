@@ -1,0 +1,304 @@
+"""A fragment that writes its checkpoint log, in one thread, for experiments: count windows of groups at random.
+
+It chooses what to rewrite, paces that, writes and syncs as a node does (replicas/node/log_task.py).  Time is the
+caller's: the CPU time of this fragment where it works without a pause, as in the CEC paper, or that of a stream with a
+rate.  What it takes is CPU time of this thread, in which all but waiting for disks is done.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import trio
+
+from benchmarks.tables import demand
+from consistency.dpc.instance import Instance
+from operators.steps import finished
+from operators.sunion.slice import Slice
+from replicas.checkpoint.extent import Pacing
+from replicas.checkpoint.log import CheckpointLog, LogReader
+from replicas.checkpoint.meter import LogMeter
+from replicas.checkpoint.state_log import StableSlice, StateLog, read_state
+from replicas.checkpoint.targets import to_rewrite
+from spe.api import Environment, count_window, stdin
+from spe.plan.continuous import Continuous
+from spe.plan.plan import Limits, Unit
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
+from spe.stream.names import Kind
+from spe.stream.times import BEFORE_TIME, MILLISECOND, SECOND
+
+T = TypeVar("T")
+_MEMORY: Final = Path("/dev/shm")
+_ROOM_BYTES: Final = 2 << 30
+_FOLDER: Final = PurePosixPath("log")
+#: As a node's.
+_EVERY_US: Final = 100 * MILLISECOND
+_RESTS: Final = 4
+_SYNC_US: Final = 500 * MILLISECOND
+
+
+@contextmanager
+def files() -> Iterator[Path]:
+    """A folder for a while; in memory where there is room, for a busy disk's time is not what is measured."""
+    room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    with tempfile.TemporaryDirectory(dir=_MEMORY if room else None) as folder:
+        yield Path(folder)
+
+
+class Inline:
+    """Implements spe.runtime.env.Compute: all in the caller's thread, so that its CPU time counts."""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class Input(NamedTuple):
+    """Rows with numbers from 0 on; each is of a group at random, and the same whenever it is asked for.
+
+    Attributes:
+      groups: how many there are.
+      rate: rows per second of the stream, at most a million.
+      window: rows of a count window.
+    """
+
+    groups: int
+    rate: int
+    window: int = 10
+
+    def time(self, number: int) -> int:
+        """When a row comes, microseconds of the stream."""
+        return number * SECOND // self.rate
+
+    def slice(self, first: int, last: int, at_us: int | None = None) -> Slice:
+        """Rows ``first`` to ``last`` - 1.
+
+        Args:
+          at_us: what their column ``at`` says; None: their time.
+        """
+        numbers = np.arange(first, last)
+        stamps = numbers * SECOND // self.rate
+        at = stamps if at_us is None else np.full(len(numbers), at_us)
+        columns = (Column(_mixed(numbers) % self.groups), Column(numbers / 2), Column(at))
+        return Slice([[Rows(stamps, stamps, columns)]], self.time(last), Kind.STABLE)
+
+    def unit(self) -> Unit:
+        env = Environment("experiment")
+        rows = env.source("rows", stdin(format="jsonl"), {"key": "int64!", "value": "float64!", "at": "int64!"})
+        windows = rows.key_by("key").window(count_window(self.window))
+        out = windows.aggregate("out", mean="avg(value)", opened="first(at)")
+        return env.outputs(out).node("n").fragment("f", [out], replicas=1).plan().units[0]
+
+
+def _mixed(numbers: Int64Array) -> Int64Array:
+    """Splitmix64: as good as random, and not negative."""
+    x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
+
+
+class Recovered(NamedTuple):
+    """What it took to make the state again; CPU seconds.
+
+    Attributes:
+      records, rows: loaded and replayed.
+      open_s: to look at the files.
+      load_s: to read them and give the records to the operators; ``replay_s``: the rows.
+      expected_s: of both, before.
+    """
+
+    records: int
+    rows: int
+    open_s: float
+    load_s: float
+    replay_s: float
+    expected_s: float
+
+
+class LoggedFragment:
+    """One instance with its log.
+
+    Args:
+      given: its input.
+      settings: of the log; None: it has none.
+      folder: for the files; None: no log.
+      every_us: log slices begin no closer than this.
+      rests: nor than so many times what the last one took.
+
+    Attributes:
+      row: number of the next row.
+      cpu_ns: of all that was done, for the input and for the log.
+      log_ns: for the log alone.
+      rewritten: footprints that were written anew; ``written``: all that were written.
+      result: what the last slice released; None: nothing.
+    """
+
+    def __init__(
+        self,
+        given: Input,
+        settings: Continuous | None,
+        folder: Path | None,
+        *,
+        every_us: int = _EVERY_US,
+        rests: int = _RESTS,
+    ) -> None:
+        self.given = given
+        self._unit = given.unit()
+        self.instance = Instance(self._unit, logs=settings is not None)
+        self._settings = settings
+        self._every_us = self._pause_us = every_us
+        self._rests = rests
+        self._storage = None if folder is None else DiskStorage(folder)
+        self.log: CheckpointLog | None = None
+        self.state: StateLog | None = None
+        self.meter = LogMeter()
+        self._pacing: Pacing | None = None
+        self._logged_at = self._synced_at = 0
+        self._released: list[dict[str, Any]] = []
+        self.row = 0
+        self.cpu_ns = self.log_ns = 0
+        self.rewritten = self.written = 0
+        self.result: Rows | None = None
+
+    async def open(self) -> None:
+        if self._settings is not None:
+            assert self._storage is not None, "a log has files"
+            self.log = await CheckpointLog.open(self._storage, _FOLDER, Inline())
+            self.state = StateLog(self.log, Inline(), time.thread_time_ns)
+            self._pacing = Pacing(self._settings.share, 0, self._settings.period_us)
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
+
+    def take(self, count: int, *, at_us: int | None = None) -> None:
+        """Works on the next rows."""
+        piece = self.given.slice(self.row, self.row + count, at_us)
+        begun = time.thread_time_ns()
+        elements = [e for one in self.instance.stable(piece) if isinstance(one, tuple) for e in one[1]]
+        batches = [e for e in elements if isinstance(e, Batch)]
+        took_ns = time.thread_time_ns() - begun
+        self.row += count
+        self.cpu_ns += took_ns
+        self.result = concat_rows([e.rows for e in batches]) if batches else None
+        self.meter.processed(count, took_ns / 1e3)
+        if self.state is not None:
+            self._released += [
+                {"from_id": e.from_id, "upto_id": e.upto_id, "boundary": piece.end, "rows": e.rows} for e in batches
+            ]
+
+    async def write(self, now_us: int, *, sure: bool = False, syncs: bool = True) -> None:
+        """Writes what is new to the log, and syncs it, each if its time has come.
+
+        Args:
+          sure: whether it has or not.
+          syncs: False: only writes, for a state that is filled before anything is measured.
+        """
+        state, log = self.state, self.log
+        if state is None or log is None:
+            return
+        begun = time.thread_time_ns()
+        if sure or now_us - self._logged_at >= self._pause_us:
+            self._logged_at = now_us
+            await self._write(state, now_us)
+        if sure or (syncs and now_us - self._synced_at >= _SYNC_US):
+            self._synced_at = now_us
+            await state.sync()
+        took_ns = time.thread_time_ns() - begun
+        self.cpu_ns += took_ns
+        self.log_ns += took_ns
+
+    async def _write(self, state: StateLog, now_us: int) -> None:
+        assert self.instance.log is not None, "it has one"
+        assert self._settings is not None, "it has one"
+        assert self._pacing is not None, "it is open"
+        below, most, speeds = BEFORE_TIME, 0, self.meter.speeds
+        if not state.lacks:
+            choices = state.extent.choices()
+            if chosen := to_rewrite(choices, self._settings, speeds):
+                below = int(choices.below[chosen])
+                most = int(self._pacing.allowed_us(now_us) / speeds.write_us)
+        end, rows = self.given.time(self.row), self.instance.rows
+        begun = time.thread_time_ns()
+        made = finished(self.instance.log.slice_log(end, below, most))
+        live = self.instance.log.live() if made.whole else None
+        took_ns = time.thread_time_ns() - begun
+        outputs = [o.snapshot() for o in self.instance.outputs]
+        released, self._released = [self._released] if self._released else None, []
+        one = StableSlice(end, made, live, [self.row], rows, outputs, released, speeds=speeds)
+        demand(await state.write(one), "a slice was refused")
+        took_us = (took_ns + state.written_ns) / 1e3
+        self._pause_us = max(self._every_us, round(self._rests * took_us))
+        self.written += made.written
+        if again := made.rewritten:
+            share = again / made.written
+            self._pacing.spent(share * took_us)
+            self.meter.rewrote(again, round(share * state.written_bytes), share * took_us)
+            self.rewritten += again
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Records to load and rows to replay, if it were killed now."""
+        assert self.state is not None, "it has a log"
+        choices = self.state.extent.choices()
+        return int(choices.records[0]), int(choices.rows[0])
+
+    @property
+    def kept_rows(self) -> int:
+        """Rows that upstream keeps for us: they are not acknowledged."""
+        assert self.state is not None, "it has a log"
+        acknowledged = self.state.acknowledged()
+        return self.row - (0 if acknowledged is None else acknowledged[0])
+
+    async def recovered(self, now_us: int) -> Recovered:
+        """Makes the state again beside this one, from the same files, and compares what both release afterwards."""
+        await self.write(now_us, sure=True)
+        assert self._storage is not None, "it has a log"
+        speeds, other = self.meter.speeds, Instance(self._unit, logs=True)
+        assert other.log is not None, "it was made with one"
+        times = [time.thread_time_ns()]
+        reader = await LogReader.open_to_read(self._storage, _FOLDER, Inline())
+        times.append(time.thread_time_ns())
+        found = await read_state(reader, Inline())
+        assert found is not None, "there is a commit"
+        finished(other.log.reconstruct(found.commit, found.start, found.begin, found.slices))
+        times.append(time.thread_time_ns())
+        first, last = int(found.positions[found.begin][0]), self.row
+        cuts = [*range(first, last, Limits().slice_rows), last]
+        replay_ns = 0
+        for cut in pairwise(cuts):
+            piece = self.given.slice(*cut)
+            begun = time.thread_time_ns()
+            for _ in other.again(piece):
+                pass
+            replay_ns += time.thread_time_ns() - begun
+        other.log.replayed(found.commit, found.end)
+        records, rows = self.extent
+        demand(rows == last - first, f"{last - first} rows were replayed, not {rows}")
+        open_ns, load_ns = (b - a for a, b in pairwise(times))
+        self.meter.recovered(records, load_ns // 1000, rows, replay_ns // 1000)
+        self._compare(other)
+        expected_us = speeds.load_us * records + speeds.replay_us * rows
+        return Recovered(records, rows, open_ns / 1e9, load_ns / 1e9, replay_ns / 1e9, expected_us / 1e6)
+
+    def _compare(self, other: Instance) -> None:
+        """The next rows close many a window: both must release the same."""
+        (theirs,) = other.fragment.step(self.given.slice(self.row, self.row + self.given.groups))
+        self.take(self.given.groups)
+        demand((theirs is None) == (self.result is None), "one of two released nothing")
+        if theirs is not None and self.result is not None:
+            same = [np.array_equal(a.values, b.values) for a, b in zip(theirs.columns, self.result.columns)]
+            demand(all(same), "what was made again releases something else")
