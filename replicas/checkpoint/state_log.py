@@ -18,7 +18,7 @@ from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader, L
 from replicas.checkpoint.log_transfer import SentSlice
 from spe.errors import LogCorrupt, LogError, LogFull, RemoteProtocolError
 from spe.runtime.env import Compute
-from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.times import END_OF_TIME
 from spe.wire.state import decode_state, encode_large_state, encode_state
 
 #: What is larger goes to the log in several records: one of more than RECORD_BYTES_MAX could not be read.
@@ -117,8 +117,8 @@ class StateLog:
         self.extent = Extent()
         self.lacks = True
         self.written_bytes = self.written_ns = 0
-        #: End of the oldest slice that counts: what lies before it is not all there.
-        self._first = BEFORE_TIME
+        #: The oldest record that counts: what lies before it is not all there.
+        self._first = 1
         #: Input positions at the ends of slices since T.
         self._positions: dict[int, list[int]] = {}
         #: (last record, T) of slices that are not synced in both copies.
@@ -135,7 +135,7 @@ class StateLog:
         self.extent = found.extent
         self.extent.recount(live.times, live.not_final)
         self.lacks = False
-        self._first = found.slices[0].end
+        self._first = self._log.commits[-1].needs
         self._positions = {end: list(positions) for end, positions in found.positions.items()}
         self._written = deque([(self._log.last_sequence, found.begin)])  # perhaps others were of a replica before
         self._synced(self._log.held_by_both)
@@ -153,7 +153,7 @@ class StateLog:
             return False
         begin, needs = self._count(one)
         self.lacks = True
-        first = self._first_of(needs, one.end)
+        first = self._first_of(needs)
         try:
             await self._compute.run(lambda: self._write(one, begin, first))
         except (LogFull, LogError):
@@ -174,7 +174,7 @@ class StateLog:
         """T, and the end of the oldest slice that a reader of this one needs."""
         made = one.made
         if made.complete:
-            self.extent, self._first = Extent(), one.end
+            self.extent, self._first = Extent(), self._log.last_sequence + 1
         extent = self.extent
         extent.held = made.oldest_row
         extent.commit(one.end, made.written, one.rows, made.not_final)
@@ -182,17 +182,16 @@ class StateLog:
             extent.recount(one.live.times, one.live.not_final)
         else:
             extent.replace(made.replaced.times, made.replaced.not_final)
-        needs = max(min(extent.needs(), one.released_from), self._first)
+        needs = min(extent.needs(), one.released_from)
         begin = extent.replay_from()
         extent.cut()
         return begin, needs
 
-    def _first_of(self, needs: int, end: int) -> int | None:
-        if needs >= end:
-            return None
+    def _first_of(self, needs: int) -> int | None:
+        """The first record of the slice to ``needs``, of which more may have been written; None: it is the next one."""
         commits = self._log.commits
         at = bisect_left(commits, needs, key=lambda c: c.time)
-        return commits[at].first if at < len(commits) else None
+        return max(commits[at].first, self._first) if at < len(commits) else None
 
     async def sync(self) -> None:
         """Syncs what was written, and cuts off what nobody needs.  Raises LogError: no copy is left."""

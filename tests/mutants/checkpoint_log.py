@@ -110,6 +110,12 @@ edited(
     Edit(StateLog, "write", "if self.lacks and not one.made.complete:", "if False:"),
 )
 
+edited(
+    "more-of-a-slice-replaces-it",
+    "what was written of a slice before more was is cut off, or not read (G5)",
+    Edit(StateLog, "_first_of", "bisect_left(commits, needs,", "bisect_left(commits, needs + 1,"),
+)
+
 # --- what to rewrite ---
 
 edited(

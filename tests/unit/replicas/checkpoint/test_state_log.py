@@ -206,6 +206,38 @@ async def test_a_large_state_goes_to_the_log_in_several_records() -> None:
     assert one.end == 20
 
 
+async def test_more_of_a_slice_needs_what_was_written_of_it_before() -> None:
+    """Where a full producer waits, more is written of the newest slice: one of three footprints, or all, but not the
+    output that somebody may still ask for.
+    """
+    for most in (1, 3):
+        one = await replica_with("1 a 5\n2 b 1", segment_bytes=1)
+        await one.slice(10, asked_from=10)
+        await one.sync()
+        await one.slice(10, 11, most, asked_from=10)
+        await one.sync()
+        await one.crash()
+        found = await read_state(one.log, Here())
+        assert found is not None
+        assert [end for end, _ in found.released] == [10, 10]
+        await one.slice(20, 20, 3)
+        await one.sync()
+        assert len(one.log.commits) == 1, "nothing needs it any more"
+
+
+async def test_a_complete_slice_needs_nothing_that_was_written_of_it_before() -> None:
+    one = await replica_with(TRACE_11, segment_bytes=1)
+    await one.slice(10)
+    await one.sync()
+    one.operators.forget()
+    await one.slice(10)
+    await one.slice(20)
+    await one.sync()
+    assert [commit.first for commit in one.log.commits] == [4, 7]
+    await one.crash()
+    assert one.begins == [10]
+
+
 async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_synced() -> None:
     """Of the replica before slices with an older T wait for a sync."""
     one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
