@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Generator, Iterator
 from random import randrange
 from typing import Any
 
@@ -51,6 +52,18 @@ def jump_clock() -> Iterator[JumpClock]:
     print(f"SCHEDULING={seed}")
     with seeded_scheduling(seed):
         yield JumpClock(cpu_s=300)  # a run that goes in circles fails
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A command that did not end in time: what it had said by then is all that one can learn of it."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, subprocess.TimeoutExpired):
+        for name, said in (("output", error.output), ("errors", error.stderr)):
+            text = said.decode(errors="replace") if isinstance(said, bytes) else said
+            report.sections.append((f"{name} of the command", text or ""))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

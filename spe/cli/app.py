@@ -559,13 +559,13 @@ def run_command(command: Callable[[], Any]) -> int:
     """Runs a command; a user's mistake is told in a few words, anything else with its traceback."""
     try:
         return int(command())
-    except KeyboardInterrupt:
-        print("spe: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except BaseException as error:
+        if _is_interrupt(error):
+            print("spe: interrupted", file=sys.stderr)
+            return INTERRUPTED
         told = list(_mistakes(error))
         if not told:
             raise
@@ -592,6 +592,13 @@ def execute(arguments: Sequence[str]) -> int:
 
     with reading():  # a user's module that a process imports does not run a cluster
         return run_command(lambda: command(*bound.args, **bound.kwargs))
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C; inside a nursery, trio raises it as part of a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _mistakes(error: BaseException) -> Iterator[str]:

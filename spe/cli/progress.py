@@ -28,6 +28,8 @@ class ProgressWatch:
         #: Since when a replica lacks something that it would recover from; wall time.
         self._lacks_us: dict[str, int] = {}
         self._told: set[str] = set()
+        #: Since when a process that is not ready starts; wall time.
+        self._starts_us: dict[str, int] = {}
         self.complete = False
 
     def look(self, last: Mapping[str, ProcessStatus], now_us: int) -> None:
@@ -141,6 +143,12 @@ class ProgressWatch:
     def restart(self, now_us: int) -> None:
         """A fault or a repair happened: the time without progress counts anew for all processes."""
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
+
+    def starting(self, names: Collection[str], now_us: int, patience_us: int) -> None:
+        """Processes that start now.  Something moves while one does, but each only for so long."""
+        self._starts_us = {name: self._starts_us.get(name, now_us) for name in names}
+        if any(now_us - since < patience_us for since in self._starts_us.values()):
+            self.restart(now_us)
 
     def what_is_open(self, now_us: int) -> str:
         faults = self._faults()

@@ -19,7 +19,7 @@ from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import Conditions, FaultState
 from replicas.link.connection import Identity, secured
 from replicas.link.directory import DirectoryKeeper
-from replicas.local.cluster import Cluster, open_cluster
+from replicas.local.cluster import READY_S, Cluster, open_cluster
 from replicas.local.process import Phase
 from replicas.producer.server import Server
 from spe.cli.checkpoint_log import refuse_logs
@@ -315,6 +315,8 @@ class Supervisor:
                 self._stopped_as_asked = True
                 return f"stopped after {seconds(now - begun_us)} s, as asked"
             watch.look(self._history.latest(), now)
+            starting = [n for n, p in cluster.processes.items() if p.phase is Phase.STARTING]
+            watch.starting(starting, now, round(READY_S * 1e6))
             for what in watch.newly_stranded(now):
                 self._say(f"{what}; it waits for a partner or a disk that has it")
             if watch.complete:

@@ -105,7 +105,8 @@ def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
             assert interrupted.stdout is not None
             assert interrupted.stdout.readline() == "n1: stopped and started again\n"
             interrupted.send_signal(signal.SIGINT)
-            assert interrupted.wait(PATIENCE_S) == 130
+            _, said_last = interrupted.communicate(timeout=PATIENCE_S)
+            assert interrupted.returncode == 130, said_last
         assert spe("wait", run_dir, "n1", "--within", f"{PATIENCE_S:g}s").returncode == 0
         assert of_nodes(run_dir)[4:] == [("stopped", "n1"), ("started", "n1")]
 

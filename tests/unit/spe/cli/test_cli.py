@@ -20,7 +20,7 @@ from replicas.faults.runner import Happening
 from replicas.faults.state import Conditions
 from replicas.local.ports import PORTS
 from replicas.local.process import Phase
-from spe.cli.app import execute
+from spe.cli.app import INTERRUPTED, execute, run_command
 from spe.cli.control import fault_data
 from spe.cli.history import EventList
 from spe.cli.job import common_origins, local_addresses, metrics_addresses
@@ -170,6 +170,21 @@ def test_a_users_mistake_is_reported_without_a_traceback(
     assert said in told
     assert told.startswith("spe: ")
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_an_interrupt_is_told_in_one_line_also_from_inside_nurseries(
+    depth: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error: BaseException = KeyboardInterrupt()
+    for _ in range(depth):
+        error = BaseExceptionGroup("Exceptions from Trio nursery", [SpeError("n1 did not answer"), error])
+
+    def command() -> None:
+        raise error
+
+    assert run_command(command) == INTERRUPTED
+    assert capsys.readouterr().err == "spe: interrupted\n"
 
 
 def test_all_mistakes_of_a_configuration_are_reported_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -686,6 +701,21 @@ def test_a_run_without_progress_for_too_long_is_stuck() -> None:
     assert watch.what_is_open(SECOND) == "source:shop: the disk is full"
     watch.restart(18 * SECOND)
     assert not watch.stuck(18 * SECOND, SECOND)
+
+
+def test_a_run_in_which_a_process_starts_is_not_stuck_but_not_for_ever() -> None:
+    """On a busy machine a node that is started again takes longer than a run may stand still (17 s here)."""
+    watch = ProgressWatch(*plan_of())
+    watch.look(statuses(), 0)
+    for now in range(0, 60 * SECOND, SECOND):
+        watch.starting(["n1"], now, 60 * SECOND)
+        assert not watch.stuck(now, SECOND)
+    watch.starting(["n1"], 67 * SECOND, 60 * SECOND)
+    assert not watch.stuck(67 * SECOND, SECOND)
+    assert watch.stuck(68 * SECOND, SECOND)
+    watch.starting([], 68 * SECOND, 60 * SECOND)
+    watch.starting(["n1"], 69 * SECOND, 60 * SECOND)
+    assert not watch.stuck(69 * SECOND, SECOND), "it starts once more"
 
 
 def test_a_run_is_hopeless_once_a_source_failed_and_the_rest_came() -> None:
