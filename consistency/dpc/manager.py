@@ -445,6 +445,10 @@ class UnitReplica:
         self._replay = None
         if self._logging is not None and self._live.log is not None:
             self._logging.replayed(self._live.log.live())
+        elif self._logging is None:  # another configuration: nobody is to remember any more what the log has
+            live = self._kind(self._unit)
+            live.install(self._live.checkpoint(replay.end))
+            live.rows, self._live = replay.rows, live
         return True
 
     def _begin_logging(self) -> bool:

@@ -55,9 +55,7 @@ class LogTaker:
         head = await self._kept.head()
         if head is not None and self._kept.log is not None and not self._kept.log.faults:
             self._standby.follows(head.positions, head.origins)
-        whole = await self._store.newest()
-        if whole is not None and self._standby.useful(whole):
-            self._standby.holds(whole)
+        self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:
         """Asks for what follows when the standby wishes, and writes what comes."""

@@ -69,7 +69,7 @@ class ReplicaLog:
         async with self._opening:
             while self._log is None:
                 try:
-                    await self._find()
+                    self._find()
                     self._log = self._reader = await CheckpointLog.open(
                         self._env.storage, self.folder, self._env.compute
                     )
@@ -88,10 +88,20 @@ class ReplicaLog:
         except (LogError, OSError) as error:
             self._reader, self._cannot = None, str(error)
 
-    async def _find(self) -> None:
+    def _find(self) -> None:
         storage = self._env.storage
         while storage.exists(self.folder / _REFUSED):
             self._number += 1
+
+    def is_there(self) -> bool:
+        """May there be a state in it?  Nothing is opened."""
+        if self._log is not None or self._reader is not None:
+            return True
+        try:
+            self._find()
+            return any(self._env.storage.list(self.folder / copy) for copy in COPIES)
+        except OSError:
+            return True  # whoever opens it says why not
 
     async def head(self) -> LogHead | None:
         """What there is to go on from; None: nothing.  What is damaged is refused, by name."""
@@ -195,6 +205,20 @@ class ReplicaLog:
                 self._log.close()
             self._number, self._log, self._reader = number, log, log
             self.state, self._cannot = StateLog(log, self._env.compute, self._env.clock.step_ns), ""
+        await self.forget_refused()
+
+    async def forget(self) -> None:
+        """Nobody needs it any more; where one is written again, it is the next number.
+
+        Raises:
+          OSError: the disk refuses to take that down; it is there still.
+        """
+        async with self._opening:
+            await self._env.storage.write_atomic(self.folder / _REFUSED, b"checkpoints follow")
+            if self._log is not None:
+                self._log.close()
+            self._log = self._reader = self.state = None
+            self._find()
         await self.forget_refused()
 
     async def _begin_another(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from operator import ge
 
+from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, decode_snapshot, is_held
 from replicas.placement.standby import Standby
 from spe.errors import OtherOrigin, RemoteProtocolError
@@ -21,6 +23,7 @@ class CheckpointTaker:
       plan: the cluster.
       standby: asks, and acknowledges what is safe.
       store: where checkpoints go.
+      kept: the log that may be there from when one was written; it goes when checkpoints have more.
       fetch: (replica, maker) -> what the maker sends, as it was encoded, or why nothing came.
     """
 
@@ -30,19 +33,25 @@ class CheckpointTaker:
         plan: Plan,
         standby: Standby,
         store: CheckpointStore,
+        kept: ReplicaLog,
         fetch: Callable[[ReplicaId, str], Awaitable[bytearray | str]],
     ) -> None:
         self._env = env
         self._plan = plan
         self._standby = standby
         self._store = store
+        self._kept = kept
+        #: Input positions of that log; None: there is none.
+        self._logged: Sequence[int] | None = None
         self._fetch = fetch
 
     async def look_on_disk(self) -> None:
         """Finds the checkpoints that were stored before a restart: they count."""
-        stored = await self._store.newest()
-        if stored is not None:
-            self._standby.holds(stored)
+        head = await self._kept.head() if self._kept.is_there() else None
+        if head is not None:
+            self._logged = head.positions
+            self._standby.follows(head.positions, head.origins)
+        self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:
         """Asks for a checkpoint when the standby wishes, and stores what comes."""
@@ -68,10 +77,18 @@ class CheckpointTaker:
                 size = await self._store.write(data)
                 standby.holds(snapshot)
                 self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
+                await self._forget_log()
             self._tell_of_trouble("")
         except (OSError, RemoteProtocolError, OtherOrigin) as error:
             self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
             self._tell_of_trouble(str(error))
+
+    async def _forget_log(self) -> None:
+        """Upstream may have forgotten what follows it."""
+        acks = [upto for _, upto in self._standby.acks()]
+        if self._logged is not None and acks != list(self._logged) and all(map(ge, acks, self._logged)):
+            await self._kept.forget()
+            self._logged = None
 
     def _tell_of_trouble(self, why: str) -> None:
         """Reports a trouble when it changes: operators of the cluster rely on this standby."""

@@ -185,11 +185,11 @@ class NodeProcess(NoSource):
             return  # it was told to run before this began
         taker: CheckpointTaker | LogTaker
         store = hosting.store(standby.id)
+        kept = hosting.log(standby.id)
         if partition in hosting.directory.logs:
-            kept = hosting.log(standby.id)
             taker = LogTaker(self._env, self._plan, standby, kept, store, self._snapshots.fetch)
         else:
-            taker = CheckpointTaker(self._env, self._plan, standby, store, self._snapshots.fetch)
+            taker = CheckpointTaker(self._env, self._plan, standby, store, kept, self._snapshots.fetch)
         await taker.look_on_disk()
         if hosting.standbys.get(partition) is standby:
             hosting.upstream.add(standby)

@@ -50,8 +50,8 @@ class Stored(NamedTuple):
 
 
 def further(log: Stored | None, checkpoint: Stored | None) -> Stored | None:
-    """Which of two states to go on from: the log, unless the checkpoint has more, for upstream has forgotten what the
-    older one needs."""
+    """Which of two states to go on from, whatever is written now: the log, unless the checkpoint has more, for upstream
+    may have forgotten what the older one needs (A8)."""
     if log is None or checkpoint is None:
         return log or checkpoint
     return log if all(map(ge, log.positions, checkpoint.positions)) else checkpoint
@@ -69,6 +69,7 @@ class ReplicaRecovery:
 
     Attributes:
       stored: our newest state on disk, a checkpoint or the log, while it may still be needed (A3).
+      other: what lies on our disk beside what is written now: a checkpoint where it logs, a log where it does not.
       logs: it writes a checkpoint log, and no checkpoints.
       replays: it begins from nothing whatever others hold: somebody further down lacks the beginning (H8).
       stores_every_us: interval of its checkpoints on disk (A8), for as long as it runs; None: it writes none.
@@ -90,6 +91,7 @@ class ReplicaRecovery:
         self.redirect(directory)
         self.set_node(directory.share(plan, id.unit, id.node))
         self.stored: Stored | None = None
+        self.other: Stored | None = None
         self.replays = False
         self.prefers_own = False
         self.partners_are_known = False
@@ -115,11 +117,6 @@ class ReplicaRecovery:
         self.stores_every_us = every_us
         keeps = every_us is not None or self.logs
         self._durable = self._newest = [0 for _ in self._inputs.inputs] if keeps else None
-
-    @property
-    def holds_checkpoints(self) -> bool:
-        """May there be checkpoints on our disk: written, or taken while we stood by?"""
-        return self.stores_every_us is not None or self._backs
 
     def validate(self) -> None:
         """Asserts what holds between two events."""
@@ -177,7 +174,19 @@ class ReplicaRecovery:
     @property
     def _begins_with_own(self) -> bool:
         """Is our own state taken before a partner's snapshot?  A log is (G4): it would have to be written anew."""
-        return self.stored is not None and (self.prefers_own or self.stored.snapshot is None)
+        return self.stored is not None and (self.prefers_own or (self.logs and self.stored.snapshot is None))
+
+    def finds(self, log: Stored | None, checkpoint: Stored | None) -> None:
+        """What lies on our disk, whoever wrote it, under whatever configuration."""
+        self.stored = None if self._inputs.installed else further(log, checkpoint)
+        self.other = checkpoint if self.logs else log
+
+    def other_is_older(self) -> bool:
+        """Is what lies beside what is written of no use any more: may upstream have forgotten what follows it?"""
+        if self.other is None or not self._inputs.installed:
+            return False
+        acks, needed = [upto for _, upto in self.acks()], list(self.other.positions)
+        return acks != needed and all(map(ge, acks, needed))
 
     def _other_standbys(self) -> tuple[list[str], list[str]]:
         """Those that were not heard, and those that stand by as we did, and may hold a checkpoint (O5)."""
@@ -292,8 +301,12 @@ class ReplicaRecovery:
             self._durable, self._newest = (self._newest if self._backs else positions), positions
 
     def logged(self, positions: Sequence[int]) -> None:
-        """Both copies of the log hold what makes the state again from these positions on (G5)."""
-        self._durable = list(positions)
+        """Both copies of the log hold what makes the state again from these positions on (G5).
+
+        While these lie before those of a checkpoint that we went on from, that one counts.
+        """
+        if self._durable is not None and all(map(ge, positions, self._durable)):
+            self._durable = list(positions)
 
     def went_on_from(self, snapshot: Mapping[str, Any]) -> None:
         """It came from our disk.  Of the one before it we know nothing any more, so where two must hold it, we wait."""

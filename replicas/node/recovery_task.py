@@ -8,9 +8,9 @@ from typing import Any, Final
 from replicas.checkpoint.log_transfer import slices_of
 from replicas.checkpoint.store import decode_snapshot, is_held
 from replicas.node.hosting import Hosting
-from replicas.node.recovery import Own, Stored, further
+from replicas.node.recovery import Own
 from replicas.node.replica_host import ReplicaHost
-from replicas.node.snapshots import Snapshots
+from replicas.node.snapshots import Snapshots, on_disk
 from spe.errors import LogCorrupt, LogError, OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
@@ -44,6 +44,8 @@ class RecoveryTask:
                 if not replica.reading.installed and host.error is None:
                     await self._install(host)
                     self._tell_if_stranded(host)
+                if host.error is None:
+                    await self._forget_older(host)
             except OperatorFailed as error:
                 hosting.fail(host, error)
             await hosting.env.clock.sleep(INSTALLED_PERIODS * period if replica.reading.installed else period)
@@ -60,10 +62,20 @@ class RecoveryTask:
         if host is None or host.replica.recovery.replays:
             return
         recovery, id = host.replica.recovery, host.replica.id
-        if recovery.logs and (head := await self._hosting.log(id).head()) is not None:
-            recovery.stored = Stored.logged(head)
-        if recovery.holds_checkpoints and (snapshot := await self._hosting.store(id).newest()) is not None:
-            recovery.stored = further(recovery.stored, Stored.checkpoint(snapshot))
+        recovery.finds(*await on_disk(self._hosting, id))
+
+    async def _forget_older(self, host: ReplicaHost) -> None:
+        """Of a log and checkpoints, what is written no more goes when it is of no use (A8)."""
+        hosting, recovery, id = self._hosting, host.replica.recovery, host.replica.id
+        if not recovery.other_is_older():
+            return
+        try:
+            await (hosting.store(id).forget() if recovery.logs else hosting.log(id).forget())
+        except (OSError, LogError) as error:
+            hosting.env.trace.event("not_forgotten", replica=host.name, why=str(error))
+            return
+        recovery.other = None
+        hosting.env.trace.event("forgotten", replica=host.name, what="checkpoints" if recovery.logs else "log")
 
     async def _install(self, host: ReplicaHost) -> None:
         """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""
@@ -135,7 +147,7 @@ class RecoveryTask:
         begun = clock.step_ns()
         found = await log.read()
         if found is None:
-            replica.recovery.stored = None
+            await self._look_on_disk(replica.id.of)  # there may be a checkpoint, too
             return
         instance = replica.core.empty_instance()
         assert instance.log is not None, "G4: it is made for that"
@@ -144,11 +156,13 @@ class RecoveryTask:
             while await hosting.env.compute.run(lambda: next(again, _DONE)) is not _DONE:
                 pass  # in a thread: nobody else has this instance yet
         except (LogCorrupt, RemoteProtocolError) as error:
-            replica.recovery.stored = None
             await log.refuse(str(error))
+            await self._look_on_disk(replica.id.of)
             return
         if hosting.running.get(replica.id.of) is host and not replica.reading.installed:
-            host.remaking, host.load_ns = found, clock.step_ns() - begun
+            if replica.logging is not None:
+                host.remaking = found
+            host.load_ns = clock.step_ns() - begun
             host.log_meter.learn([float(us) for us in found.speeds])
             replica.install_logged(instance, found, hosting.now())
 
@@ -157,6 +171,7 @@ class RecoveryTask:
         await self._hosting.log(host.replica.id).refuse(why)
         if self._hosting.running.get(host.replica.id.of) is host:
             self._hosting.host(host.replica.id)
+            await self._look_on_disk(host.replica.id.of)
             self._hosting.upstream.choose()
 
     async def read_again(self, host: ReplicaHost, why: str) -> None:

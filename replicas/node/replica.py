@@ -281,7 +281,6 @@ class Replica:
 
     def install_logged(self, instance: Instance, found: LoggedState, now: int) -> None:
         """Goes on from our log (G4): ``instance`` has its footprints, and what came since is read again."""
-        assert self.logging is not None, "G4: who goes on from a log writes one"
         self.recovery.stored = None
         last_ids = []
         for at, (log, state) in enumerate(zip(self.logs, found.outputs, strict=True)):
@@ -292,7 +291,8 @@ class Replica:
         self.core.replay(
             instance, LogReplay(found.begin, found.end, found.commit, found.outputs, positions, found.rows)
         )
-        self.logging.goes_on(found.released, last_ids)
+        if self.logging is not None:
+            self.logging.goes_on(found.released, last_ids)
         self._follows(list(found.origins), now)
 
     def _follows(self, origins: Sequence[str], now: int) -> None:

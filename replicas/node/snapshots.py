@@ -72,6 +72,8 @@ class Snapshots:
         if host is None or host.error is not None:
             return SnapshotRefused(f"{hosting.node} does not run {message.unit}/{message.partition}")
         if message.log:
+            if not host.replica.recovery.logs:  # one that it may have had before grows no more
+                return SnapshotRefused(f"{host.name} writes no checkpoint log")
             return await self._logged(host.replica.id, message.log, message.since)
         state = await self.of(host)
         if state is None:
@@ -92,14 +94,12 @@ class Snapshots:
     async def _held(self, id: ReplicaId) -> memoryview | SnapshotRefused:
         """The newest checkpoint of a partition that we stand by for."""
         hosting = self._hosting
-        stored = await hosting.store(id).newest()
-        if id.of in hosting.directory.logs:
-            head = await hosting.log(id).head()
-            logged = None if head is None else Stored.logged(head)
-            if stored is None or further(logged, Stored.checkpoint(stored)) is logged:
-                return await self._logged(id, held=True)
-        if stored is None:
-            return SnapshotRefused(f"{hosting.node} holds no checkpoint of {id.of}")
+        newest = further(*await on_disk(hosting, id))
+        if newest is None:
+            why = hosting.log(id).trouble if id.of in hosting.directory.logs else ""
+            return SnapshotRefused(f"{hosting.node} holds no checkpoint of {id.of}" + (f": {why}" if why else ""))
+        if (stored := newest.snapshot) is None:
+            return await self._logged(id, held=True)
         return await hosting.env.compute.run(lambda: encode_held(hosting.plan, id.of, stored))
 
     async def _logged(
@@ -166,6 +166,17 @@ class Snapshots:
         if isinstance(data, str):
             env.trace.event("no_snapshot", replica=str(id), partner=partner, why=data)
         return data
+
+
+async def on_disk(hosting: Hosting, id: ReplicaId) -> tuple[Stored | None, Stored | None]:
+    """The log and the newest checkpoint of a partition here, whichever of them is written now."""
+    kept = hosting.log(id)
+    head = await kept.head() if id.of in hosting.directory.logs or kept.is_there() else None
+    snapshot = await hosting.store(id).newest()
+    return (
+        None if head is None else Stored.logged(head),
+        None if snapshot is None else Stored.checkpoint(snapshot),
+    )
 
 
 def _read_ahead(log: OutputLog, read: list[Entry]) -> bool:

@@ -178,6 +178,14 @@ class Standby:
         self._made_from = self._asked_at
         self.checkpoints += 1
 
+    def holds_if_newer(self, found: Mapping[str, Any] | None) -> None:
+        """A checkpoint was there when we started, perhaps beside a log."""
+        try:
+            if found is not None and self.useful(found):
+                self.holds(found)
+        except OtherOrigin as error:  # whoever starts from here is told the same
+            self.trouble = str(error)
+
     def follows(self, positions: Sequence[int], origins: Sequence[str]) -> None:
         """Its log holds in both copies what makes a state again with input from these positions on (G9)."""
         self._acknowledged = self._newest = list(positions)

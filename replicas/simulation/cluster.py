@@ -298,7 +298,8 @@ class SimCluster:
         for of, running in node.hosting.running.items():
             if of in node.hosting.directory.logs and running.replica.recovery.logs:
                 folder = node.hosting.log(running.replica.id).folder
-                left = LeftLog(running.replica, folder, self.disks[host], now_us())
+                whole = node.hosting.store(running.replica.id).folder
+                left = LeftLog(running.replica, folder, whole, self.disks[host], now_us())
                 if left.matters:
                     self._nursery.start_soon(self._look_at_log, left)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import ge
 from pathlib import PurePosixPath
 from random import Random
 from typing import Any, Final
@@ -11,6 +12,7 @@ from consistency.dpc.instance import Instance
 from operators.steps import finished
 from replicas.checkpoint.log import LogReader
 from replicas.checkpoint.state_log import read_state
+from replicas.checkpoint.store import decode_snapshot
 from replicas.node.replica import Replica
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.host import SimCompute
@@ -50,12 +52,15 @@ class LeftLog:
 
     Args:
       folder: of its log.
+      whole: folder of its checkpoints, which may be there from before it wrote a log.
       disk: of its node.
     """
 
-    def __init__(self, replica: Replica, folder: PurePosixPath, disk: SimDisk, now: int) -> None:
+    def __init__(self, replica: Replica, folder: PurePosixPath, whole: PurePosixPath, disk: SimDisk, now: int) -> None:
+        self._id, self._plan = replica.id, replica.plan
         self._replica = str(replica.id)
         self._unit = replica.unit
+        self._whole = whole
         self._acknowledged = tuple(upto for _, upto in replica.recovery.acks())
         self._folder = folder
         self._disk = disk.power_loss(lambda path, synced, written: synced)
@@ -67,7 +72,16 @@ class LeftLog:
         return any(self._acknowledged) and self._disk.honest
 
     async def look(self) -> LogHeld:
-        """Makes the state again, as far as the log has it."""
+        """Makes the state again, as far as the log has it, or a checkpoint that has more."""
+        found = await self._look()
+        for path in [p for p in self._disk.files if p.parent == self._whole and p.suffix == ".checkpoint"]:
+            snapshot = decode_snapshot(self._plan, self._id.of, self._disk.read(path))
+            positions = tuple(int(p) for p in snapshot["positions"])
+            if not found.positions or all(map(ge, positions, found.positions)):
+                found = LogHeld(self._now, self._replica, self._acknowledged, positions)
+        return found
+
+    async def _look(self) -> LogHeld:
         compute = SimCompute()
         try:
             found = await read_state(await LogReader.open_to_read(self._disk, self._folder), compute)

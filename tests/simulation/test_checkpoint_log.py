@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +14,10 @@ import trio
 from replicas.checkpoint.log import COPIES
 from replicas.node.snapshots import Snapshots
 from replicas.simulation.scenario import Scenario
+from spe.log.format import Segment
 from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Checkpoints
 from spe.stream.history import Note
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState
@@ -222,7 +226,7 @@ def test_results_that_a_client_has_not_read_outlive_all_replicas() -> None:
 
 def files_of(cluster: FaultyCluster, node: str, copy: str = "") -> list[PurePosixPath]:
     """Segments of its log, of one copy or both."""
-    found = [p for p in cluster.disks[node].files if p.parent.name in COPIES and not p.name.startswith("mark")]
+    found = [p for p in cluster.disks[node].files if p.parent.name in COPIES and Segment.parse(p.name)]
     return [p for p in found if not copy or p.parent.name == copy]
 
 
@@ -444,3 +448,126 @@ def test_a_standby_whose_maker_has_no_readable_log_takes_over_from_a_whole_snaps
     begun = [e.text for e in met.history if isinstance(e, Note) and e.name == "installed" and e.host == "nb"]
     assert begun == [f"replica=f/0@nb origin={'log' if seconds < 3 else 'disk'}"]
     assert any("whole=True" in text for text in told(met, "checkpoint_taken")) or seconds < 3
+
+
+# --- another configuration ---
+
+
+def without_logs(directory: Directory) -> Directory:
+    """The same cluster with whole checkpoints each second."""
+    whole = Checkpoints(1_000_000, disk=True)
+    nodes = {name: replace(node, checkpoints=whole) for name, node in directory.nodes.items()}
+    return replace(directory, logs={}, nodes=nodes)
+
+
+async def all_restart(cluster: FaultyCluster, directory: Directory) -> None:
+    """Every node at once, with another file."""
+    for node in directory.nodes:
+        cluster.kill(node)
+        cluster.directories[node] = directory
+    await trio.sleep(0.3)
+    await settled(cluster, *directory.nodes)
+
+
+def kept_by(cluster: FaultyCluster, node: str) -> set[str]:
+    """What there is of its state on disk."""
+    whole = {"checkpoint" for p in cluster.disks[node].files if p.suffix == ".checkpoint"}
+    return whole | ({"log"} if files_of(cluster, node) else set())
+
+
+@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+@pytest.mark.parametrize("query", ["count", "tumbling", "join", "topk"])
+def test_the_log_is_turned_on_and_off_and_on_for_all_replicas_at_once(query: str, reconcile: str) -> None:
+    """Each time they go on from what they have, which is kept until what is written now has more."""
+    plan, on = logged(query, reconcile=reconcile, seconds=30)
+    off = without_logs(on)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        for turn, directory in enumerate((off, on, off, on)):
+            await all_restart(cluster, directory)
+            await trio.sleep(3)
+            for node in on.nodes:
+                assert kept_by(cluster, node) == {"log" if turn % 2 else "checkpoint"}
+
+    met = play(plan, on, script)
+    assert origins(met)[2:] == ["log", "log", "disk", "disk", "log", "log", "disk", "disk"]
+    assert not told(met, "log_refused")
+
+
+@pytest.mark.parametrize("query", ["count", "join"])
+def test_the_setting_changes_again_before_anything_is_written_the_new_way(query: str) -> None:
+    """The disk takes nothing: what was there before counts, and a log that is older than a checkpoint does not."""
+    plan, on = logged(query, seconds=30)
+    off = without_logs(on)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        await all_restart(cluster, off)
+        await trio.sleep(2)
+        for directory in (on, off, on):
+            for node in on.nodes:
+                cluster.kill(node)
+                cluster.directories[node] = directory
+                cluster.disks[node].space_left = 0
+            await trio.sleep(0.3)
+            for node in on.nodes:
+                cluster.restart(node)
+                cluster.disks[node].space_left = 0
+            await trio.sleep(1.5)
+            assert all(r.state is NodeState.STABLE for r in cluster.replicas().values())
+        for node in on.nodes:
+            cluster.disks[node].space_left = None
+
+    met = play(plan, on, script)
+    assert origins(met)[2:] == ["log"] * 2 + ["disk"] * 6
+
+
+@pytest.mark.parametrize("first", ["on", "off"])
+def test_a_standby_has_what_it_held_before_the_setting_changed(first: str) -> None:
+    plan, on = logged("count", replicas=1, standbys=1, seconds=20)
+    ways = (on, without_logs(on)) if first == "on" else (without_logs(on), on)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(0.1)
+        for node in on.nodes:
+            cluster.kill(node)
+            cluster.directories[node] = ways[0]
+        await settled(cluster, *on.nodes)
+        await trio.sleep(4)
+        for node in on.nodes:
+            cluster.kill(node)
+            cluster.directories[node] = ways[1]
+        cluster.wipe("na")  # what the standby holds is all there is
+        await trio.sleep(0.3)
+        cluster.restart("nb")
+        await trio.sleep(4)
+        assert {str(r.id) for r in cluster.replicas().values()} == {"f/0@nb"}
+        await settled(cluster, "na")
+        await trio.sleep(5)
+        assert kept_by(cluster, "nb") == {"checkpoint" if first == "on" else "log"}
+
+    met = play(plan, on, script)
+    begun = [e.text for e in met.history if isinstance(e, Note) and e.name == "installed" and e.host == "nb"]
+    assert begun == [f"replica=f/0@nb origin={'log' if first == 'on' else 'disk'}"]
+
+
+def test_damage_in_both_copies_is_no_loss_where_a_checkpoint_is_there() -> None:
+    """It was written before the log was turned on, and upstream has all that follows."""
+    plan, on = logged("count", replicas=1, seconds=16)
+
+    async def script(cluster: FaultyCluster) -> None:
+        cluster.kill("na")
+        cluster.directories["na"] = without_logs(on)
+        await settled(cluster, "na")
+        cluster.kill("na")
+        cluster.directories["na"] = on
+        cluster.restart("na")
+        await trio.sleep(0.8)
+        cluster.kill("na")
+        assert kept_by(cluster, "na") == {"checkpoint", "log"}
+        damaged(cluster, "na", "01")
+        await settled(cluster, "na")
+
+    met = play(plan, on, script)
+    assert origins(met)[-1] == "disk"

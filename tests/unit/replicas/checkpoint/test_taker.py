@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_held, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.simulation.disk import SimDisk
@@ -48,7 +49,8 @@ async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:
         encode = encode_held if maker == A else encode_snapshot
         return bytearray(encode(found, id.of, {"positions": [1, 1, 1] if maker == A else [8, 8, 8]}))
 
-    taker = CheckpointTaker(env, found, one, CheckpointStore(env, found, ReplicaId(*PARTITION, one.id.node)), fetch)
+    id = ReplicaId(*PARTITION, one.id.node)
+    taker = CheckpointTaker(env, found, one, CheckpointStore(env, found, id), ReplicaLog(env, found, id), fetch)
     hears(one, A, output(9))
     hears(one, C, output(8))
     for _ in range(3):
