@@ -307,7 +307,7 @@ def check_count_windows(stream: tuple[list[Tuple], list[Cut]], size: int) -> Non
 
 
 FLOAT_SUMS = Situations(
-    {"a window is restored in the middle": 0.03, "a sum of three": 0.17, "an infinity, or no number": 0.1}
+    {"a window is restored in the middle": 0.03, "a sum of three": 0.1, "an infinity, or no number": 0.1}
 )
 
 

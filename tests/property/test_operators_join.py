@@ -149,7 +149,7 @@ def meets(left: list[Tuple], right: list[Tuple], out: list[Tuple], cuts: list[Cu
 
 
 _LEAST = {
-    "a pair": 0.06,
+    "a pair": 0.04,
     "a pair that a restore comes between": 0.005,
     "a row without a partner": 0.13,
     "a tie between the sides": 0.1,

@@ -47,7 +47,7 @@ def test_elements_are_decoded_as_encoded_for_any_pieces(sent: list[Element], dat
     assert plain(received) == plain(sent)
 
 
-DICTIONARIES = Situations({"the table begins anew after strings": 0.15, "more strings than the pool holds": 0.14})
+DICTIONARIES = Situations({"the table begins anew after strings": 0.15, "more strings than the pool holds": 0.08})
 
 
 @DICTIONARIES.required

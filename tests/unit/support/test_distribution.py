@@ -56,7 +56,7 @@ def test_new_examples_each_time_are_not_judged() -> None:
 
 def test_examples_of_an_earlier_run_do_not_count() -> None:
     meets = Situations({"it is so": 0.5})
-    given = [True, True, False]
+    given = [True, True, False, False, False, False, False]
 
     @meets.required
     def check() -> None:
@@ -64,8 +64,20 @@ def test_examples_of_an_earlier_run_do_not_count() -> None:
 
     check()
     check()
-    with pytest.raises(AssertionError, match="too rare among 1 examples"):
+    with pytest.raises(AssertionError, match="too rare among 5 examples"):
         check()
+
+
+def test_where_a_share_is_too_small_other_examples_are_judged_as_well() -> None:
+    meets = Situations({"it is so": 0.5})
+    given = [False, True, False]
+
+    @meets.required
+    def check() -> None:
+        meets.example({"it is so": given.pop(0)})
+
+    check()
+    assert given == [False], "as many as it takes"
 
 
 @settings(max_examples=30, derandomize=True, database=None)

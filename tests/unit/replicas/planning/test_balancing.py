@@ -395,7 +395,7 @@ def test_without_failures_no_partition_moves_twice_within_three_periods(data: st
     )
 
 
-STEADY = Situations({"full at first": 0.3, "moves": 0.2})
+STEADY = Situations({"full at first": 0.3, "moves": 0.12})
 
 
 @STEADY.required

@@ -154,7 +154,7 @@ def all_ends(of: ReliefProblem) -> list[Ints]:
     return [where for where in ends if of.valid(where) and (of.excess(where) <= before + 1e-9).all()]
 
 
-BESIDE = Situations({"all end within the caps": 0.08, "some cannot": 0.2, "several moves": 0.1, "replicas": 0.3})
+BESIDE = Situations({"all end within the caps": 0.05, "some cannot": 0.2, "several moves": 0.06, "replicas": 0.3})
 
 
 @BESIDE.required
