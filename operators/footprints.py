@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from operators.columns import chosen
 from operators.ids import IndexArray
 from operators.steps import Steps, finished
 from spe.stream.batch import BoolArray, Int64Array
@@ -92,6 +93,38 @@ class Later(NamedTuple):
         return made
 
 
+@dataclass(slots=True)
+class Rewriting:
+    """What is written anew, oldest first: footprints from before a time, and some of those from then.
+
+    Attributes:
+      below: that time; UNWRITTEN: nothing is.
+      most: how many from then there is still time for.
+    """
+
+    below: int = UNWRITTEN
+    most: int = 0
+
+    def chosen(self, written: Int64Array, counts: BoolArray | None = None) -> Steps[IndexArray]:
+        """Which footprints these are, ascending, in portions.
+
+        Args:
+          written: the time of each, (n,).
+          counts: which of them count, (n,); None: all.
+        """
+        if self.below == UNWRITTEN:
+            return np.empty(0, np.intp)
+        older = written < self.below
+        found = yield from chosen(older if counts is None else older & counts)
+        if self.most > 0:
+            then = written == self.below
+            some = (yield from chosen(then if counts is None else then & counts))[: self.most]
+            self.most -= len(some)
+            if len(some):
+                found = np.sort(np.concatenate([found, some]))
+        return found
+
+
 class CellRecord(NamedTuple):
     """Attributes: ``time``: end of the slice that it was written in; ``closes``: is it a closing?"""
 
@@ -112,12 +145,12 @@ class KeepsCells(ABC):
         """From now on it knows what is written.  Called once, before anything else."""
 
     @abstractmethod
-    def footprints(self, end: int, below: int = BEFORE_TIME, most: int = 0) -> Steps[Footprints]:
+    def footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
         """What the slice that has just ended adds to the log, in portions; nothing may come meanwhile.
 
         Args:
           end: of the slice.
-          below: cells whose footprint is from before this time are written anew, ``most`` at most.
+          again: what is written anew.
         """
 
     @abstractmethod

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, Later, LiveFootprints, Tree
+from operators.footprints import (
+    UNWRITTEN,
+    CellRecord,
+    Footprints,
+    KeepsCells,
+    Later,
+    LiveFootprints,
+    Rewriting,
+    Tree,
+)
 from operators.fragment import Fragment
 from operators.operator import Operator
 from operators.skipping import Skipping
@@ -105,10 +114,11 @@ class FragmentLog:
         What is returned is in the log at once, or is forgotten.
 
         Args:
-          below: footprints from before this time are written anew, ``most`` at most.
+          below: footprints from before this time are written anew, and ``most`` of those from then.
         """
         if self._forgets:
             yield from self._forget()
+        again = Rewriting(below, most)
         later: dict[StreamId, Later] = {}
         closings: dict[str, list[Tree]] = {}
         footprints: dict[str, list[Tree]] = {}
@@ -117,7 +127,7 @@ class FragmentLog:
         is_whole, self._recounts = self._recounts, False
         for name, operator in self._cells.items():
             with blaming(name, "being asked for its state"):
-                found = yield from operator.footprints(end, below, most - count)
+                found = yield from operator.footprints(end, again)
             is_whole |= found.whole
             if found.whole:
                 self._from[name] = end
@@ -132,7 +142,8 @@ class FragmentLog:
             not_final += found.not_final
             rewritten += found.rewritten
         for name, written in list(self._whole.items()):
-            if written != UNWRITTEN and not self._is_in_reach(name, written) and not (written < below and count < most):
+            is_old = len((yield from again.chosen(np.array([written])))) > 0
+            if written != UNWRITTEN and not self._is_in_reach(name, written) and not is_old:
                 continue
             if written == UNWRITTEN:
                 is_whole, self._from[name] = True, end

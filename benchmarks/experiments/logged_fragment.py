@@ -229,8 +229,7 @@ class LoggedFragment:
         if not state.lacks:
             choices = state.extent.choices()
             if chosen := to_rewrite(choices, self._settings, speeds):
-                below = int(choices.below[chosen])
-                most = int(self._pacing.allowed_us(now_us) / speeds.write_us)
+                below, most = choices.within(chosen, int(self._pacing.allowed_us(now_us) / speeds.write_us))
         end, rows = self.given.time(self.row), self.instance.rows
         begun = time.thread_time_ns()
         made = finished(self.instance.log.slice_log(end, below, most))

@@ -105,7 +105,7 @@ class Logging(Protocol):
     """A checkpoint log that is written beside the stable slices; nobody waits for it."""
 
     def turn(self, end: int) -> tuple[int, int] | None:
-        """Is it to get the state at the end of a slice?  Then which footprints are written anew: (below, most)."""
+        """Is it to get the state at the end of a slice?  Then which footprints are written anew, as in FragmentLog."""
         ...
 
     def took(self, one: SliceToLog) -> None:

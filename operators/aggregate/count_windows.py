@@ -12,7 +12,7 @@ from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
 from operators.columns import chosen, filled, inverse, picked
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Tree
+from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -217,21 +217,19 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         self._is_logged = True
         self._reset()
 
-    def footprints(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[Footprints]:
+    def footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
         yield from self._restored()
         found, cells = Footprints(whole=self._is_whole), self._cells
         self._is_whole = False
         yield from self._write_closings(found)
-        again = np.empty(0, np.intp)
-        if below != UNWRITTEN and most > 0:
-            old = yield from chosen(cells.written[: cells.logged] < below)
-            again = old[self._fills()[old] < self._size][:most]
-        found.replaces(cells.written[again], np.ones(len(again), np.bool_))
-        which = yield from picked([again, (yield from self._live(cells.logged))], [None, None])
+        logged = cells.logged
+        old = yield from again.chosen(cells.written[:logged], self._fills()[:logged] < self._size)
+        found.replaces(cells.written[old], np.ones(len(old), np.bool_))
+        which = yield from picked([old, (yield from self._live(logged))], [None, None])
         found.count = found.not_final = len(which)
-        found.rewritten = len(again)
-        yield from cells.mark(again, end)
-        yield from cells.mark(np.arange(cells.logged, cells.count), end)
+        found.rewritten = len(old)
+        yield from cells.mark(old, end)
+        yield from cells.mark(np.arange(logged, cells.count), end)
         yield from self.put(found, [(0, which)] if len(which) else [])
         cells.wrote_all()
         if cells.count > self._compact_at:

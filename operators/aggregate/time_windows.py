@@ -18,7 +18,7 @@ from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import chosen, filled, inverse, picked, sorted_order
-from operators.footprints import UNWRITTEN, CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Tree
+from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.rejections import Refusals
@@ -277,7 +277,7 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
             self._not_final = set(self._written)
             self._is_whole = not any(cells.logged for cells in self._written.values())
 
-    def footprints(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[Footprints]:
+    def footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
         yield from self._restored()
         found, panes = Footprints(whole=self._is_whole), self._panes.by_number
         chosen_cells: list[tuple[int, IndexArray]] = []
@@ -288,16 +288,17 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
                 self._not_final.discard(number)
         for number, cells in panes.items():
             is_final = self._on is None and self._panes.end(number) <= end
-            again = yield from self._again(number, cells, is_final, below, most - found.count)
-            which = yield from picked([again, np.arange(cells.logged, cells.count)], [None, None])
+            final = yield from self._made_final(number, cells, is_final)
+            old = final if len(final) else (yield from again.chosen(cells.written[: cells.logged]))
+            which = yield from picked([old, np.arange(cells.logged, cells.count)], [None, None])
             if not len(which):
                 continue
             live = self._live(number, cells)
-            found.replaces(live.times[again], live.not_final[again])
+            found.replaces(live.times[old], live.not_final[old])
             chosen_cells.append((number, which))
             yield from cells.mark(which, end)
             found.count += len(which)
-            found.rewritten += 0 if is_final else len(again)
+            found.rewritten += 0 if len(final) else len(old)
             if not is_final:
                 found.not_final += len(which)
                 self._not_final.add(number)
@@ -318,17 +319,12 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
                 found.append({"pane": number, **(yield from cells.footprint(which[start:stop], self._keys))})
         return found
 
-    def _again(self, number: int, cells: Cells, is_final: bool, below: int, most: int) -> Steps[IndexArray]:
-        """Cells with a footprint that are written once more: not final though their pane has passed, or too old."""
-        written = cells.written[: cells.logged]
-        if is_final and number in self._not_final:
-            self._not_final.discard(number)
-            final = yield from chosen(written < self._panes.end(number))
-            if len(final) or below == UNWRITTEN:
-                return final
-        if below == UNWRITTEN or most <= 0:
+    def _made_final(self, number: int, cells: Cells, is_final: bool) -> Steps[IndexArray]:
+        """Cells with a footprint that is not final, of a pane that has passed: they are written once more."""
+        if not is_final or number not in self._not_final:
             return np.empty(0, np.intp)
-        return (yield from chosen(written < below))[:most]
+        self._not_final.discard(number)
+        return (yield from chosen(cells.written[: cells.logged] < self._panes.end(number)))
 
     def _live(self, number: int, cells: Cells) -> LiveFootprints:
         times = cells.written[: cells.logged]

@@ -34,6 +34,17 @@ class Choices(NamedTuple):
         """Predicted time of recovery."""
         return self.records * per_record + self.rows * per_row
 
+    def within(self, chosen: int, most: int) -> tuple[int, int]:
+        """What is rewritten of one of the choices by whoever has time for ``most`` footprints, oldest first.
+
+        Returns:
+          All from before the one, and the other number of those from then.
+        """
+        if self.cells[chosen] <= most:
+            return int(self.below[chosen]), 0
+        whole = int(np.searchsorted(self.cells, most, side="right")) - 1
+        return int(self.below[whole]), most - int(self.cells[whole])
+
 
 class Extent:
     """Slices of a checkpoint log from the oldest one that is needed, with their counts of footprints.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from consistency.dpc.manager import SliceToLog
 from operators.footprints import LiveFootprints
@@ -18,9 +18,6 @@ from replicas.producer.output_log import OutputLog
 from spe.stream.batch import Batch
 from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-
-#: More footprints than there are.
-ALL: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class LogSide:
         if self._wanted is None or end < self._end or (end == self._end and not self._again):
             return None
         # Where nothing follows, nothing need be kept upstream either.
-        return self._wanted if end < END_OF_TIME else (END_OF_TIME, ALL)
+        return self._wanted if end < END_OF_TIME else (END_OF_TIME, 0)
 
     def took(self, one: SliceToLog) -> None:
         self._wanted, self._end = None, one.end
@@ -86,9 +83,10 @@ class LogSide:
     # --- what the shell does ---
 
     def want(self, below: int, most: int, after: int, *, again: bool = False) -> None:
-        """The next slice that ends behind ``after`` goes to the log, ``most`` footprints from before ``below`` anew.
+        """The next slice that ends behind ``after`` goes to the log.
 
         Args:
+          below: footprints from before this time are written anew, and ``most`` of those from then.
           again: or one that ends there.
         """
         if self.waiting is None:  # else it is asked for when that is written

@@ -11,7 +11,7 @@ from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
 from replicas.checkpoint.targets import to_rewrite
 from replicas.node.hosting import Hosting
-from replicas.node.log_side import ALL, LogSide, Waiting, logged_output
+from replicas.node.log_side import LogSide, Waiting, logged_output
 from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
 from spe.errors import LocalProtocolError, LogError, LogFull
@@ -123,7 +123,7 @@ class _Writer:
         if state.lacks or (hurries and state.extent.held is not None):
             core.forget_logged()
         elif hurries:
-            below, most = END_OF_TIME, ALL
+            below, most = END_OF_TIME, 0
         else:
             below, most = self._rewrites(state)
         self._side.want(below, most, log.commits[-1].time if log.commits else BEFORE_TIME, again=hurries)
@@ -138,13 +138,13 @@ class _Writer:
         return sunion.needed_from(sunion.released_for_good()) != state.acknowledged()
 
     def _rewrites(self, state: StateLog) -> tuple[int, int]:
-        """Footprints from before when are written anew, and how many at most (G7)."""
+        """Footprints from before when are written anew, and how many of those from then (G7)."""
         choices, speeds = state.extent.choices(), self._meter.speeds
         chosen = to_rewrite(choices, self._settings, speeds)
         if not chosen:
             return BEFORE_TIME, 0
         most = int(self._pacing.allowed_us(self._hosting.now()) / speeds.write_us)
-        return int(choices.below[chosen]), most
+        return choices.within(chosen, most)
 
     # --- what comes ---
 

@@ -6,7 +6,7 @@ from consistency.dpc.instance import Instance
 from operators.aggregate.count_windows import CountAggregate
 from operators.fragment_log import FragmentLog
 from replicas.checkpoint import extent, log_records, targets
-from replicas.checkpoint.extent import Extent, Pacing
+from replicas.checkpoint.extent import Choices, Extent, Pacing
 from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
 from replicas.checkpoint.log_records import Copies
@@ -162,6 +162,12 @@ edited(
     "debts-are-forgotten",
     "whoever has rewritten for too long begins again with the next share (G7)",
     Edit(Pacing, "spent", "self._left_us -= us", "self._left_us = max(self._left_us - us, 0.0)"),
+)
+
+edited(
+    "time-for-rewriting-is-ignored",
+    "all that should be rewritten is, whatever the share is (G7)",
+    Edit(Choices, "within", "if self.cells[chosen] <= most:", "if True:"),
 )
 
 # --- what can be reached ---

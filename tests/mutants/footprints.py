@@ -70,7 +70,7 @@ edited(
 edited(
     "passed-pane-is-not-written-again",
     "cells of a pane that has passed hold replay back until its windows are over (G3)",
-    Edit(WindowAggregate, "_again", "if is_final and number in self._not_final:", "if False:"),
+    Edit(WindowAggregate, "_made_final", "if not is_final or number not in self._not_final:", "if True:"),
 )
 edited(
     "sequence-restarts",

@@ -135,11 +135,15 @@ def test_of_nodes_that_come_one_by_one_each_completes_what_it_can(tmp_path: Path
 
 
 def test_a_checkpoint_log_keeps_to_its_limits(tmp_path: Path) -> None:
-    """What is made again is compared there; here: Q and U are kept, and what is rewritten falls with both."""
+    """What is made again is compared there; here: Q and U are kept, and what is rewritten falls with both.
+
+    Of Q a step's records are allowed for, as it is no more than there are windows; of U a step's rows.
+    """
     small_q, large_q, small_u, large_u, none = results("log-limits", tmp_path)
-    assert small_q["records"] <= small_q["most"] < none["most_records"] <= large_q["most"]
-    assert small_u["rows"] <= small_u["most"] < large_u["rows"] <= large_u["most"] < none["rows"]
-    assert small_u["rewritten"] > large_u["rewritten"] > 0 == large_q["rewritten"] == none["rewritten"]
+    assert small_q["most_records"] <= 1.1 * small_q["most"] < none["most_records"] <= large_q["most"]
+    assert small_u["rows"] <= small_u["most"] < large_u["rows"] <= 1.1 * large_u["most"] < none["rows"]
+    assert small_q["rewritten"] > small_u["rewritten"] > large_u["rewritten"] > 0
+    assert large_q["rewritten"] == none["rewritten"] == 0
 
 
 def test_a_checkpoint_log_is_made_again_for_each_size(tmp_path: Path) -> None:

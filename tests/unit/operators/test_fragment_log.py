@@ -16,7 +16,10 @@ from operators.footprints import CellRecord
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice, SliceLog
 from operators.steps import finished
+from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.targets import ASSUMED, to_rewrite
 from spe.errors import LogCorrupt
+from spe.plan.continuous import Continuous
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
@@ -175,6 +178,46 @@ def test_what_is_rewritten_holds_back_no_replay() -> None:
     assert run.added() == "-a b(2,5)"
     assert run.held() == (20, 2)
     run.remade()
+
+
+WIDE = Window(WindowKind.SLIDING, 100_000, 100)
+
+
+@pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 100_000, 100_000), WIDE])
+def test_of_too_many_the_oldest_are_rewritten(window: Window) -> None:
+    """A hundred groups stay open; each slice has time for seven.  So all have their turn, and the log does not grow."""
+    settings = Continuous(None, records=1)
+    rows = [(10 * at, (f"k{at}", at)) for at in range(100)]
+
+    def rewrites(end: int, extent: Extent) -> tuple[int, int]:
+        choices = extent.choices()
+        return choices.within(to_rewrite(choices, settings, ASSUMED), 7)
+
+    run = LoggedRun(unit_of(sums(window), {"in": SCHEMA}), [rows])
+    run.slice(30)
+    run.rewrites = rewrites
+    for end in range(60, 4_000, 30):
+        run.slice(end)
+        choices = run.extent.choices()
+        assert choices.records[0] <= 2 * choices.cells[-1]
+    assert (choices.cells[-1], choices.records[0] < 107) == (100, True)
+    run.remade()
+
+
+def test_all_operators_share_the_time_for_rewriting() -> None:
+    """Of a and b, from 10, and c, from 20, in two operators and a state that is one record (G7)."""
+    place = CustomSpec((IN,), "tests.support.operators_for_tests:Places", {})
+    specs = {**sums(COUNT_3), "other": sums(WIDE)["out"], "places": place}
+    run = Written(specs, tuples(SCHEMA, "1 a 5\n4 b 2\n15 c 4"))
+    run.slice(10)
+    run.slice(20)
+    found = []
+    for below, most in ((10, 3), (20, 0), (20, 1), (21, 0)):
+        run.rewrites = lambda end, extent, budget=(below, most): budget  # type: ignore[misc]
+        run.slice(run.previous + 1)
+        found.append(run.made[-1].rewritten)
+        run.remade()
+    assert found == [3, 2, 1, 1]
 
 
 def test_footprints_are_copies() -> None:

@@ -42,6 +42,15 @@ def test_rewriting_as_in_trace_15() -> None:
     assert (choices.below[chosen], choices.cells[chosen]) == (30, 50)
 
 
+def test_whoever_has_little_time_begins_with_the_oldest() -> None:
+    """40 @10, 10 @20, 30 @30."""
+    choices = trace_15().choices()
+    within = [choices.within(2, most) for most in (0, 39, 40, 45, 50, 99)]
+    assert within == [(10, 0), (10, 39), (20, 0), (20, 5), (30, 0), (30, 0)]
+    assert choices.within(4, 79) == (30, 29)
+    assert choices.within(4, 80) == (41, 0)
+
+
 def test_limits_of_the_experiments() -> None:
     choices = trace_15().choices()
     assert module.threshold((choices.records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1

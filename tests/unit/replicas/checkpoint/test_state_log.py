@@ -150,7 +150,7 @@ async def test_upstream_may_forget_what_t_has_in_both_copies() -> None:
     """Positions 2, 4, 6 at the commits; a is closed, b and c are from 10 and 20."""
     one = await replica_with(TRACE_11)
     for end in (10, 20):
-        await one.slice(end, below=11, most=0)
+        await one.slice(end)
         await one.sync()
     assert one.acknowledged == [2, 0]
     await one.slice(30)
@@ -214,7 +214,7 @@ async def test_more_of_a_slice_needs_what_was_written_of_it_before() -> None:
         one = await replica_with("1 a 5\n2 b 1", segment_bytes=1)
         await one.slice(10, asked_from=10)
         await one.sync()
-        await one.slice(10, 11, most, asked_from=10)
+        await one.slice(10, 10, most, asked_from=10)
         await one.sync()
         await one.crash()
         found = await read_state(one.log, Here())
@@ -243,7 +243,7 @@ async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_
     one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
     for end in (10, 20):
         await one.slice(end)
-    await one.slice(30, 11, 5)
+    await one.slice(30, 11)
     found = await read_state(one.log, Here())
     assert found is not None
     assert found.begin > 10
@@ -273,12 +273,12 @@ async def test_after_the_loss_of_the_last_slice_upstream_still_has_all() -> None
     await one.slice(20)
     await one.sync()
     assert one.acknowledged == [1, 0]
-    await one.slice(30, 11, 5)  # a is closed, and what is from 10 written anew
+    await one.slice(30, 11)  # a is closed, and what is from 10 written anew
     assert one.acknowledged == [1, 0]
     one.log.close()
     await one.crash(one.disk.power_loss(lambda path, synced, written: synced))
     assert (one.end, one.begins) == (20, [10])
-    await one.slice(30, 11, 5)
+    await one.slice(30, 11)
     await one.sync()
     assert one.acknowledged == [2, 0]
 
@@ -301,7 +301,7 @@ async def test_random_crashes_refusals_and_rewriting(seed: int) -> None:
         one.disk.space_left = random.choice([None, None, None, 20, 1500])
         asked = max(0, end - random.choice([10, 60]))
         slices = [e for e, _ in one.released if e >= asked] or [end]
-        await one.slice(end, random.choice([UNWRITTEN, random.choice(known) + 1]), random.randrange(6), slices[0])
+        await one.slice(end, random.choice([UNWRITTEN, random.choice(known)]), random.randrange(6), slices[0])
         if random.randrange(2):
             one.disk.space_left = None
             await one.log.restore()
