@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,16 +103,11 @@ class LiveWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(_BATCH) if context is not None else None
         if not query or batch is None:
             raise SpeError("Spark does not say of which query and batch this task is: expected a query of writeStream")
-        part = secrets.token_hex(16)
-        rows, size, schema = [], 0, self._source.schema
-        for one in iterator:
-            rows.append(rows_of(one, schema, self._source.plan.sources[self._source.stream].time))
-            size += one.nbytes
-            _check_size(size)
-        data = encode_part(rows, schema)
-        _check_size(len(data))
-        trio.run(self._source.pusher().stage, query, int(batch), part, data)
-        return Staged(query, part)
+        data, schema, time = bytearray(), self._source.schema, self._source.plan.sources[self._source.stream].time
+        for one in iterator:  # encoded as they come: what Spark gave is not kept
+            data += encode_part([rows_of(one, schema, time)], schema)
+            _check_size(len(data))
+        return Staged(query, trio.run(self._source.pusher().stage, query, int(batch), data))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver."""

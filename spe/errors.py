@@ -98,6 +98,10 @@ class LinkBroken(SpeError):
     """The peer vanished, or the network between us did."""
 
 
+class PeerBusy(LinkBroken):
+    """The peer has no place for one more connection of ours now."""
+
+
 class PortInUse(SpeError):
     """An address cannot be listened on: taken by another process, nearly always.  Says which and why."""
 

@@ -5,13 +5,14 @@ Each request is repeated until it is answered: what was done already is answered
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import trio
 
 from replicas.link.connection import Connection, Identity, dial
-from spe.errors import LinkBroken, LinkClosed, NotReachable, PeerRefused, RemoteProtocolError, SpeError
+from spe.errors import LinkBroken, LinkClosed, NotReachable, PeerBusy, PeerRefused, RemoteProtocolError, SpeError
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -31,6 +32,28 @@ T = TypeVar("T", bound=Message)
 
 #: Between two attempts to reach a source.
 _AGAIN_S = 0.25
+#: About so long until a task comes again that found all places taken.
+_BUSY_S = 1.0
+
+
+class _Waiting:
+    """Ends a request that gets no further for too long."""
+
+    def __init__(self, scope: trio.CancelScope, patience_s: float) -> None:
+        self._scope = scope
+        self._patience_s = patience_s
+        self._furthest = -1
+        self.again()
+
+    def again(self) -> None:
+        """The source has answered."""
+        self._scope.deadline = trio.current_time() + self._patience_s
+
+    def reached(self, piece: int) -> None:
+        """A piece has left.  What an earlier attempt had sent before is no progress."""
+        if piece > self._furthest:
+            self._furthest = piece
+            self.again()
 
 
 class Pusher:
@@ -38,7 +61,7 @@ class Pusher:
 
     Args:
       writer: its name in the configuration of the source.
-      patience_s: longest time that a request is repeated.
+      patience_s: longest time without an answer, and without more of a part leaving, until a request fails.
 
     Raises:
       SpeError: the source has no such writer.
@@ -66,31 +89,35 @@ class Pusher:
         self._patience_s = patience_s
         self._me = Identity("writer", name, env.clock.wall_us(), token)
 
-    async def stage(self, query: str, batch: int, part: str, data: bytes) -> None:
-        """Returns when a part is on the source's disk.
+    async def stage(self, query: str, batch: int, data: bytes | bytearray) -> str:
+        """Returns the name of a part when it is on the source's disk.  Waits while other tasks have all places.
 
         Args:
-          part: 32 hexadecimal digits that no other part has.
           data: as :func:`spe.log.pushed.encode_part` makes it.
 
         Raises:
           SpeError: the source refuses it, or does not answer.
         """
-        pieces = [data[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(data), SNAPSHOT_PART_BYTES)] or [b""]
+        last = max(0, len(data) - 1) // SNAPSHOT_PART_BYTES
 
-        async def send(connection: Connection) -> PartStaged:
+        async def send(connection: Connection, waiting: _Waiting) -> PartStaged:
             async def answered() -> None:
                 answers.append(expect(await connection.receive_message(), PartStaged))
                 nursery.cancel_scope.cancel()
 
             answers: list[PartStaged] = []
+            part = secrets.token_hex(16)  # what may have come of an earlier attempt is another part
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(answered)  # a refusal may come before the end
-                for index, piece in enumerate(pieces):
-                    await connection.send(StagePart(query, batch, part, index, index == len(pieces) - 1, piece))
+                for index in range(last + 1):
+                    piece = bytes(data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES])
+                    await connection.send(StagePart(query, batch, part, index, index == last, piece))
+                    waiting.reached(index)
             return answers[0]
 
-        self._check((await self._repeated(send)).error)
+        staged = await self._repeated(send)
+        self._check(staged.error)
+        return staged.part
 
     async def commit(self, query: str, batch: int, parts: Sequence[str], replaces: str = "") -> None:
         """Returns when a batch is durable, also when it was so before.
@@ -102,7 +129,7 @@ class Pusher:
           SpeError: the source refuses it, or does not answer; then nobody knows, and it must be committed again.
         """
 
-        async def send(connection: Connection) -> PushCommitted:
+        async def send(connection: Connection, waiting: _Waiting) -> PushCommitted:
             await connection.send(CommitPushed(query, batch, tuple(parts), replaces))
             return expect(await connection.receive_message(), PushCommitted)
 
@@ -127,12 +154,17 @@ class Pusher:
         if error:
             raise SpeError(f"{self._peer} refuses what {self._me.name} pushes: {error}")
 
-    async def _repeated(self, send: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _repeated(self, send: Callable[[Connection, _Waiting], Awaitable[T]]) -> T:
         why = "no answer"
-        with trio.move_on_after(self._patience_s):
+        with trio.CancelScope() as scope:
+            waiting = _Waiting(scope, self._patience_s)
             while True:
                 try:
-                    return await self._once(send)
+                    return await self._once(send, waiting)
+                except PeerBusy:
+                    waiting.again()
+                    await self._env.clock.sleep(_BUSY_S * (0.5 + self._env.random.random()))
+                    continue
                 except (LinkBroken, LinkClosed) as error:
                     why = str(error)
                 except ExceptionGroup as group:
@@ -145,10 +177,10 @@ class Pusher:
             f"{self._peer} at {self._address} did not answer {self._me.name} for {self._patience_s:g} s: {why}"
         )
 
-    async def _once(self, send: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _once(self, send: Callable[[Connection, _Waiting], Awaitable[T]], waiting: _Waiting) -> T:
         connection, _ = await dial(self._env, self._plan, self._me, self._peer, self._address)
         try:
-            return await send(connection)
+            return await send(connection, waiting)
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()

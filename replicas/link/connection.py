@@ -204,7 +204,8 @@ async def dial(
       hello_us: longest wait for the answer to the hello; None: as long as a connection may take.
 
     Raises:
-      LinkBroken: not reachable.  PeerRefused: it does not want us; says why.
+      LinkBroken: not reachable.  PeerBusy, which is one: it has no place for us now.
+      PeerRefused: it does not want us; says why.
     """
     stream = await env.network.connect(address, plan.timing.connect_us / 1e6)
     connection = Connection(stream)

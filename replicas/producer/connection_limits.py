@@ -1,7 +1,8 @@
 """Connections after the hello: every configured peer has places of its own, all others share a few.
 
 Where a peer has no place left, its own oldest connection is closed: half-open connections make room for new ones, and
-a peer that opens without end closes only its own.
+a peer that opens without end closes only its own.  A writer's new one is turned away instead, to come again later: each
+of its connections is a task at work, and tasks that push each other out would never end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spe.stream.names import NodeId
 PLACES: Final = 8
 #: Places for each subscription that a peer may have: two feeds, and two that are closing.
 PLACES_PER_SUBSCRIPTION: Final = 4
-#: Connections of a writer: each task that it has at work has one.
+#: Connections of a writer: each task that it has at work has one, others wait.
 WRITER_PLACES: Final = 64
 #: Connections of everybody who is not in the plan: the command line, and clients that no log waits for.
 GUESTS_MAX: Final = 64
@@ -82,10 +83,13 @@ class Reception:
             self._inside.setdefault(peer, {})
 
     @contextmanager
-    def visit(self, peer: str) -> Iterator[trio.CancelScope]:
-        """A connection's stay; ends when it must make room."""
+    def visit(self, peer: str) -> Iterator[trio.CancelScope | None]:
+        """A connection's stay; ends when it must make room.  None: there is no room for it."""
         who = peer if peer in self._places else GUESTS
         inside = self._inside[who]
+        if who in self._plan.writers and len(inside) >= self._places[who]:
+            yield None
+            return
         with trio.CancelScope() as scope:
             inside[scope] = None
             if len(inside) > self._places[who]:

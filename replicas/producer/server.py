@@ -67,6 +67,7 @@ from spe.wire.messages import (
     Subscribe,
     Subscribed,
     Truncated,
+    Welcome,
 )
 
 #: Makes a fault happen in this process, for experiments; returns "" or why not.
@@ -76,6 +77,8 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 PULL_BYTES = 512 << 10
 #: Consumers that have read another log: the status lists at most so many.
 OTHER_LOGS_MAX = 64
+#: Longest time that a writer may say nothing while we wait for it: its task hangs, and another one needs its place.
+WRITER_SILENT_S: Final = 60.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.runtime.network).
 ANSWER_SECONDS = 10.0
@@ -131,7 +134,17 @@ class Service(Protocol):
 
     async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer: ...
 
-    async def stage(self, peer: str, message: StagePart) -> PartStaged | None: ...
+    async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
+        """Takes a piece of a part; the last one is answered.
+
+        Args:
+          attempt: the connection: pieces of two never make one part.
+        """
+        ...
+
+    def hung_up(self, attempt: object) -> None:
+        """No more pieces come on a connection."""
+        ...
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted: ...
 
@@ -149,8 +162,11 @@ class NoSource:
 
     who = "this process"
 
-    async def stage(self, peer: str, message: StagePart) -> PartStaged | None:
+    async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
         return PartStaged(message.part, f"{self.who} takes no pushed rows")
+
+    def hung_up(self, attempt: object) -> None:
+        """There were none."""
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
         return PushCommitted(message.batch, f"{self.who} takes no pushed rows")
@@ -229,11 +245,12 @@ class Server:
         """Serves one connection to its end.  Nothing that a peer does raises out of here."""
         connection = Connection(stream)
         peer: Hello | None = None
+        welcome: Welcome | None = None
         try:
             with trio.move_on_after(HELLO_SECONDS):
-                peer = await self._welcome(connection)
-            if peer is not None:
-                await self._receive_peer(connection, peer)
+                peer, welcome = await self._greeted(connection)
+            if peer is not None and welcome is not None:
+                await self._receive_peer(connection, peer, welcome)
         except (LinkBroken, LinkClosed):
             pass
         except RemoteProtocolError as error:
@@ -242,7 +259,8 @@ class Server:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
 
-    async def _welcome(self, connection: Connection) -> Hello | None:
+    async def _greeted(self, connection: Connection) -> tuple[Hello, Welcome | None]:
+        """The hello, and the welcome that is to be sent; None: it was refused."""
         hello = await connection.receive_message()
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"expected Hello, got {type(hello).__name__}")
@@ -261,21 +279,27 @@ class Server:
             answer = Refused(why)
         if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
             answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
-        if not isinstance(answer, Refused):
-            if hello.role == "coordinator":
-                self._keeper.heard_of(hello.incarnation)  # which is its epoch
-            connection.allow(CONTROL_BYTES)  # on a subscription, data goes only to the consumer
-            connection.named(hello.name)
-        await connection.send(answer)
         if isinstance(answer, Refused):
+            await connection.send(answer)
             self._complaints.event("refused", peer=hello.name, why=answer.reason)
-            return None
-        return hello
+            return hello, None
+        if hello.role == "coordinator":
+            self._keeper.heard_of(hello.incarnation)  # which is its epoch
+        connection.allow(CONTROL_BYTES)  # on a subscription, data goes only to the consumer
+        connection.named(hello.name)
+        return hello, answer
 
-    async def _receive_peer(self, connection: Connection, hello: Hello) -> None:
+    async def _receive_peer(self, connection: Connection, hello: Hello, welcome: Welcome) -> None:
         with self._reception.visit(hello.name) as scope:
-            await self._converse(connection, hello)
-        if scope.cancelled_caught:
+            if scope is None:
+                await _answer(connection, NotReady(f"as many tasks of {hello.name} as may are at work"))
+                return
+            await _answer(connection, welcome)
+            try:
+                await self._converse(connection, hello)
+            finally:
+                self._service.hung_up(connection)
+        if scope is not None and scope.cancelled_caught:
             self._complaints.event("sent_away", peer=hello.name, why="too many connections of this peer")
 
     async def _converse(self, connection: Connection, hello: Hello) -> None:
@@ -285,7 +309,7 @@ class Server:
         theirs, asks = Version(hello.epoch, hello.number), hello.role in ("node", "coordinator")
         exchange = DirectoryExchange(self._keeper, theirs, asks=asks)
         while True:
-            message = await connection.receive_message()
+            message = await _next(connection, hello)
             check_right(self._keeper.current, hello.role, peer, message)
             if isinstance(message, Subscribe):
                 await self._subscription(connection, peer, message)
@@ -314,7 +338,7 @@ class Server:
             elif isinstance(message, JoinCluster):
                 await _answer(connection, await service.join(peer, message))
             elif isinstance(message, StagePart):
-                if (staged := await service.stage(peer, message)) is not None:
+                if (staged := await service.stage(connection, peer, message)) is not None:
                     await _answer(connection, staged)
             elif isinstance(message, CommitPushed):
                 await _answer(connection, await service.commit_pushed(peer, message))
@@ -466,6 +490,15 @@ class Server:
             if sent is not None:
                 sent(len(data), clock.step_ns() - begun)
             await connection.send_bytes(data)
+
+
+async def _next(connection: Connection, hello: Hello) -> Message:
+    """What a peer says next.  Raises LinkBroken where a writer is silent."""
+    if hello.role != "writer":
+        return await connection.receive_message()
+    with trio.move_on_after(WRITER_SILENT_S):
+        return await connection.receive_message()
+    raise LinkBroken(f"{hello.name} said nothing for {WRITER_SILENT_S:g} s")
 
 
 async def _answer(connection: Connection, message: Message) -> None:

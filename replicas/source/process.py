@@ -243,8 +243,14 @@ class SourceProcess(Bystander):
             )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
 
-    async def stage(self, peer: str, message: StagePart) -> PartStaged | None:
-        return await super().stage(peer, message) if self._intake is None else await self._intake.stage(peer, message)
+    async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
+        intake = self._intake
+        taken = super().stage(attempt, peer, message) if intake is None else intake.stage(attempt, peer, message)
+        return await taken
+
+    def hung_up(self, attempt: object) -> None:
+        if self._intake is not None:
+            self._intake.hung_up(attempt)
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
         intake = self._intake

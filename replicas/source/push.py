@@ -1,32 +1,34 @@
 """Takes in batches that writers push: each once, whole or not at all, and in the same order after each restart.
 
-A writer's tasks stage parts; then its driver commits the batch, which names them (rules W1-W4).  What is committed is
+A writer's tasks stage parts; then its driver commits the batch, which names them (rules W1-W5).  What is committed is
 given to the source like the rows of any live reader, and its parts are kept until the source's log has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
-import numpy as np
 import trio
 
 from replicas.connectors.reader import CHUNK_ROWS, Live, RowChunk
 from replicas.link.signal import Signal
-from replicas.producer.connection_limits import WRITER_PLACES
+from replicas.source.pushed_rows import PushedRows, read_batch
 from spe.errors import LogCorrupt, LogFull, RemoteProtocolError, SpeError
 from spe.log.pushed import (
     BATCH_BYTES,
     PART_BYTES,
+    PART_OVERHEAD,
+    STAGED_BYTES,
+    TRAILER_BYTES,
     Part,
+    PartReader,
     PushedBatch,
     PushLedger,
-    decode_part,
-    digest_of,
     is_part_name,
     push_folder,
     read_ledger,
@@ -35,7 +37,6 @@ from spe.log.pushed import (
 )
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import AppendFile, Env
-from spe.stream.batch import Int64Array, Rows, concat_rows
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, StagePart
@@ -48,12 +49,15 @@ PENDING_BYTES: Final = 64 << 20
 
 @dataclass
 class _Arriving:
-    """A part that is being staged; ``file`` None: it is there already."""
+    """A part that is being staged."""
 
-    file: AppendFile | None
+    file: AppendFile
+    name: str
+    writer: str
     query: str
     batch: int
     pieces: int = 0
+    bytes: int = PART_OVERHEAD
 
 
 class PushIntake(Live):
@@ -65,11 +69,12 @@ class PushIntake(Live):
         self._schema = schema
         self._time = None if time is None else schema.index(time)
         self._writers = tuple(f"writer:{name}" for name in reader["writers"])
-        #: By writer and part, oldest first.
-        self._arriving: dict[tuple[str, str], _Arriving] = {}
-        #: Parts that are there as a whole, and are being checked and synced.
-        self._completing: dict[str, trio.Event] = {}
+        #: By attempt: each ends with its connection, of which a writer has no more than there are places.
+        self._arriving: dict[object, _Arriving] = {}
+        #: Oldest first.
         self._staged: dict[str, Part] = {}
+        #: Bytes of these, by writer.
+        self._staged_bytes: Counter[str] = Counter()
         self._ledger = PushLedger()
         self._consumed = 0
         self._committing = trio.Lock()
@@ -106,89 +111,103 @@ class PushIntake(Live):
             raise LogCorrupt(f"{path}: {fault}")
         needed = {name for one in self._ledger.without(consumed).pending for name, _ in one.parts}
         for name in env.storage.list(self._folder / "parts"):
-            part = read_trailer(env.storage.read(self._part(name)))
-            if part is None or (name not in needed and self._ledger.has(part.writer, part.query, part.batch)):
+            part = self._trailer(name)
+            if part is None or (name not in needed and self._is_of_no_use(part)):
                 env.storage.remove(self._part(name))
             else:
-                self._staged[name] = part
+                self._keep(name, part)
         if missing := sorted(needed - self._staged.keys()):
             raise LogCorrupt(f"{self._part(missing[0])}: a part of a committed batch is missing")
 
     def _part(self, name: str) -> PurePosixPath:
         return self._folder / "parts" / name
 
-    # --- staging (W1) ---
-
-    async def stage(self, writer: str, message: StagePart) -> PartStaged | None:
-        """Takes a piece; the last one is answered."""
-        key, name = (writer, message.part), message.part
-        if writer not in self._writers or not is_part_name(name):
-            return PartStaged(name, f"{writer} must not push here, or {name!r} is no name of a part")
-        if message.index == 0:
-            while (done := self._completing.get(name)) is not None:  # of an attempt whose connection broke
-                await done.wait()
-            self._forget(key)
-            file = None if name in self._staged else self._fresh(name)
-            self._arriving[key] = _Arriving(file, message.query, message.batch)
-            mine = [one for one in self._arriving if one[0] == writer]
-            if len(mine) > WRITER_PLACES:
-                self._forget(mine[0])
-        one = self._arriving.get(key)
-        if one is None or one.pieces != message.index:
-            self._forget(key)
-            return PartStaged(name, f"piece {message.index} came without those before it") if message.last else None
-        one.pieces += 1
-        if one.file is not None:
-            await self._until_room(partial(_append, one.file, message.data))
-            if one.file.size() > PART_BYTES:
-                self._forget(key)
-                return PartStaged(name, f"more than {PART_BYTES >> 20} MiB: divide the batch into more partitions")
-        if not message.last:
-            return None
-        del self._arriving[key]
-        if one.file is None:
-            return PartStaged(name, "")
-        done = self._completing[name] = trio.Event()
-        try:
-            return PartStaged(name, await self._complete(writer, message, one.file))
-        finally:
-            del self._completing[name]
-            done.set()
-            if name not in self._staged:
-                self._env.storage.remove(self._part(name))
-
-    def _fresh(self, name: str) -> AppendFile:
+    def _trailer(self, name: str) -> Part | None:
         file = self._env.storage.open(self._part(name))
-        if file.size():
-            file.truncate(0)
-        return file
-
-    def _forget(self, key: tuple[str, str]) -> None:
-        """A part will not be completed by this attempt."""
-        if (one := self._arriving.pop(key, None)) is not None and one.file is not None:
-            one.file.close()
-            self._env.storage.remove(self._part(key[1]))
-
-    async def _complete(self, writer: str, message: StagePart, file: AppendFile) -> str:
-        """Why a part that has arrived is refused; else "", and it is on the disk."""
         try:
-            data = await self._env.compute.run(lambda: file.read(0, file.size()))
-            try:
-                rows = await self._env.compute.run(lambda: self._checked(data))
-            except (ValueError, RemoteProtocolError) as error:
-                return str(error)
-            part = Part(writer, message.query, message.batch, rows, len(data), digest_of(data))
-            await self._until_room(partial(_append, file, trailer_of(part)))
-            await self._until_room(file.sync)
+            size = file.size()
+            return read_trailer(file.read(max(0, size - TRAILER_BYTES), TRAILER_BYTES), size)
         finally:
             file.close()
-        self._staged[message.part] = part
+
+    # --- staging (W1) ---
+
+    async def stage(self, attempt: object, writer: str, message: StagePart) -> PartStaged | None:
+        """Takes a piece; the last one is answered.
+
+        Args:
+          attempt: pieces of two never make one part.
+        """
+        name = message.part
+        if message.index == 0:
+            self.hung_up(attempt)
+            if why := self._unwanted(writer, name):
+                return PartStaged(name, why)
+            file = self._env.storage.open(self._part(name))
+            self._arriving[attempt] = _Arriving(file, name, writer, message.query, message.batch)
+        one = self._arriving.get(attempt)
+        if one is None or (one.name, one.pieces) != (name, message.index):
+            self.hung_up(attempt)
+            return PartStaged(name, f"piece {message.index} came without those before it") if message.last else None
+        one.pieces += 1
+        more = False
+        try:
+            await self._until_room(partial(_append, one.file, message.data))
+            one.bytes += len(message.data)
+            why = self._too_much(one)
+            more = not why and not message.last
+            return None if more else PartStaged(name, why or await self._complete(one))
+        finally:
+            if not more:
+                self.hung_up(attempt)
+
+    def hung_up(self, attempt: object) -> None:
+        """No more pieces come of an attempt: what is not complete goes."""
+        if (one := self._arriving.pop(attempt, None)) is not None:
+            one.file.close()
+            if one.name not in self._staged:
+                self._env.storage.remove(self._part(one.name))
+
+    def _unwanted(self, writer: str, name: str) -> str:
+        if writer not in self._writers or not is_part_name(name):
+            return f"{writer} must not push here, or {name!r} is no name of a part"
+        if name in self._staged or any(one.name == name for one in self._arriving.values()):
+            return f"there is a part {name} already: each attempt has a name of its own"
         return ""
 
-    def _checked(self, data: bytes) -> int:
+    def _too_much(self, one: _Arriving) -> str:
+        """Why a part must not grow; "" where it may, for which the oldest parts of its writer make room (W5)."""
+        if one.bytes > PART_BYTES:
+            return f"more than {PART_BYTES >> 20} MiB: divide the batch into more partitions"
+        room = STAGED_BYTES - sum(other.bytes for other in self._arriving.values() if other.writer == one.writer)
+        if self._staged_bytes[one.writer] <= room:
+            return ""
+        needed = self._needed()
+        for name, part in list(self._staged.items()):
+            if part.writer == one.writer and name not in needed:
+                self._remove({name})
+                if self._staged_bytes[one.writer] <= room:
+                    return ""
+        return f"the parts that arrive have more than {STAGED_BYTES >> 20} MiB: limit what a trigger of the query takes"
+
+    async def _complete(self, one: _Arriving) -> str:
+        """Why a part that has arrived is refused; else "", and it is on the disk."""
+        size = one.file.size()
+        reader = PartReader(one.file.read, size, self._schema, StringPool())
+        try:
+            rows = await self._env.compute.run(lambda: self._checked(reader))
+        except (ValueError, RemoteProtocolError) as error:
+            return str(error)
+        part = Part(one.writer, one.query, one.batch, rows, size, reader.digest)
+        await self._until_room(partial(_append, one.file, trailer_of(part)))
+        await self._until_room(one.file.sync)
+        self._keep(one.name, part)
+        return ""
+
+    def _checked(self, reader: PartReader) -> int:
         """Rows of a part.  Raises ValueError, RemoteProtocolError: they are not what the source takes."""
         count = 0
-        for rows in decode_part(data, self._schema, StringPool()):
+        for rows in reader.rows():
             for at, (column, attribute) in enumerate(zip(rows.columns, self._schema)):
                 required = not attribute.nullable or at == self._time
                 if required and column.valid is not None and not column.valid.all():
@@ -200,7 +219,6 @@ class PushIntake(Live):
     def drop(self, writer: str, message: DropParts) -> None:
         """The writer will not commit these."""
         for name in message.parts:
-            self._forget((writer, name))
             if (part := self._staged.get(name)) is not None and part.writer == writer:
                 self._remove({name} - self._needed())
 
@@ -237,21 +255,27 @@ class PushIntake(Live):
         write = partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode())
         await self._until_room(write)
         self._ledger = ledger.without(self._consumed)  # it may have gone on meanwhile
-        needed = self._needed()
-        left = {n for n, p in self._staged.items() if ledger.has(p.writer, p.query, p.batch)} - needed
-        self._remove(left | {n for n, p in self._staged.items() if p.writer == writer and p.query != query} - needed)
-        for key, one in list(self._arriving.items()):  # of tasks that died
-            if key[0] == writer and (one.query != query or one.batch <= batch):
-                self._forget(key)
+        left = {n for n, p in self._staged.items() if self._is_of_no_use(p)}
+        left |= {n for n, p in self._staged.items() if p.writer == writer and p.query != query}  # it was replaced
+        self._remove(left - self._needed())
         self._changed.wake()
         return ""
 
     def _needed(self) -> set[str]:
         return {name for one in self._ledger.without(self._consumed).pending for name, _ in one.parts}
 
+    def _is_of_no_use(self, part: Part) -> bool:
+        """Will no commit name it?  Its batch is committed, or its writer must not push any more."""
+        return part.writer not in self._writers or self._ledger.has(part.writer, part.query, part.batch)
+
+    def _keep(self, name: str, part: Part) -> None:
+        self._staged[name] = part
+        self._staged_bytes[part.writer] += part.bytes + PART_OVERHEAD
+
     def _remove(self, names: set[str]) -> None:
         for name in names:
-            del self._staged[name]
+            part = self._staged.pop(name)
+            self._staged_bytes[part.writer] -= part.bytes + PART_OVERHEAD
             self._env.storage.remove(self._part(name))
 
     async def _until_room(self, store: Callable[[], Awaitable[T]]) -> T:
@@ -285,8 +309,10 @@ class PushIntake(Live):
                     await self._changed.wait(token)
                     continue
                 batch = pending[0]
-                for chunk in await env.compute.run(partial(self._chunks, batch)):
-                    await accept(chunk)
+                rows = await env.compute.run(partial(self._rows, batch))
+                for at in range(max(0, self._consumed - batch.after), len(rows), CHUNK_ROWS):
+                    await accept(await env.compute.run(partial(rows.chunk, at)))
+                del rows
                 await self._settled(batch.upto)
                 self._consumed = batch.upto
                 self._ledger = self._ledger.without(batch.upto)
@@ -296,28 +322,10 @@ class PushIntake(Live):
             self._stopped = "the source has stopped to take rows; its status says why"
             self._changed.wake()
 
-    def _chunks(self, batch: PushedBatch) -> list[RowChunk]:
-        """The rows of a batch by event time; what is equal, in the order of the parts.  Raises LogCorrupt."""
-        pool, parts = StringPool(), []
-        for name, digest in batch.parts:
-            part = self._staged[name]
-            data = self._env.storage.read(self._part(name))[: part.bytes]
-            if digest_of(data) != digest:
-                raise LogCorrupt(f"{self._part(name)}: the checksum of a pushed part does not match")
-            parts += decode_part(data, self._schema, pool)
-        rows = concat_rows(parts)
-        events = None if self._time is None else rows.columns[self._time].values.astype(np.int64)
-        if events is not None:
-            order = events.argsort(kind="stable")
-            rows, events = rows.take(order), events.take(order)
-        return list(_divided(rows, events, batch.after, max(0, self._consumed - batch.after)))
-
-
-def _divided(rows: Rows, events: Int64Array | None, after: int, skip: int) -> Iterator[RowChunk]:
-    for at in range(skip, len(rows), CHUNK_ROWS):
-        piece = rows.slice(at, min(len(rows), at + CHUNK_ROWS))
-        taken = None if events is None else events[at : at + len(piece)]
-        yield RowChunk(after + at, len(piece), taken, piece.columns, [])
+    def _rows(self, batch: PushedBatch) -> PushedRows:
+        """Raises LogCorrupt."""
+        sizes = [self._staged[name].bytes for name, _ in batch.parts]
+        return read_batch(self._env.storage, self._folder / "parts", batch, sizes, self._schema, self._time)
 
 
 async def _append(file: AppendFile, data: bytes) -> None:

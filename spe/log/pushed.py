@@ -1,4 +1,4 @@
-"""What a source keeps of pushed batches (rules W1-W4): parts, and a ledger that says which batches are committed.
+"""What a source keeps of pushed batches (rules W1-W5): parts, and a ledger that says which batches are committed.
 
 A *part* is what one task of a writer has of a batch: encoded rows, and behind them, once they are on the disk of the
 source, a trailer that says whose they are.  The *ledger* is one small file that is replaced as a whole: that a batch
@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -27,6 +27,12 @@ from spe.wire.codec import decode_standalone, encode_standalone
 PART_BYTES: Final = 256 << 20
 #: Largest batch: it is sorted in memory.
 BATCH_BYTES: Final = 512 << 20
+#: Most that a writer may have staged: a batch that is committed, the next one, and as much from attempts that failed.
+STAGED_BYTES: Final = 3 * BATCH_BYTES
+#: A trailer is no longer.
+TRAILER_BYTES: Final = 16 << 10
+#: What a part counts for beside its rows.
+PART_OVERHEAD: Final = 4096
 #: Rows that are encoded in one piece.
 PIECE_ROWS: Final = 65_536
 _LENGTH: Final = struct.Struct("<I")
@@ -57,24 +63,52 @@ def encode_part(rows: Sequence[Rows], schema: Schema) -> bytes:
     return b"".join(pieces)
 
 
-def decode_part(data: bytes, schema: Schema, pool: StringPool) -> list[Rows]:
-    """The rows of a part.
+class PartReader:
+    """The rows of a part, piece by piece, so that its bytes are never all in memory.
 
-    Raises:
-      ValueError: these bytes are no part.
-      RemoteProtocolError: the rows are not of the schema.
+    Args:
+      read: bytes of the part, from an offset on.
+      size: its bytes, without the trailer.
     """
-    found, at = [], 0
-    while at < len(data):
-        if at + _LENGTH.size > len(data) or at + _LENGTH.size + (size := _LENGTH.unpack_from(data, at)[0]) > len(data):
-            raise ValueError(f"{len(data)} bytes end in the middle of a piece that begins at byte {at}")
-        at += _LENGTH.size
-        element = decode_standalone(data[at : at + size], schema, pool)
-        if not isinstance(element, Batch) or element.kind is not Kind.STABLE:
-            raise ValueError(f"byte {at} begins no stable rows")
-        found.append(element.rows)
-        at += size
-    return found
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, schema: Schema, pool: StringPool) -> None:
+        self._read = read
+        self._size = size
+        self._schema = schema
+        self._pool = pool
+        self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+
+    @property
+    def digest(self) -> str:
+        """Of what was read so far."""
+        return self._hash.hexdigest()
+
+    def rows(self) -> Iterator[Rows]:
+        """Once only.
+
+        Raises:
+          ValueError: these bytes are no part.
+          RemoteProtocolError: the rows are not of the schema.
+        """
+        at = 0
+        while at < self._size:
+            head = self._read(at, min(_LENGTH.size, self._size - at))
+            begin = at + _LENGTH.size
+            if len(head) < _LENGTH.size or begin + (size := _LENGTH.unpack(head)[0]) > self._size:
+                raise ValueError(f"{self._size} bytes end in the middle of a piece that begins at byte {at}")
+            data = self._read(begin, size)
+            self._hash.update(head)
+            self._hash.update(data)
+            element = decode_standalone(data, self._schema, self._pool)
+            if not isinstance(element, Batch) or element.kind is not Kind.STABLE:
+                raise ValueError(f"byte {begin} begins no stable rows")
+            yield element.rows
+            at = begin + size
+
+
+def decode_part(data: bytes, schema: Schema, pool: StringPool) -> list[Rows]:
+    """All rows of a part that is in memory.  Raises as :meth:`PartReader.rows` does."""
+    return list(PartReader(lambda at, size: data[at : at + size], len(data), schema, pool).rows())
 
 
 @dataclass(frozen=True)
@@ -103,8 +137,13 @@ def trailer_of(part: Part) -> bytes:
     return text + hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() + _LENGTH.pack(len(text)) + _END
 
 
-def read_trailer(data: bytes) -> Part | None:
-    """Of a part as it is on the disk; None where it is not complete."""
+def read_trailer(data: bytes, whole: int) -> Part | None:
+    """Of a part as it is on the disk; None where it is not complete.
+
+    Args:
+      data: the last ``TRAILER_BYTES``, or all.
+      whole: bytes of the file.
+    """
     behind = _DIGEST_BYTES + _LENGTH.size + len(_END)
     if len(data) < behind or not data.endswith(_END):
         return None
@@ -116,7 +155,7 @@ def read_trailer(data: bytes) -> Part | None:
         part = Part(**json.loads(text))
     except (ValueError, TypeError):
         return None
-    return part if part.bytes + size + behind == len(data) else None
+    return part if part.bytes + size + behind == whole else None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 
-from spe.errors import PeerRefused, RemoteProtocolError
-from spe.wire.messages import PROTOCOL, Hello, Message, Refused, VersionRange, Welcome, expect
+from spe.errors import PeerBusy, PeerRefused, RemoteProtocolError
+from spe.wire.messages import PROTOCOL, Hello, Message, NotReady, Refused, VersionRange, Welcome, expect
 
 
 def check_hello(
@@ -49,10 +49,13 @@ def check_welcome(answer: Message, name: str | None) -> Welcome:
 
     Raises:
       PeerRefused: it refused, or it is somebody else.
+      PeerBusy: it has no place for us now.
       RemoteProtocolError: the answer is neither Welcome nor Refused, or in a version that we did not offer.
     """
     if isinstance(answer, Refused):
         raise PeerRefused(answer.reason)
+    if isinstance(answer, NotReady):
+        raise PeerBusy(answer.reason)
     welcome = expect(answer, Welcome)
     if not PROTOCOL.lowest <= welcome.version <= PROTOCOL.highest:
         raise RemoteProtocolError(f"{welcome.name} wants to speak version {welcome.version}, we speak {PROTOCOL}")

@@ -304,7 +304,10 @@ class Subscribed(Message):
 
 @dataclass(frozen=True, slots=True)
 class NotReady(Message):
-    """No subscription now: the replica is recovering, or does not serve this channel."""
+    """No subscription now: the replica is recovering, or does not serve this channel.
+
+    As the answer to a writer's hello: all its places are taken, and it may come again.
+    """
 
     TAG: ClassVar[int] = 6
     reason: Reason
@@ -617,7 +620,7 @@ class StagePart(Message):
 
     Attributes:
       query, batch: of the writer's.
-      part: a name that no other part ever has.
+      part: a name that no other part ever has, and no other attempt to send this one.
       index: of the piece, from 0.
       data: the pieces together are as spe.log.pushed encodes a part.
     """

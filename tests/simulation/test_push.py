@@ -10,7 +10,11 @@ import pytest
 import trio
 
 from replicas.client.push import Pusher
+from replicas.link.connection import Identity, dial
+from replicas.producer.server import WRITER_SILENT_S
 from replicas.simulation.clock import JumpClock
+from replicas.simulation.link import LinkState
+from replicas.simulation.stream import WINDOW_BYTES
 from spe.errors import NotReachable, SpeError
 from spe.log.pushed import encode_part
 from spe.log.source_log import read_source_log
@@ -18,6 +22,7 @@ from spe.plan.deploy import Deployed
 from spe.plan.plan import Watermark
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import StreamId
+from spe.wire.messages import PartStaged, StagePart
 from tests.simulation.test_cluster import SCHEMA, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 
@@ -70,9 +75,8 @@ async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, see
                     names = []
                     for at in range(2):
                         numbers = list(range(100 * batch + 50 * at, 100 * batch + 50 * at + 50))
-                        names.append(f"{batch:016x}{at:016x}")
                         now_us = cluster.env("client:c").clock.wall_us()
-                        await one.stage("query", batch, names[-1], part(numbers, now_us))
+                        names.append(await one.stage("query", batch, part(numbers, now_us)))
                         await trio.sleep(draw.random() / 4)
                     await one.commit("query", batch, names)
                     if draw.random() < 0.3:
@@ -110,7 +114,7 @@ async def test_a_source_that_refuses_or_is_gone_is_named(jump_clock: JumpClock) 
             await trio.sleep(1)
             one = pusher(cluster, 2)
             with pytest.raises(SpeError, match=r"source:a refuses what writer:etl pushes: .* middle of a piece"):
-                await one.stage("query", 0, "0" * 32, b"nonsense")
+                await one.stage("query", 0, b"nonsense")
             with pytest.raises(SpeError, match="takes no rows from writer 'x'; it takes them from etl"):
                 Pusher(cluster.env("client:c"), plan, directory, A, "x", patience_s=1)
             with pytest.raises(SpeError, match="takes no rows from writer 'etl'; it takes them from nobody"):
@@ -119,3 +123,67 @@ async def test_a_source_that_refuses_or_is_gone_is_named(jump_clock: JumpClock) 
             with pytest.raises(NotReachable, match=r"source:a at \S+ did not answer writer:etl for 2 s: "):
                 await one.commit("query", 0, [])
             await one.drop(["0" * 32])
+
+
+async def test_tasks_beyond_the_limit_wait_until_others_are_through(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty tasks and three places; a task that hangs loses its place, and no task that is at work."""
+    monkeypatch.setattr("replicas.producer.connection_limits.WRITER_PLACES", 3)
+    (plan, directory), tasks = plan_with_writer(), 30
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+            one, names = pusher(cluster, 20), dict[int, str]()
+            me = Identity("writer", "writer:etl", 1, "")
+            address = directory.sources[A]
+            hanging, _ = await dial(cluster.env("client:c"), plan, me, f"source:{A}", address)
+            await hanging.send(StagePart("query", 0, "f" * 32, 0, False, b"x"))
+
+            async def task(number: int) -> None:
+                env = cluster.env("client:c")
+                if number < 2:  # their connections last longer than anybody's patience
+                    connection, _ = await dial(env, plan, me, f"source:{A}", address)
+                    data = part([number], env.clock.wall_us())
+                    name = names[number] = f"{number:032x}"
+                    for index in range(3):
+                        await connection.send(StagePart("query", 0, name, index, False, data[index : index + 1]))
+                        await trio.sleep(20)
+                    await connection.send(StagePart("query", 0, name, 3, True, data[3:]))
+                    assert await connection.receive_message() == PartStaged(name, "")
+                    await connection.aclose()
+                else:
+                    names[number] = await one.stage("query", 0, part([number], env.clock.wall_us()))
+
+            begun = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for number in range(tasks):
+                    nursery.start_soon(task, number)
+                    await trio.sleep(0.5 if number < 2 else 0)
+            assert WRITER_SILENT_S <= trio.current_time() - begun < WRITER_SILENT_S + 40
+            await one.commit("query", 0, [names[n] for n in range(tasks)])
+            await trio.sleep(5)
+            assert sorted(logged(cluster)) == list(range(tasks))
+            await hanging.aclose()
+
+
+async def test_patience_is_for_a_source_that_gets_no_further(jump_clock: JumpClock) -> None:
+    """A part that takes longer than that to leave is not given up while more of it leaves."""
+    plan, directory = plan_with_writer()
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+            one, numbers = pusher(cluster, 4), list(range(100_000))
+            data = part(numbers, cluster.env("client:c").clock.wall_us())
+            rate = WINDOW_BYTES / 2  # what waits in the network has arrived before patience ends
+            cluster.network.set_links({("client:c", "source:a"): LinkState(bytes_per_s=rate)})
+            begun = trio.current_time()
+            await one.stage("query", 0, data)
+            assert trio.current_time() - begun > 6
+            cluster.cut("client:c", "source:a")
+            begun = trio.current_time()
+            with pytest.raises(NotReachable, match="did not answer writer:etl for 4 s"):
+                await one.stage("query", 1, data)
+            assert trio.current_time() - begun < 6

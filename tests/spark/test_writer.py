@@ -90,8 +90,10 @@ class Source:
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
-    async def stage(self, query: str, batch: int, part: str, data: bytes) -> None:
+    async def stage(self, query: str, batch: int, data: bytes) -> str:
+        part = f"part {len(self.said)}"
         self.said.append(("stage", query, batch, part, data))
+        return part
 
     async def commit(self, query: str, batch: int, parts: list[str], replaces: str) -> None:
         self.said.append(("commit", query, batch, parts, replaces))

@@ -13,6 +13,7 @@ from replicas.producer.connection_limits import (
     GUESTS_MAX,
     PLACES,
     PLACES_PER_SUBSCRIPTION,
+    WRITER_PLACES,
     Reception,
     checkpoints,
     subscriptions,
@@ -20,6 +21,7 @@ from replicas.producer.connection_limits import (
 from spe.plan.directory import COORDINATOR, Role, Standbys
 from spe.stream.names import NodeId
 from tests.simulation.test_cluster import make_plan
+from tests.simulation.test_push import plan_with_writer
 from tests.support.plans import placed
 
 PLAN, DIRECTORY = make_plan()
@@ -61,6 +63,18 @@ async def test_beyond_its_places_a_peer_loses_its_oldest_connection() -> None:
         assert desk.connections() == {"n1b": 1, "client:c": places}
         assert desk.sent_away == 1
     assert desk.connections() == {}
+
+
+async def test_beyond_its_places_a_writer_is_turned_away_and_loses_none() -> None:
+    plan, directory = plan_with_writer()
+    desk = Reception(plan, directory, Identity("source", "source:a", 1))
+    with ExitStack() as stack:
+        scopes = [stack.enter_context(desk.visit("writer:etl")) for _ in range(WRITER_PLACES)]
+        with desk.visit("writer:etl") as refused:
+            assert refused is None
+        assert [s is not None and s.cancel_called for s in scopes] == [False] * WRITER_PLACES
+    with desk.visit("writer:etl") as later:
+        assert later is not None
 
 
 async def test_strangers_take_no_places_of_peers() -> None:

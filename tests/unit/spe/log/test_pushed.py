@@ -45,13 +45,13 @@ def test_a_part_whose_trailer_is_cut_or_damaged_anywhere_is_not_complete() -> No
     data = encode_part(ROWS, SCHEMA)
     part = Part("writer:etl", "query", 4, 5, len(data), digest_of(data))
     whole = data + trailer_of(part)
-    assert read_trailer(whole) == part
-    assert all(read_trailer(whole[:end]) is None for end in range(len(whole)))
+    assert read_trailer(whole, len(whole)) == read_trailer(whole[-200:], len(whole)) == part
+    assert all(read_trailer(whole[:end], end) is None for end in range(len(whole)))
     assert all(
-        read_trailer(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]) is None
+        read_trailer(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], len(whole)) is None
         for at in range(len(data), len(whole))
     )
-    assert read_trailer(whole[1:]) is None  # a byte of the rows is missing
+    assert read_trailer(whole[1:], len(whole) - 1) is None  # a byte of the rows is missing
 
 
 def test_a_ledger_is_read_as_it_was_written_and_damage_is_noticed() -> None:
