@@ -58,6 +58,7 @@ EFFECTS: Final = {
     "replan bucket": Effect.DOWN,
     "replan limits": Effect.NONE,
     "replan timing": Effect.NONE,
+    "replan checkpoints": Effect.NONE,
     "flip": Effect.NONE,
     "freeze": Effect.DOWN,
     "stall": Effect.DOWN,

@@ -58,7 +58,7 @@ class FaultKind(DescribedName):
     SLOW_DISK = "slow-disk", "each sync takes `by`"
     LIE = "lie", "syncs make nothing durable, so a power failure may lose it"
     WIPE = "wipe", "the process is killed, and started again with an empty disk"
-    REPLAN = "replan", "the process is started again with another query, bucket, limits or timing"
+    REPLAN = "replan", "the process is started again with another query, bucket, limits, timing or checkpoints"
     SKEW = "skew", "a wall clock is off by `by`"
     HEAL = "heal", "ends everything that lasts except kills, or what concerns `target`"
 
@@ -199,7 +199,7 @@ class FaultModel(Model):
     bytes_per_second: Annotated[float, Field(gt=0)] | None = None
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
     times: Annotated[float, Field(gt=1)] | None = None
-    change: Literal["query", "bucket", "limits", "timing"] | None = None
+    change: Literal["query", "bucket", "limits", "timing", "checkpoints"] | None = None
     for_: PositiveDuration | None = Field(default=None, alias="for")
 
     @model_validator(mode="after")
@@ -219,7 +219,7 @@ class FaultModel(Model):
         if self.kind in ("delay", "lag", "skew", "slow-disk") and self.by is None:
             raise ValueError(f"{self.kind} needs by, such as by: 200ms")
         if self.kind == "replan" and self.change is None:
-            raise ValueError("replan needs change: query, bucket, limits or timing")
+            raise ValueError("replan needs change: query, bucket, limits, timing or checkpoints")
         if self.one_way and self.from_ is None:
             raise ValueError("one_way needs from and to")
         return self

@@ -6,6 +6,7 @@ happen, and the story says so; the schedule stays data, whatever state the run i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from random import Random
 
@@ -18,10 +19,10 @@ from replicas.faults.state import DOWN, Action, Do, FaultState
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
-from replicas.simulation.replan import OTHER_IDS, replanned
+from replicas.simulation.replan import CHECKPOINTS, OTHER_IDS, replanned, with_other_checkpoints
 from spe.plan.directory import COORDINATOR
 from spe.stream.history import FaultBegan
-from spe.stream.names import NodeState
+from spe.stream.names import NodeId, NodeState
 
 
 class FaultDriver:
@@ -58,6 +59,8 @@ class FaultDriver:
         self._strangers: set[str] = set()
         #: Nodes and clients whose disk has ever lied.
         self._lied: set[str] = set()
+        #: Nodes that have ever begun with an empty disk.
+        self._wiped: set[str] = set()
         self.skipped: list[str] = []
         self.survivors = True
         self.runner = FaultRunner(
@@ -94,8 +97,9 @@ class FaultDriver:
         match action.do:
             case Do.KILL | Do.POWER | Do.WIPE:
                 for_good = host in self._for_good
+                why = self._spare(host, action.do) or self._forgets(host, action.do)
+                why = why or (self._needed(host) if for_good else "")
                 self._for_good.discard(host)
-                why = self._spare(host) or self._forgets(host, action.do) or (self._needed(host) if for_good else "")
                 if why:
                     return why
                 self._kill(host, action.do)
@@ -138,6 +142,7 @@ class FaultDriver:
         if host.startswith("client:") and how is Do.POWER and host in self._lied:
             self._cluster.lied_to.add(host)
         if how is Do.WIPE:
+            self._wiped.add(host)
             self._cluster.wipe(host)
         else:
             self._cluster.kill(host, power=how is Do.POWER)
@@ -161,9 +166,12 @@ class FaultDriver:
         """The plan that a process is started with now."""
         item = self._state.suffering(FaultKind.REPLAN).get(host)
         self._cluster.plans.pop(host, None)
+        self._cluster.directories.pop(host, None)
         self._strangers.discard(host)
         if item is not None:
             self._cluster.plans[host] = replanned(self._cluster.plan, item.change)
+            if item.change == CHECKPOINTS:
+                self._cluster.directories[host] = with_other_checkpoints(self._cluster.directory)
             if item.change in OTHER_IDS:
                 self._strangers.add(host)
 
@@ -215,7 +223,7 @@ class FaultDriver:
         for host in fault.first:
             if host.startswith("source:"):
                 return f"{host} has the only copy of its stream"
-            if why := self._alone(host):
+            if why := self._alone(host, Do.WIPE):
                 return why
             path = self._cluster.disks[host].flip(self._random, PurePosixPath("."))
             if path is None:
@@ -235,7 +243,7 @@ class FaultDriver:
         names = (str(r.id.node) for r in self._cluster.replicas().values() if r.state is wanted)
         return next((n for n in sorted(names) if not self._spare(n)), None)
 
-    def _spare(self, host: str) -> str:
+    def _spare(self, host: str, how: Do = Do.KILL) -> str:
         """Why a process must not go now; "" where it may."""
         if host in self.down | self._cluster.ended_alone | self._cluster.given_up:
             return "it does not run"
@@ -246,7 +254,7 @@ class FaultDriver:
             return "" if kept else "an application that dies is another one"
         if host.startswith("source:") or host == COORDINATOR:
             return ""
-        alone = self._alone(host)
+        alone = self._alone(host, how)
         if alone and self._unlimited:
             self.survivors = False
             return ""
@@ -259,7 +267,7 @@ class FaultDriver:
             return "its incarnation is of a clock that is wrong, and only its disk knows"
         return ""
 
-    def _alone(self, host: str) -> str:
+    def _alone(self, host: str, how: Do) -> str:
         """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
         plan, directory, replicas = self._cluster.plan, self._cluster.current, self._cluster.replicas()
         frozen = self._state.frozen()
@@ -272,6 +280,8 @@ class FaultDriver:
         for of, nodes in directory.placement.items():
             if of in directory.standbys and of not in moving:
                 continue  # its state lies on a disk, or is made again from the sources' logs (H8)
+            if host in nodes and of in directory.logs and self._has_disk(nodes, host, how):
+                continue
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(
                 r is not None and r.state is not NodeState.RECOVERING and not r.recovery.must_reinstall()
@@ -279,6 +289,11 @@ class FaultDriver:
             ):
                 return f"nobody else has the state of {of}"
         return ""
+
+    def _has_disk(self, nodes: Sequence[NodeId], host: str, how: Do) -> bool:
+        """Has one of them a disk that has kept its state all along, and keeps it?"""
+        lose = self._lied | self._damaged | self._wiped | self.left | self._for_good
+        return any(n not in lose and (n != host or how is not Do.WIPE) for n in nodes) and has_room(self._cluster.plan)
 
     def _needed(self, host: str) -> str:
         """Why a node must come back after it was killed; "" where each of its partitions has another node."""

@@ -106,6 +106,8 @@ class _Drawing:
             kinds += [kind for kind in CLIENT_KINDS.values() if random.random() < 0.7] * 2
         if Feature.OTHER_PLANS in self._features:
             kinds += [_Drawing._replan] * 3
+        if self._directory.logs:
+            kinds += [kind for kind in LOG_KINDS.values() if random.random() < 0.7] * 2
         count = random.choice(COUNTS)
         found: list[Entry] = []
         while len(found) < count:
@@ -267,6 +269,19 @@ class _Drawing:
         target = self._random.choice([*self._nodes, *self._nodes, *self._sources, *self._clients])
         change = self._random.choice(["query", "query", "bucket", "limits", "timing"])
         yield {"at": at, "kind": "replan", "target": target, "change": change, "for": self._for()}
+
+    def _other_checkpoints(self, at: int) -> Iterator[Entry]:
+        """Whether a log is written changes for one node, or for all at once, and changes back."""
+        target = self._random.choice([self._nodes, [self._random.choice(self._nodes)]])
+        yield {"at": at, "kind": "replan", "target": target, "change": "checkpoints", "for": self._for()}
+
+    def _all_die(self, at: int) -> Iterator[Entry]:
+        """All replicas of a partition that writes a log, within a moment or at once."""
+        nodes = self._random.choice([self._directory.placement[of] for of in self._directory.logs])
+        for node in nodes:
+            kind = self._random.choice(["kill", "kill", "power"])
+            yield {"at": at, "kind": kind, "target": str(node), "for": self._for()}
+            at += self._random.choice([0, 0, 50, 400]) * MILLISECOND
 
     def _skew(self, at: int) -> Iterator[Entry]:
         target, by = self._random.choice([(self._nodes, "1h"), (self._nodes, "10ms"), (self._sources, "10ms")])
@@ -514,6 +529,11 @@ DISK_KINDS: Final[dict[str, _Kind]] = {
     "slow disk": lambda d, at: d._one(at, "slow-disk", d._servers + d._sources, by=d._random.choice(_SYNCS)),
     "lie": _Drawing._lie,
     "wipe": lambda d, at: d._one(at, "wipe", d._nodes),
+}
+#: Those of runs in which replicas write checkpoint logs.
+LOG_KINDS: Final[dict[str, _Kind]] = {
+    "other checkpoints": _Drawing._other_checkpoints,
+    "all die": _Drawing._all_die,
 }
 #: Those of runs whose clients record and have sinks.
 CLIENT_KINDS: Final[dict[str, _Kind]] = {

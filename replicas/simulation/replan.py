@@ -1,22 +1,27 @@
 """A plan with something else in it, as somebody starts a process with another configuration than the others have.
 
 Another query or bucket gives other ids: whoever has it must be refused by name, and do no harm (rule U11).
-Limits and timing are each process's own business.
+Limits, timing, and whether it writes a checkpoint log, are each process's own business.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from spe.plan.directory import Directory
+from spe.plan.nodes import Checkpoints
 from spe.plan.plan import Plan, Timing
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.query import QueryOperator
 from spe.stream.schema import AttributeType
+from spe.stream.times import SECOND
 
 #: What gives other ids.
 OTHER_IDS = ("query", "bucket")
+#: What is another directory, not another plan.
+CHECKPOINTS = "checkpoints"
 
 
 def replanned(plan: Plan, change: str) -> Plan:
@@ -38,10 +43,19 @@ def replanned(plan: Plan, change: str) -> Plan:
             timing = plan.timing
             half = Timing(timing.tick_us // 2, timing.heartbeat_us // 2, timing.request_us // 2, timing.connect_us)
             return replace(plan, timing=half)
+        case "checkpoints":
+            return plan
         case "query" if other := next((o for o in map(_other, plan.query.operators) if o is not None), None):
             return _with(plan, other)
         case _:
             return replace(plan, bucket_us=2 * plan.bucket_us)
+
+
+def with_other_checkpoints(directory: Directory) -> Directory:
+    """The directory with whole checkpoints on disk in place of logs."""
+    whole = Checkpoints(SECOND, disk=True)
+    nodes = {name: replace(node, checkpoints=whole) for name, node in directory.nodes.items()}
+    return replace(directory, logs={}, nodes=nodes)
 
 
 def _other(operator: QueryOperator) -> QueryOperator | None:

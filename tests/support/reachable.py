@@ -49,6 +49,7 @@ REACHABLE_RUNS: Final[frozenset[str]] = frozenset(
         "fault replan bucket",
         "fault replan limits",
         "fault replan timing",
+        "fault replan checkpoints",
         "recordings compared",
         "sinks compared, mode stable",
         "sinks compared, mode corrections",

@@ -153,11 +153,25 @@ def test_other_plans_vary_and_affect_every_role(drawn: Callable[[Feature], Drawn
     roles: Counter[str] = Counter()
     for scenario, _ in drawn(Feature.OTHER_PLANS):
         for fault in scenario.faults:
-            if fault.kind is FaultKind.REPLAN:
+            if fault.kind is FaultKind.REPLAN and fault.change != "checkpoints":
                 changes[fault.change] += 1
                 roles[fault.first[0].partition(":")[0] if ":" in fault.first[0] else "node"] += 1
     assert set(changes) == {"query", "bucket", "limits", "timing"}
     assert set(roles) == {"node", "source", "client"}
+
+
+def test_with_logs_replicas_die_at_once_and_begin_with_other_checkpoints(drawn: Callable[[Feature], Drawn]) -> None:
+    changed: list[int] = []
+    together = 0
+    for scenario, (_, directory) in drawn(Feature.LOGS):
+        changed += [len(f.first) for f in scenario.faults if f.change == "checkpoints"]
+        down = [f for f in scenario.faults if f.kind in (FaultKind.KILL, FaultKind.POWER)]
+        for nodes in {directory.placement[of] for of in directory.logs}:
+            times = [{f.at_us for f in down if str(n) in f.first} for n in nodes]
+            together += len(nodes) > 1 and bool(set.intersection(*times))
+    assert changed.count(1) > 3
+    assert max(changed) > 1
+    assert together > 3
 
 
 def test_where_room_is_short_a_standby_often_has_too_little(drawn: Callable[[Feature], Drawn]) -> None:
