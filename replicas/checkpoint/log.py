@@ -79,6 +79,8 @@ class CheckpointLog(LogReader):
         self._begins = True
         self._busy = False
         self._restoring = False
+        #: Segments that count no more, and whose files may be there still.
+        self._cut_off: list[Segment] = []
         self.full = ""
         self.written_bytes = 0
 
@@ -206,8 +208,8 @@ class CheckpointLog(LogReader):
             self._begins = False
         self._bytes[segment] += len(data)
         self.written_bytes += len(data)
+        self.last_sequence = last  # before the commit is known: whoever finds that in another thread reads up to here
         self.commits.append(Commit(time, first, last, needs))
-        self.last_sequence = last
         return self.commits[-1]
 
     async def sync(self) -> Commit | None:
@@ -222,7 +224,7 @@ class CheckpointLog(LogReader):
         try:
             await self._sync_copies()
             files = [c.file for c in self._written if c.file is not None]
-            if self._is_synced() and any(f.size() >= self._segment_bytes for f in files):
+            if self.is_synced and any(f.size() >= self._segment_bytes for f in files):
                 self._leave_segment()
         finally:
             self._busy = False
@@ -242,8 +244,9 @@ class CheckpointLog(LogReader):
                     copy.fails(error)
         self._check_one_left()
 
-    def _is_synced(self) -> bool:
-        """Is nothing left to sync, so that a segment may be left?"""
+    @property
+    def is_synced(self) -> bool:
+        """Is nothing left to sync in any copy that is written?"""
         return all(c.synced >= self.last_sequence for c in self._written if c.fault is None)
 
     async def restore(self) -> None:
@@ -259,7 +262,7 @@ class CheckpointLog(LogReader):
         try:
             if any(copy.fault is None for copy in self._written):
                 await self._sync_copies()
-                if not self._is_synced():
+                if not self.is_synced:
                     raise LogFull(f"checkpoint log {self._folder}: cannot be restored: {self.full}")
             self._leave_segment()
             for index, copy in enumerate(self._written):
@@ -269,22 +272,31 @@ class CheckpointLog(LogReader):
         finally:
             self._busy = self._restoring = False
 
-    def cut(self) -> None:
+    async def cut(self) -> None:
         """Forgets whole segments below what the commit that both copies hold needs, and no reading.  Raises OSError;
         what is left over goes next time.
+
+        Which ones is decided here, and what is read from now on begins behind them; a thread removes the files.
         """
         held = self.held_by_both
-        if held is None:
-            return
-        needed = min(held.needs, *self._readings) if self._readings else held.needs
-        while len(self._segments) > 1 and self._segments[1].first <= needed:
-            segment = self._segments[0]
+        if held is not None:
+            needed = min(held.needs, *self._readings) if self._readings else held.needs
+            while len(self._segments) > 1 and self._segments[1].first <= needed:
+                segment = self._segments.pop(0)
+                del self._bytes[segment]
+                self._cut_off.append(segment)
+            start = self._segments[0].first if self._segments else 1
+            self.commits = self.commits[bisect_right(self.commits, start - 1, key=lambda c: c.last) :]
+        if self._cut_off:
+            await self._run(self._remove_cut_off)
+
+    def _remove_cut_off(self) -> None:
+        """In a thread.  Oldest first: what is left of a log has no hole."""
+        while self._cut_off:
             for copy in self._written:
-                if self._storage.exists(copy.folder / segment.name):
-                    self._storage.remove(copy.folder / segment.name)
-            del self._bytes[self._segments.pop(0)]
-        start = self._segments[0].first if self._segments else 1
-        self.commits = self.commits[bisect_right(self.commits, start - 1, key=lambda c: c.last) :]
+                if self._storage.exists(copy.folder / self._cut_off[0].name):
+                    self._storage.remove(copy.folder / self._cut_off[0].name)
+            self._cut_off.pop(0)
 
     def close(self) -> None:
         """Closes the files.  What was not synced is left to the operating system."""

@@ -170,7 +170,7 @@ class ReplicaLog:
             await log.restore()
         await self._env.compute.run(partial(self._append, log, slices))
         await log.sync()
-        await self._env.compute.run(log.cut)
+        await log.cut()
 
     def _append(self, log: CheckpointLog, slices: Iterable[SentSlice]) -> None:
         for one in slices:

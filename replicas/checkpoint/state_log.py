@@ -196,7 +196,7 @@ class StateLog:
     async def sync(self) -> None:
         """Syncs what was written, and cuts off what nobody needs.  Raises LogError: no copy is left."""
         self._synced(await self._log.sync())
-        await self._compute.run(self._log.cut)
+        await self._log.cut()
 
     def _synced(self, held: Commit | None) -> None:
         while held is not None and self._written and self._written[0][0] <= held.last:

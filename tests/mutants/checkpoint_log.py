@@ -86,7 +86,7 @@ edited(
 edited(
     "segment-left-without-a-mark",
     "a restore leaves a segment whose mark had no room (G5)",
-    Edit(CheckpointLog, "restore", "if not self._is_synced():", "if False:"),
+    Edit(CheckpointLog, "restore", "if not self.is_synced:", "if False:"),
 )
 edited(
     "cut-by-a-commit-that-is-not-synced",

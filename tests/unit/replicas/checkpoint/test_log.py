@@ -376,11 +376,58 @@ async def test_what_is_being_read_is_not_cut_off_and_does_not_grow() -> None:
         first = next(portions)
         log.write(*SLICES[3])
         await log.sync()
-        log.cut()
+        await log.cut()
         assert [r.sequence for portion in [first, *portions] for r in portion] == [3, 4, 5, 6, 7]
     assert [c.time for c in log.commits] == [20, 30, 40]
-    log.cut()
+    await log.cut()
     assert [c.time for c in log.commits] == [40]
+
+
+async def test_what_is_cut_off_is_not_looked_for_while_its_files_are_removed() -> None:
+    """They are removed in a thread: a reading that began meanwhile found a log that was damaged."""
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
+    for one in SLICES[:3]:
+        log.write(*one, needs=1)
+        await log.sync()
+    log.write(*SLICES[3])
+    await log.sync()
+    remove = storage.remove
+
+    def removed(path: PurePosixPath) -> None:
+        remove(path)
+        assert contents(log, log.first_sequence) == contents(log, log.commits[0].first) == SLICES[3:]
+
+    with patch.object(storage, "remove", removed):
+        await log.cut()
+    assert len(segments(storage, "0")) == 1
+
+
+async def test_a_file_that_could_not_be_removed_goes_next_time() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
+    for one in SLICES:
+        log.write(*one)
+        await log.sync()
+    with patch.object(storage, "remove", side_effect=OSError("read-only")), pytest.raises(OSError, match="read-only"):
+        await log.cut()
+    assert len(segments(storage, "0")) == 4
+    await log.cut()
+    assert len(segments(storage, "0")) == 1
+
+
+async def test_who_finds_a_commit_can_read_it() -> None:
+    """It is written in a thread, and others read meanwhile."""
+    log = await CheckpointLog.open(SimDisk(), LOG)
+
+    class Watched(list[Commit]):
+        def append(self, commit: Commit) -> None:
+            super().append(commit)
+            assert [r.payload for r in log.read(commit.last)] == [b"C10"]
+
+    log.commits = Watched()
+    log.write(*SLICES[0])
+    assert len(log.commits) == 1
 
 
 async def test_what_is_written_while_a_restore_syncs_is_refused() -> None:
@@ -566,13 +613,13 @@ async def test_whole_segments_below_what_both_need_are_cut() -> None:
     for one in SLICES[:2]:
         log.write(*one, needs=1)
         await log.sync()
-    log.cut()
+    await log.cut()
     assert contents(log) == SLICES[:2]
     log.write(*SLICES[2], needs=3)
-    log.cut()
+    await log.cut()
     assert len(segments(storage, "0")) == 3, "the commit that allows it is not synced"
     await log.sync()
-    log.cut()
+    await log.cut()
     assert contents(log, 3) == SLICES[1:3]
     assert [c.time for c in log.commits] == [20, 30]
     with pytest.raises(LogCorrupt, match="record 1 "):
@@ -593,7 +640,7 @@ async def test_bytes_are_those_of_one_copy(segment_bytes: int) -> None:
         await log.sync()
     assert log.kept_bytes == on_disk()
     assert log.written_bytes == on_disk() - HEADER_BYTES * len(segments(storage, "0"))
-    log.cut()
+    await log.cut()
     assert log.kept_bytes == on_disk()
     again = await CheckpointLog.open(storage := storage.restarted(), LOG)
     assert (again.kept_bytes, again.written_bytes) == (on_disk(), 0)
@@ -644,7 +691,7 @@ async def test_random_crashes_damage_and_cuts(seed: int) -> None:
                 commit = await log.sync()
                 held = commit.time if commit is not None else 0
                 if random.random() < 0.5:
-                    log.cut()
+                    await log.cut()
         needs = log.held_by_both.needs if log.held_by_both is not None else 1
         storage = storage.power_loss(lambda _p, synced, all_: torn(random, synced, all_))
         if random.random() < 0.5:
