@@ -77,8 +77,8 @@ class LogTaker:
             if is_held(sent) or "log" not in sent:  # it has just become a standby: another one runs
                 standby.failed(maker, self._env.clock.monotonic_us())
                 return
-            await self._write(maker, sent, len(data))
-            self._tell_of_trouble("")
+            if await self._write(maker, sent, len(data)):
+                self._tell_of_trouble("")
         except (OSError, LogError, RemoteProtocolError, OtherOrigin) as error:
             self._env.trace.event("checkpoint_failed", replica=standby.name, why=str(error))
             self._tell_of_trouble(str(error))
@@ -105,7 +105,8 @@ class LogTaker:
         self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size, whole=True)
         self._tell_of_trouble(f"{maker}: {why}", "follows no log, and takes whole snapshots")
 
-    async def _write(self, maker: str, sent: dict[str, object], size: int) -> None:
+    async def _write(self, maker: str, sent: dict[str, object], size: int) -> bool:
+        """False: it cannot be used, and was told."""
         kept, standby = self._kept, self._standby
         identity, first, last = str(sent["log"]), int(str(sent["first"])), int(str(sent["last"]))
         slices = list(slices_of(sent))
@@ -115,15 +116,29 @@ class LogTaker:
         else:
             new = await self._env.compute.run(lambda: head_of(slices))
             if not standby.continues(new.positions, new.origins):
-                return  # upstream may have forgotten what it needs
+                await self._is_behind(maker)
+                return False
             self._log = ANY
             await kept.replace(slices)
         self._log, self._since = identity, last
         log, head = kept.log, await kept.head()
         if log is not None and head is not None and log.held_by_both == log.commits[-1]:
-            standby.follows(head.positions, head.origins)
+            standby.follows(head.positions, head.origins, maker)
             self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
             await self._store.forget()
+        return True
+
+    async def _is_behind(self, maker: str) -> None:
+        """Upstream may have forgotten what a log needs that is replayed from before what we hold.
+
+        It is asked for at each interval, after those of others; where a producer fills up meanwhile, a whole snapshot is taken.
+        """
+        standby, why = self._standby, "its log is replayed from before what is held here"
+        standby.is_behind(maker, self._env.clock.monotonic_us())
+        if standby.crowded:
+            await self._take_whole(maker, why)
+        else:
+            self._tell_of_trouble(f"{maker}: {why}", "waits for the log of another replica")
 
     def _tell_of_trouble(self, why: str, does: str = "takes no checkpoint, and what it holds grows old") -> None:
         """Reports a trouble when it changes: operators of the cluster rely on this standby."""

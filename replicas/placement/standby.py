@@ -55,6 +55,10 @@ class Standby:
         #: Where the inputs of the newest checkpoint come from (S6).
         self._origins: list[str] = []
         self._told: dict[str, OutputStatus] = {}
+        #: Whose log we follow; "" before we do.
+        self._maker = ""
+        #: How far the furthest was when we asked last.
+        self._furthest: tuple[int, int] | None = None
         #: What the newest checkpoint was made from, as far as its maker's heartbeats tell: (last id, frontier).
         self._made_from: tuple[int, int] | None = None
         self._looked_at = now
@@ -116,20 +120,23 @@ class Standby:
     def wish(self, now: int) -> str | None:
         """Whom to ask for a checkpoint now: the furthest, but who failed to give one comes behind those who did not.
 
-        None: it is not time, or there is nothing new to be had.
+        Whose log we follow is asked again, unless it is behind by more than an interval: another one's would have to be
+        fetched as a whole.  None: it is not time, or there is nothing new to be had.
         """
         if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failures else self._every_us):
             return None
-        able = {p: o for p, o in self._told.items() if o.state in self._giving(p)}
-        furthest_first = sorted(able, key=lambda p: (able[p].last_id, able[p].frontier, p), reverse=True)
-        best = self._turns.next(furthest_first, now)
+        able = {p: (o.last_id, o.frontier) for p, o in self._told.items() if o.state in self._giving(p)}
+        in_turn = sorted(able, key=lambda p: (able[p], p), reverse=True)
+        if self._maker in able and (self._furthest is None or able[self._maker] >= self._furthest):
+            in_turn.remove(self._maker)
+            in_turn.insert(0, self._maker)
+        best = self._turns.next(in_turn, now)
         if best is None:
             return None
-        nothing_new = (able[best].last_id, able[best].frontier) == self._made_from
-        if nothing_new and self._acknowledged == self._newest:
+        if able[best] == self._made_from and self._acknowledged == self._newest:
             return None
         self._looked_at = now
-        self._asked_at = (able[best].last_id, able[best].frontier)
+        self._asked_at, self._furthest = able[best], max(able.values())
         return best
 
     def _giving(self, maker: str) -> Collection[NodeState]:
@@ -151,6 +158,10 @@ class Standby:
         self._turns.failed(maker, now)
         self._failures += 1
         return self._failures
+
+    def is_behind(self, maker: str, now: int) -> None:
+        """What came is of no use yet: others are asked first."""
+        self._turns.failed(maker, now)
 
     def came(self, maker: str) -> None:
         """The checkpoint that we asked for has come, whether it can be used or not."""
@@ -186,8 +197,18 @@ class Standby:
         except OtherOrigin as error:  # whoever starts from here is told the same
             self.trouble = str(error)
 
-    def follows(self, positions: Sequence[int], origins: Sequence[str]) -> None:
-        """Its log holds in both copies what makes a state again with input from these positions on (G9)."""
+    @property
+    def crowded(self) -> bool:
+        """Is a producer's log filling up for our sake?"""
+        return bool(self._crowded)
+
+    def follows(self, positions: Sequence[int], origins: Sequence[str], maker: str = "") -> None:
+        """Its log holds in both copies what makes a state again with input from these positions on (G9).
+
+        Args:
+          maker: whose it is; "": it was there when we started.
+        """
+        self._maker = maker
         self._acknowledged = self._newest = list(positions)
         self._origins = list(origins)
         self._made_from = self._asked_at

@@ -12,6 +12,7 @@ from replicas.checkpoint.log import LogKind
 from replicas.checkpoint.log_taker import LogTaker
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_snapshot
+from replicas.placement.standby import Standby
 from replicas.simulation.disk import SimDisk
 from spe.runtime.env import Env
 from spe.stream.ids import ReplicaId
@@ -48,6 +49,8 @@ class Maker:
     def __init__(self) -> None:
         self.plan = plan().plan
         self.at = 1
+        #: How far its log is replayed from behind that.
+        self.behind = 0
         self.has_log = True
         self.asked: list[str] = []
 
@@ -58,25 +61,26 @@ class Maker:
             return bytearray(encode_snapshot(self.plan, id.of, {"positions": [self.at] * 3}))
         if not self.has_log:
             return "no copy of the log can be read"
-        commit = encode_state({"begin": self.at, "positions": [self.at] * 3, "origins": ["", "", ""]})
+        begin = self.at - self.behind
+        commit = encode_state({"begin": self.at, "positions": [begin] * 3, "origins": ["", "", ""]})
         one = {"time": self.at, "needs": 1, "first": 1, "kinds": [int(LogKind.COMMIT)], "payloads": [commit]}
         sent = {"log": f"a/{self.at}", "first": 1, "last": 1, "slices": [one]}
         return bytearray(encode_snapshot(self.plan, id.of, sent))
 
 
+def made(maker: Maker, of: Standby, disk: SimDisk) -> LogTaker:
+    network: Any = None
+    env = Env(_Clock(), network, disk, _Compute(), Random(0), _Trace())  # type: ignore[arg-type]
+    id = ReplicaId(*PARTITION, of.id.node)
+    kept, store = ReplicaLog(env, maker.plan, id), CheckpointStore(env, maker.plan, id)
+    return LogTaker(env, maker.plan, of, kept, store, maker.fetch)
+
+
 async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had(capsys: pytest.CaptureFixture[str]) -> None:
     """It says so once, holds what it acknowledges also after a restart, and follows the log again when there is one."""
-    maker, clock, compute = Maker(), _Clock(), _Compute()
-    network: Any = None
-
-    def taker(of: Any, disk: SimDisk) -> LogTaker:
-        env = Env(clock, network, disk, compute, Random(0), _Trace())  # type: ignore[arg-type]
-        id = ReplicaId(*PARTITION, of.id.node)
-        kept, store = ReplicaLog(env, maker.plan, id), CheckpointStore(env, maker.plan, id)
-        return LogTaker(env, maker.plan, of, kept, store, maker.fetch)
-
+    maker = Maker()
     disk, one = SimDisk(), standby()
-    first = taker(one, disk)
+    first = made(maker, one, disk)
 
     async def goes_on(upto: int) -> None:
         maker.at = upto
@@ -95,10 +99,40 @@ async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had(capsys:
 
     again = standby()
     disk = disk.restarted()
-    await (second := taker(again, disk)).look_on_disk()
+    await (second := made(maker, again, disk)).look_on_disk()
     assert positions(again) == [2, 2, 2], "the older of the two: the log"
     first, one, maker.has_log = second, again, True
     await goes_on(11)
     assert positions(one) == [11, 11, 11]
     assert one.trouble == ""
     assert not disk.list(first._store.folder)
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_log_from_before_what_is_held_is_told_and_waited_for(
+    full: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole snapshots are taken instead where a producer fills up; it follows once the log has passed what it holds."""
+    maker, one = Maker(), standby()
+    taker = made(maker, one, SimDisk())
+
+    async def goes_on(upto: int) -> None:
+        maker.at = upto
+        hears(one, A, output(upto))
+        if full:
+            hears(one, "source:a", output(1000, stream="a", fill=0.9))
+        await taker.take_if_due()
+
+    await goes_on(5)
+    maker.behind = 8
+    for at in range(6, 12):
+        await goes_on(at)
+    assert f"{A}: its log is replayed from before what is held here" == one.trouble
+    assert capsys.readouterr().err.count("replayed from before") == 1
+    assert ("" in maker.asked) == full
+    assert (positions(one) > [5, 5, 5]) == full
+    maker.behind = 0
+    for at in range(20, 26):
+        await goes_on(at)
+    assert one.trouble == ""
+    assert positions(one) == [25, 25, 25]

@@ -62,6 +62,25 @@ def test_it_asks_the_furthest_replica_once_per_interval() -> None:
     assert one.wish(2 * EVERY) == C
 
 
+def test_it_stays_with_whose_log_it_follows_until_that_is_an_interval_behind() -> None:
+    """Heartbeats of two that are as far come in turns: another one's log would be fetched as a whole each time."""
+    one = standby()
+    hears(one, A, output(10))
+    hears(one, C, output(12))
+    assert one.wish(EVERY) == C
+    one.follows([9, 9, 9], ["", "", ""], C)
+    hears(one, A, output(17))
+    hears(one, C, output(13))
+    assert one.wish(2 * EVERY) == C, "it is where the furthest was an interval ago"
+    one.follows([9, 9, 9], ["", "", ""], C)
+    hears(one, C, output(16))
+    assert one.wish(3 * EVERY) == A
+    one.follows([9, 9, 9], ["", "", ""], A)
+    hears(one, C, output(30))
+    one.lost(A)
+    assert one.wish(4 * EVERY) == C
+
+
 def test_it_asks_no_recovering_or_lost_replica() -> None:
     one = standby()
     hears(one, A, output(10, state=NodeState.RECOVERING))
