@@ -203,7 +203,7 @@ class LogStatus:
       written_bytes: since the process began, in one copy.
       rewritten_bytes: how many of these were rewritten.
       kept_bytes: on disk now, in one copy.
-      trouble: why a copy is not written; "" where both are.
+      trouble: why a copy is not written, or the log not opened; "" where both are.
     """
 
     recovery_us: Integer

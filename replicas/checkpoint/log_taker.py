@@ -131,7 +131,8 @@ class LogTaker:
     async def _is_behind(self, maker: str) -> None:
         """Upstream may have forgotten what a log needs that is replayed from before what we hold.
 
-        It is asked for at each interval, after those of others; where a producer fills up meanwhile, a whole snapshot is taken.
+        It is asked for at each interval, after those of others; where a producer fills up meanwhile, a whole snapshot
+        is taken.
         """
         standby, why = self._standby, "its log is replayed from before what is held here"
         standby.is_behind(maker, self._env.clock.monotonic_us())

@@ -108,11 +108,14 @@ class LogMeter:
         begun, rows = (sum(values) / seconds for values in zip(*((s.begun, s.rows) for s in slices[1:])))
         return Workload(float(live), begun, rows, float(held_rows))
 
-    def status(self, settings: Continuous, extent: Extent, log: CheckpointLog, trouble: str, now_us: int) -> LogStatus:
+    def status(
+        self, settings: Continuous, extent: Extent, log: CheckpointLog | None, trouble: str, now_us: int
+    ) -> LogStatus:
         """
         Args:
           extent: of the log; without a slice it holds no state yet.
-          trouble: why a copy is not written.
+          log: None: it cannot be opened.
+          trouble: why not, or why a copy is not written.
         """
         speeds, live, records, rows, held_rows = self.speeds, 0, 0, 0, 0
         if extent:
@@ -131,8 +134,8 @@ class LogMeter:
             load_us=speeds.load_us,
             replay_us=speeds.replay_us,
             write_us=speeds.write_us,
-            written_bytes=log.written_bytes,
+            written_bytes=0 if log is None else log.written_bytes,
             rewritten_bytes=self.rewritten_bytes,
-            kept_bytes=log.kept_bytes,
+            kept_bytes=0 if log is None else log.kept_bytes,
             trouble=trouble,
         )

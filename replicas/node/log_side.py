@@ -87,10 +87,11 @@ class LogSide:
 
         Args:
           below: footprints from before this time are written anew, and ``most`` of those from then.
+          after: end of the newest slice in the log; one that was refused may come once more.
           again: or one that ends there.
         """
         if self.waiting is None:  # else it is asked for when that is written
-            self._wanted, self._end, self._again = (below, most), max(self._end, after), again
+            self._wanted, self._end, self._again = (below, most), after, again
 
     @property
     def wants(self) -> bool:

@@ -14,7 +14,7 @@ from replicas.node.hosting import Hosting
 from replicas.node.log_side import LogSide, Waiting, logged_output
 from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
-from spe.errors import LocalProtocolError, LogError, LogFull
+from spe.errors import LocalProtocolError, LogCorrupt, LogError, LogFull
 from spe.plan.continuous import Continuous
 from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillNotLoaded
@@ -53,15 +53,13 @@ class LogTask:
 
 
 def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
-    """Of the log of a replica; None: it has none, or none that can be opened."""
+    """Of the log of a replica; None: it has none."""
     id = host.replica.id
     settings = hosting.directory.logs.get(id.of)
     if settings is None:
         return None
     kept = hosting.log(id)
-    if kept.state is None or kept.log is None:
-        return None
-    extent = Extent() if kept.state.lacks else kept.state.extent
+    extent = Extent() if kept.state is None or kept.state.lacks else kept.state.extent
     return host.log_meter.status(settings, extent, kept.log, kept.trouble, hosting.now())
 
 
@@ -261,6 +259,10 @@ class _Writer:
             try:
                 await kept.log.restore()
                 self._unsynced = True
+            except LogCorrupt as error:  # one copy is behind, and the other one damaged: the next number gets all
+                await kept.refuse(str(error))
+                kept.tell()
+                return
             except (LogFull, LogError) as error:
                 self._hosting.env.trace.event("log_not_restored", replica=self._host.name, why=str(error))
         waited = now - self._synced_at >= SYNC_US
@@ -268,7 +270,7 @@ class _Writer:
             self._synced_at = now
             try:
                 await state.sync()
-                self._unsynced = False
+                self._unsynced = not kept.log.is_synced  # there may have been no room for a mark
                 await kept.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,10 +12,12 @@ from unittest.mock import patch
 import pytest
 import trio
 
-from replicas.checkpoint.log import COPIES
+from replicas.checkpoint.log import COPIES, CheckpointLog
 from replicas.node.snapshots import Snapshots
 from replicas.simulation.scenario import Scenario
+from spe.errors import LogError, LogFull
 from spe.log.format import Segment
+from spe.log.marks import Mark, Marks
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.nodes import Checkpoints
@@ -341,6 +344,67 @@ def test_the_slices_of_before_are_not_used_after_a_refused_one() -> None:
 
     met = play(*logged("count", seconds=16), script)
     assert told(met, "log_slice_refused") or told(met, "log_trouble")
+
+
+@pytest.mark.parametrize("refused", ["slice", "mark"])
+def test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room(refused: str) -> None:
+    """Nothing follows that would be written with it; upstream would keep its input for ever."""
+    write = Marks.write
+
+    async def without_room(marks: Marks, mark: Mark) -> None:
+        if "nodes" in marks._folder.parts:  # those of sources are like these
+            raise LogFull("no room")
+        await write(marks, mark)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2.5)
+        for node in on.nodes:
+            cluster.disks[node].space_left = 0 if refused == "slice" else None
+        with patch.object(Marks, "write", without_room) if refused == "mark" else nullcontext():
+            await trio.sleep(2.5)
+        for node in on.nodes:
+            cluster.disks[node].space_left = None
+        await trio.sleep(14)
+        for replica in cluster.replicas().values():
+            assert [upto for _, upto in replica.recovery.acks()] == replica.sunion.acknowledged()
+
+    plan, on = logged("count", seconds=3)
+    play(plan, on, script)
+
+
+def test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_begun_anew() -> None:
+    """One copy is behind, and in the other a bit of what it alone has is not what it was."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        kept = cluster.nodes["na"].hosting.log(next(iter(cluster.nodes["na"].hosting.running.values())).replica.id)
+        assert kept.log is not None
+        kept.log._written[1].fails(OSError("it is gone"))
+        await trio.sleep(0.8)
+        segment = files_of(cluster, "na", "0")[-1]
+        cluster.disks["na"].files[segment].written[-20] ^= 1
+        await trio.sleep(8)
+        status = cluster.nodes["na"].status().replicas[0].log
+        assert status is not None
+        assert status.trouble == ""
+        assert kept.folder.name == "1"
+        await killed("na", "nb", at=0.2)(cluster)
+
+    met = play(*logged("count", seconds=16), script)
+    (refused,) = told(met, "log_refused")
+    assert "is damaged or missing in both copies" in refused
+    assert origins(met)[2:] == ["log", "log"]
+
+
+def test_a_log_that_cannot_be_opened_is_in_the_status() -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        status = cluster.nodes["na"].status().replicas[0].log
+        assert status is not None
+        assert status.trouble == "no lock"
+
+    with patch.object(CheckpointLog, "open", side_effect=LogError("no lock")):
+        play(*logged("count", seconds=3), script)
 
 
 def test_a_state_that_cannot_be_written_is_told_and_results_go_on(capsys: pytest.CaptureFixture[str]) -> None:
