@@ -146,7 +146,7 @@ def _reached(one: ExpectedRecovery) -> str:
 def _targets(one: ExpectedRecovery) -> str:
     if one.log.recovery_us is None or not (one.knows_groups and one.knows_rate):
         return ""
-    found = targets(one.log.recovery_us / SECOND, ASSUMED, one.workload)
+    found = targets(one.log.recovery_us / SECOND, ASSUMED, one.workload, one.log.share)
     if found is None:
         return ""
     return (

@@ -10,9 +10,10 @@ these on.  So all depends on their greatest age.  Where it is c seconds,
     share     w · (what was rewritten) / c
 
 Both of the first two grow with c and the last one falls, so a time to recover asks for some c, and a share allows some
-other.  What closes by itself within c need not be rewritten: where windows have a length, records are out of use after
-it; where nobody can say, as with count windows, they are taken to close at random.  The start of the process, and rows
-that come while it recovers, are not in it.
+other.  Upstream keeps the rows: of the time to recover, those beyond what operators keep get a small part, as far as
+the share allows.  What closes by itself within c need not be rewritten: where windows have a length, records are out of
+use after it; where nobody can say, as with count windows, they are taken to close at random.  The start of the process,
+and rows that come while it recovers, are not in it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class LogSpeeds(NamedTuple):
     write_us: float
 
 
+#: Part of a time to recover in which rows are replayed, beside those that operators keep.
+REPLAY_PART: Final = 0.1
 #: Where nothing has been measured.
 ASSUMED: Final = LogSpeeds(5.0, 1.0, 5.0)
 
@@ -106,20 +109,32 @@ def least(speeds: LogSpeeds, workload: Workload, share: float) -> Least:
     )
 
 
-def targets(recovery_s: float, speeds: LogSpeeds, workload: Workload) -> Targets | None:
-    """What a time to recover asks for; None: it is too short for loading and the rows that are kept alone."""
+def targets(recovery_s: float, speeds: LogSpeeds, workload: Workload, share: float = 0.0) -> Targets | None:
+    """What a time to recover asks for; None: it is too short for loading and the rows that are kept alone.
+
+    Args:
+      share: of the time that may go into rewriting so that upstream keeps less.
+    """
     longest_s = _longest(workload)
     if _seconds(speeds, workload, 0.0) > recovery_s:
         return None
     age_s = _first(lambda c: _seconds(speeds, workload, c) > recovery_s, longest_s)
+    few = workload.held_rows + 1e6 * REPLAY_PART * recovery_s / speeds.replay_us
+    short_s = _first(lambda c: _rows(workload, c) > few, longest_s)
+    age_s = min(age_s, max(short_s, _first(lambda c: _share(speeds, workload, c) <= share, longest_s)))
     return Targets(_records(workload, age_s), _rows(workload, age_s), _share(speeds, workload, age_s))
 
 
 def to_rewrite(choices: Choices, log: Continuous, speeds: LogSpeeds) -> int:
-    """Which of the choices keeps to what the log is told, and costs least; where none does, the best of them."""
+    """Which of the choices keeps to what the log is told, and costs least; where none does, the best of them.
+
+    Where a time is told, few rows are kept upstream, too, if that can be without missing the time.
+    """
     if log.recovery_us is not None:
         seconds = choices.seconds(1e-6 * speeds.load_us, 1e-6 * speeds.replay_us)
-        return threshold(seconds <= log.recovery_us * 1e-6, seconds)
+        fits = seconds <= log.recovery_us * 1e-6
+        few = fits & (choices.rows - choices.rows[-1] <= REPLAY_PART * log.recovery_us / speeds.replay_us)
+        return threshold(few if few.any() else fits, seconds)
     over = np.zeros(len(choices.records))
     for counts, limit in ((choices.records, log.records), (choices.rows, log.rows)):
         if limit is not None:

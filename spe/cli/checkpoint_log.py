@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicas.checkpoint.expected import recovery_rows, show_speeds, too_short
-from replicas.checkpoint.targets import ASSUMED
+from replicas.checkpoint.targets import ASSUMED, REPLAY_PART
 from spe.config.document import Document
 from spe.config.load import where_written
 from spe.errors import ConfigError
@@ -27,5 +27,8 @@ def recovery_text(plan: Plan, directory: Directory) -> str:
     lines = text_table(recovery_rows(plan, directory), indent="  ")
     if not lines:
         return ""
-    title = f"RECOVERY FROM THE LOG   without the start of the process; {show_speeds(ASSUMED)}"
+    title = (
+        f"RECOVERY FROM THE LOG   without the start of the process; {show_speeds(ASSUMED)}; as far as share allows, "
+        f"{REPLAY_PART:.0%} of recovery replays rows that operators do not keep"
+    )
     return "\n".join(line.rstrip() for line in [title, *lines]) + "\n"

@@ -63,7 +63,8 @@ class CheckpointModel(Model):
       every: interval of whole checkpoints.
       disk: they are written to disk.
       continuous: a log instead of whole checkpoints.
-      recovery: time to recover, without the start of the process. Default: required.
+      recovery: time to recover, without the start of the process. If `share` allows, 10% of it is for rows that
+        upstream keeps. Default: required.
       share: of its time that a replica may spend on rewriting. Default: `5%`.
       groups: open groups that a partition is expected to have: a record each, times the panes of a window.
         Default: unknown.

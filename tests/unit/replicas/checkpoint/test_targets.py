@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least, targets, to_rewrite
+from replicas.checkpoint.extent import Choices
+from replicas.checkpoint.targets import ASSUMED, REPLAY_PART, LogSpeeds, Workload, least, targets, to_rewrite
 from spe.plan.continuous import Continuous
 from tests.unit.replicas.checkpoint.test_extent import trace_15
 
@@ -57,7 +59,7 @@ def test_kept_rows_are_replayed_whatever_is_written() -> None:
     assert (found.load_s, found.replay_s) == pytest.approx((0.0, 0.5))
     assert targets(0.49, ASSUMED, join) is None
     wanted = targets(2.0, ASSUMED, join)
-    assert wanted == pytest.approx((0.0, 2e6, 0.0))
+    assert wanted == pytest.approx((0.0, 0.5e6 + 0.2e6, 0.0)), "and a tenth of the time for what came since"
 
 
 def test_trace_15_in_seconds() -> None:
@@ -85,7 +87,8 @@ def test_of_the_papers_windows_only_the_slow_ones_are_rewritten() -> None:
 @pytest.mark.parametrize(
     ("log", "below", "cells"),
     [
-        (Continuous(8_000), 10, 0),  # 6.8 ms as it is
+        (Continuous(20_000), 10, 0),  # 6.8 ms as it is, 1.8 of them for 900 rows
+        (Continuous(8_000), 30, 50),  # rows get 0.8 ms
         (Continuous(4_000), 30, 50),
         (Continuous(1), 40, 80),  # out of reach: the best there is
         (Continuous(None, records=450), 20, 40),
@@ -99,6 +102,29 @@ def test_what_is_rewritten_in_trace_15(log: Continuous, below: int, cells: int) 
     choices = trace_15().choices()
     chosen = to_rewrite(choices, log, TRACE_15)
     assert (choices.below[chosen], choices.cells[chosen]) == (below, cells)
+
+
+@given(speeds, workloads, st.floats(0.001, 1e4), shares)
+def test_few_rows_are_kept_upstream_as_far_as_the_share_allows(
+    machine: LogSpeeds, workload: Workload, recovery_s: float, share: float
+) -> None:
+    wanted = targets(recovery_s, machine, workload, share)
+    assume(wanted is not None)
+    assert wanted is not None
+    any_rows = targets(recovery_s, machine, workload)
+    assert any_rows is not None
+    assert seconds(machine, wanted.records, wanted.rows) <= recovery_s * NEAR
+    assert wanted.rows <= any_rows.rows * NEAR
+    few = workload.held_rows + REPLAY_PART * recovery_s / (1e-6 * machine.replay_us)
+    assert wanted.rows <= few * NEAR or wanted.share >= share / 1.001
+    assert wanted.share <= max(share * 1.001, any_rows.share * NEAR)
+
+
+def test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time() -> None:
+    """Rewriting all leaves more records to read than there is time for."""
+    choices = Choices(*(np.array(c) for c in ([10, 20, 30], [0, 50, 90], [100, 120, 250], [400, 300, 0])))
+    assert to_rewrite(choices, Continuous(2_000), TRACE_15) == 0
+    assert to_rewrite(choices, Continuous(3_000), TRACE_15) == 2
 
 
 @given(speeds, workloads, st.floats(0.001, 1e4))
