@@ -194,7 +194,7 @@ class LogStatus:
       least_us: the shortest that its share of the time allows for what it has now.
       recovered_us: how long the last one took; null where there was none since the process began.
       expected_us: what had been expected of that one; null as before.
-      records: to load (q).
+      records: to load (q); a slice counts as 20.
       rows: to replay (u).
       live: pieces of state with a record.
       load_us: per record, microseconds; assumed until it is measured.

@@ -5,7 +5,7 @@ Footprints are counted by the slice that they were written in; nothing here know
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from spe.stream.times import END_OF_TIME
 
 Counts = NDArray[np.int64]
+#: To read a slice takes about as long as so many footprints, whatever is in it.
+SLICE_RECORDS: Final = 20
 
 
 class Choices(NamedTuple):
@@ -21,14 +23,16 @@ class Choices(NamedTuple):
     Attributes:
       below: footprints of slices that end before this are rewritten; the last entry rewrites all.
       cells: how many these are.
-      records: q, footprints to read.
+      records: q, footprints to read; a slice counts as :data:`SLICE_RECORDS` more.
       rows: u, rows to replay.
+      slices: to read.
     """
 
     below: Counts
     cells: Counts
     records: Counts
     rows: Counts
+    slices: Counts
 
     def seconds(self, per_record: float, per_row: float) -> NDArray[np.float64]:
         """Predicted time of recovery."""
@@ -54,10 +58,15 @@ class Extent:
     """
 
     def __init__(self) -> None:
-        empty = np.zeros(0, np.int64)
-        self._time, self._before, self._rows, self._live, self._open = empty, empty, empty, empty, empty
+        #: A column for each slice, and room for more.
+        self._table = np.zeros((5, 64), np.int64)
+        self._use(0, 0)
         self._records = 0
         self.held: int | None = None
+
+    def _use(self, first: int, last: int) -> None:
+        self._begin, self._end = first, last
+        self._time, self._before, self._rows, self._live, self._open = self._table[:, first:last]
 
     def __bool__(self) -> bool:
         """Is there a slice?"""
@@ -79,11 +88,12 @@ class Extent:
             self._open[-1] += not_final
             self._records += records
             return
-        self._time = np.append(self._time, time)
-        self._before = np.append(self._before, self._records)
-        self._rows = np.append(self._rows, rows)
-        self._live = np.append(self._live, records)
-        self._open = np.append(self._open, not_final)
+        if self._end == self._table.shape[1]:
+            used = self._table[:, self._begin : self._end]
+            self._table = np.concatenate([used, np.zeros((5, used.shape[1] + 64), np.int64)], axis=1)
+            self._use(0, used.shape[1])
+        self._table[:, self._end] = time, self._records, rows, records, not_final
+        self._use(self._begin, self._end + 1)
         self._records += records
 
     def replace(self, times: Counts, not_final: NDArray[np.bool_]) -> None:
@@ -105,8 +115,8 @@ class Extent:
           not_final: whether it is not final, (n,).
         """
         at = np.searchsorted(self._time, times)
-        self._live = np.bincount(at, minlength=len(self._time))
-        self._open = np.bincount(at[not_final], minlength=len(self._time))
+        self._live[:] = np.bincount(at, minlength=len(self._time))
+        self._open[:] = np.bincount(at[not_final], minlength=len(self._time))
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Per slice with footprints that count: how many, and how many of them are not final."""
@@ -125,8 +135,7 @@ class Extent:
     def cut(self) -> None:
         """Forgets the slices before that."""
         at = min(self._replay_index(), self._first(self._live, 0))
-        for name in ("_time", "_before", "_rows", "_live", "_open"):
-            setattr(self, name, getattr(self, name)[at:])
+        self._use(self._begin + at, self._end)
 
     def choices(self) -> Choices:
         """All thresholds, O(slices); entry 0 rewrites nothing."""
@@ -136,8 +145,9 @@ class Extent:
         replay = np.minimum(np.minimum(self._next(self._open), slices - 1), self._held_index())
         before = np.append(self._before, self._records)
         below = np.append(self._time, min(int(self._time[-1]), END_OF_TIME - 1) + 1)
-        records = self._records - before[oldest_live] + cells
-        return Choices(below, cells, records, self._rows[-1] - self._rows[replay])
+        read = slices - np.minimum(oldest_live, replay)
+        records = self._records - before[oldest_live] + cells + SLICE_RECORDS * read
+        return Choices(below, cells, records, self._rows[-1] - self._rows[replay], read)
 
     def _replay_index(self) -> int:
         return min(self._first(self._open, 0), len(self._time) - 1, self._held_index())

@@ -119,8 +119,8 @@ class StateLog:
         self.written_bytes = self.written_ns = 0
         #: The oldest record that counts: what lies before it is not all there.
         self._first = 1
-        #: Input positions at the ends of slices since T.
-        self._positions: dict[int, list[int]] = {}
+        #: (end of a slice, input positions there) since T.
+        self._positions: deque[tuple[int, list[int]]] = deque()
         #: (last record, T) of slices that are not synced in both copies.
         self._written: deque[tuple[int, int]] = deque()
         #: Input positions that upstream need not keep; None: the log holds no state yet.
@@ -136,7 +136,7 @@ class StateLog:
         self.extent.recount(live.times, live.not_final)
         self.lacks = False
         self._first = self._log.commits[-1].needs
-        self._positions = {end: list(positions) for end, positions in found.positions.items()}
+        self._positions = deque((end, list(positions)) for end, positions in found.positions.items())
         self._written = deque([(self._log.last_sequence, found.begin)])  # perhaps others were of a replica before
         self._synced(self._log.held_by_both)
 
@@ -160,7 +160,9 @@ class StateLog:
             return False
         self.lacks = False
         self._written.append((self._log.last_sequence, begin))
-        self._positions[one.end] = list(one.positions)
+        if self._positions and self._positions[-1][0] == one.end:
+            self._positions.pop()
+        self._positions.append((one.end, list(one.positions)))
         return True
 
     def _write(self, one: StableSlice, begin: int, first: int | None) -> None:
@@ -201,8 +203,9 @@ class StateLog:
     def _synced(self, held: Commit | None) -> None:
         while held is not None and self._written and self._written[0][0] <= held.last:
             _, begin = self._written.popleft()
-            self._durable = self._positions[begin]
-            self._positions = {end: p for end, p in self._positions.items() if end >= begin}
+            while self._positions[0][0] < begin:
+                self._positions.popleft()
+            self._durable = self._positions[0][1]
 
     def acknowledged(self) -> list[int] | None:
         """Input positions that upstream may forget: positions(T) of what both copies hold (G5).

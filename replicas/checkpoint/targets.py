@@ -30,6 +30,8 @@ from spe.plan.continuous import Continuous
 #: Longer than anything lasts, seconds; what is never too old has this age.
 _NEVER_S: Final = 1e9
 _STEPS: Final = 100
+#: Of more slices some are rewritten whatever the time to recover is: they take memory, and work with each slice.
+SLICES_MOST: Final = 10_000
 
 
 class LogSpeeds(NamedTuple):
@@ -130,16 +132,17 @@ def to_rewrite(choices: Choices, log: Continuous, speeds: LogSpeeds) -> int:
 
     Where a time is told, few rows are kept upstream, too, if that can be without missing the time.
     """
+    short = choices.slices <= max(SLICES_MOST, int(choices.slices.min()))
     if log.recovery_us is not None:
         seconds = choices.seconds(1e-6 * speeds.load_us, 1e-6 * speeds.replay_us)
-        fits = seconds <= log.recovery_us * 1e-6
+        fits = (seconds <= log.recovery_us * 1e-6) & short
         few = fits & (choices.rows - choices.rows[-1] <= REPLAY_PART * log.recovery_us / speeds.replay_us)
         return threshold(few if few.any() else fits, seconds)
     over = np.zeros(len(choices.records))
     for counts, limit in ((choices.records, log.records), (choices.rows, log.rows)):
         if limit is not None:
             over = np.maximum(over, counts / limit)
-    return threshold(over <= 1, over)
+    return threshold((over <= 1) & short, over)
 
 
 def _longest(workload: Workload) -> float:

@@ -28,9 +28,9 @@ _SETTINGS: Final = (
     {"recovery": "2s"},
     {"recovery": "1ms", "share": "20%"},
     {"recovery": "100us", "share": "100%"},
-    {"records": 20, "share": "50%"},
+    {"records": 120, "share": "50%"},
     {"rows": 10, "interval": "10ms", "period": "25ms"},
-    {"records": 5, "rows": 40, "share": "100%"},
+    {"records": 50, "rows": 40, "share": "100%"},
 )
 
 

@@ -139,6 +139,11 @@ edited(
     Edit(Extent, "_held_index", 'side="right"', 'side="left"'),
 )
 edited(
+    "slices-cost-nothing",
+    "a log grows for ever where little comes, and takes long to read (G7)",
+    Edit(Extent, "choices", " + SLICE_RECORDS * read", ""),
+)
+edited(
     "rewriting-adds-no-record",
     "what is rewritten is not among the records to read (G7)",
     Edit(Extent, "choices", "before[oldest_live] + cells", "before[oldest_live]"),

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from replicas.checkpoint import extent as module
-from replicas.checkpoint.extent import Choices, Extent, Pacing
+from replicas.checkpoint.extent import SLICE_RECORDS, Choices, Extent, Pacing
+from replicas.checkpoint.targets import ASSUMED, SLICES_MOST, to_rewrite
+from spe.plan.continuous import Continuous
 from spe.stream.times import END_OF_TIME
 
 
@@ -34,9 +36,10 @@ def test_rewriting_as_in_trace_15() -> None:
     choices = trace_15().choices()
     assert choices.below.tolist() == [10, 20, 30, 40, 41]
     assert choices.cells.tolist() == [0, 40, 50, 80, 80]
-    assert choices.records.tolist() == [500, 390, 200, 80, 80]
+    assert choices.slices.tolist() == [4, 3, 2, 1, 1]
+    assert (choices.records - SLICE_RECORDS * choices.slices).tolist() == [500, 390, 200, 80, 80]
     assert choices.rows.tolist() == [900, 600, 200, 0, 0]
-    seconds = choices.seconds(10e-6, 2e-6)
+    seconds = choices.seconds(10e-6, 2e-6) - 10e-6 * SLICE_RECORDS * choices.slices
     assert seconds[:3].tolist() == pytest.approx([6.8e-3, 5.1e-3, 2.4e-3])
     chosen = module.threshold(seconds <= 4e-3, seconds)
     assert (choices.below[chosen], choices.cells[chosen]) == (30, 50)
@@ -53,7 +56,8 @@ def test_whoever_has_little_time_begins_with_the_oldest() -> None:
 
 def test_limits_of_the_experiments() -> None:
     choices = trace_15().choices()
-    assert module.threshold((choices.records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1
+    records = choices.records - SLICE_RECORDS * choices.slices
+    assert module.threshold((records <= 400) & (choices.rows <= 700), choices.records * 1.0) == 1
 
 
 def test_an_unreachable_target_gets_the_least_time() -> None:
@@ -70,7 +74,7 @@ def test_replay_begins_at_the_oldest_that_is_not_final() -> None:
     extent.replace(times(10), yes(1))
     extent.commit(30, 0, 6, 0)
     assert (extent.replay_from(), extent.needs()) == (10, 10)
-    assert (extent.choices().records[0], extent.choices().rows[0]) == (3, 4)
+    assert (extent.choices().records[0], extent.choices().rows[0]) == (3 + 3 * SLICE_RECORDS, 4)
 
 
 def test_final_cells_hold_the_log_but_no_replay() -> None:
@@ -119,8 +123,29 @@ def test_choices_are_those_of_a_count_cell_by_cell(seed: int) -> None:
         oldest = min((t for t, _ in left), default=time + 1)
         replay = min((t for t, is_open in left if is_open), default=time)
         assert choices.cells[k] == rewritten
-        assert choices.records[k] == rewritten + sum(t >= oldest for t in log)
+        assert choices.slices[k] == sum(t >= min(oldest, replay) for t in rows)
+        assert choices.records[k] == rewritten + sum(t >= oldest for t in log) + SLICE_RECORDS * choices.slices[k]
         assert choices.rows[k] == rows[time] - rows[replay]
+
+
+@pytest.mark.parametrize(
+    ("log", "most"), [(Continuous(200_000), 2_000), (Continuous(None, records=1 << 60), SLICES_MOST)]
+)
+def test_slices_without_anything_are_counted(log: Continuous, most: int) -> None:
+    """Little comes while one window stays open: it is written anew before too many slices would be read."""
+    extent, read = Extent(), []
+    extent.commit(0, 1, 0, 1)
+    for time in range(1, 2 * SLICES_MOST):
+        extent.commit(time, 0, time // 100, 0)
+        if time % 100 == 0:
+            choices = extent.choices()
+            read.append(int(choices.slices[0]))
+            if to_rewrite(choices, log, ASSUMED):
+                extent.commit(time, 1, time // 100, 1)
+                extent.replace(times(extent.needs()), yes(1))
+        extent.cut()
+    assert most <= max(read) <= most + 101
+    assert extent.replay_from() >= SLICES_MOST
 
 
 def test_slices_ascend() -> None:
@@ -138,7 +163,8 @@ def test_of_one_slice_more_may_be_written() -> None:
     extent.replace(np.array([10, 10]), np.array([True, True]))
     assert extent.counts() == {10: (1, 0), 20: (3, 2)}
     choices = extent.choices()
-    assert (choices.records.tolist(), choices.rows.tolist()) == ([6, 4, 4], [0, 0, 0])
+    records = choices.records - SLICE_RECORDS * choices.slices
+    assert (records.tolist(), choices.rows.tolist()) == ([6, 4, 4], [0, 0, 0])
 
 
 def test_behind_the_end_of_time_nothing_comes() -> None:
@@ -164,5 +190,5 @@ def test_an_experiment_spends_an_interval_in_each_period() -> None:
 
 
 def test_choices_name_their_seconds() -> None:
-    one = Choices(times(10), times(0), times(4), times(6))
+    one = Choices(times(10), times(0), times(4), times(6), times(1))
     assert one.seconds(0.5, 0.25).tolist() == [3.5]

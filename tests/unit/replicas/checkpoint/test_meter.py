@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.extent import SLICE_RECORDS, Extent
 from replicas.checkpoint.log import CheckpointLog, LogKind
 from replicas.checkpoint.meter import WINDOW_US, LogMeter
 from replicas.checkpoint.targets import ASSUMED, Workload, least, targets
@@ -64,8 +64,8 @@ async def test_status() -> None:
     for second in range(3):
         meter.committed(second * SECOND, 10, 100)
     status = meter.status(Continuous(2_000_000), trace_15(), log, "", 2 * SECOND)
-    assert (status.records, status.rows, status.live) == (500, 900, 80)
-    assert status.recovery_us == 5 * 500 + 900
+    assert (status.records, status.rows, status.live) == (500 + 4 * SLICE_RECORDS, 900, 80)
+    assert status.recovery_us == 5 * status.records + 900
     assert status.least_us == round(1e6 * least(ASSUMED, Workload(80, 10, 100), 0.05).seconds)
     assert (status.recovered_us, status.expected_us) == (None, None)
     assert (status.written_bytes, status.kept_bytes, status.rewritten_bytes) == (

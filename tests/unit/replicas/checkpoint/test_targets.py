@@ -122,7 +122,7 @@ def test_few_rows_are_kept_upstream_as_far_as_the_share_allows(
 
 def test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time() -> None:
     """Rewriting all leaves more records to read than there is time for."""
-    choices = Choices(*(np.array(c) for c in ([10, 20, 30], [0, 50, 90], [100, 120, 250], [400, 300, 0])))
+    choices = Choices(*(np.array(c) for c in ([10, 20, 30], [0, 50, 90], [100, 120, 250], [400, 300, 0], [3, 2, 1])))
     assert to_rewrite(choices, Continuous(2_000), TRACE_15) == 0
     assert to_rewrite(choices, Continuous(3_000), TRACE_15) == 2
 
