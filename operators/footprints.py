@@ -197,6 +197,14 @@ class KeepsCells(ABC):
         """
 
     @abstractmethod
+    def replays_on(self) -> None:
+        """It was given a snapshot of one that such rows are given, and is given the rest of them."""
+
+    @abstractmethod
+    def gave_up(self, state: Tree) -> None:
+        """No more rows up to the commit come: some are missing, or others came than there had been."""
+
+    @abstractmethod
     def replayed(self, state: Tree) -> None:
         """All rows up to the commit were given again.
 

@@ -283,6 +283,20 @@ class FragmentLog:
                 self._cells[name].replayed(commit["operators"][name]["state"])
             operator.recount(commit["operators"][name]["counters"])
 
+    def replays_on(self) -> None:
+        """The fragment was given the state of one whose log this :meth:`continues`, in the midst of a replay."""
+        self._fragment.begin_replay(dict(self._whole))
+        for operator in self._cells.values():
+            operator.replays_on()
+
+    def gave_up(self, commit: Tree) -> None:
+        """Not all input was given again up to the commit, or what is tentative: the state is no longer the log's."""
+        self._fragment.end_replay()
+        for name, operator in self._fragment.operators.items():
+            if name in self._cells:
+                self._cells[name].gave_up(commit["operators"][name]["state"])
+            operator.recount(commit["operators"][name]["counters"])
+
 
 def _inner(operator: Operator) -> Operator:
     return operator.operator if isinstance(operator, Skipping) else operator

@@ -10,6 +10,9 @@ There, and wherever something comes of each input,
 
 * it serves within *settle* + X once it has what its producers have, for then it had a state.
 
+Where an input is cut off, and something new comes of another one (later than all that had been sent when the replica
+subscribed), it serves within *settle* + X of that: what is due is due, however much of its state is to be made again.
+
 Standbys are left out, and whoever stands by for a while in the place of another; ``restored.py`` asks for standbys.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
@@ -26,13 +29,14 @@ from consistency.checking.finding import Finding
 from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, begun_by_moves, hosts_behind
 from spe.plan.directory import Directory
+from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.batch import Boundary
 from spe.stream.history import History, Opened, Received, Sent, StateChanged
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind, NodeId, NodeState
-from spe.stream.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 _PROPERTY = "recovering"
 #: Time between two looks at whether a replica has caught up.
@@ -47,23 +51,26 @@ def check_recovering(run: CheckedRun) -> Iterator[Finding]:
     """
     history, static, plan, directory, in_force, bounds, counters = run
     paths: dict[World, Paths] = {}
-    idle = _idle(history)
+    spans = _Spans(_idle(history), _without_state(history, directory))
     places = [
         _Place(plan, directory, in_force, of, node) for of, nodes in directory.placement.items() for node in nodes
     ]
-    begins = [s for place in places for s in _stretches(place, static, paths, idle, place.can_recover, counters)]
-    goes_on = [s for place in places for s in _stretches(place, static, paths, idle, place.can_catch_up)]
-    begins, goes_on = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on))
-    if not goes_on:
+    begins = [s for place in places for s in _stretches(place, static, paths, spans, place.can_recover, counters)]
+    goes_on = [s for place in places for s in _stretches(place, static, paths, spans, place.can_catch_up)]
+    cut_off = [s for place in places for s in _stretches(place, static, paths, spans, place.can_give)]
+    begins, goes_on, cut_off = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on, cut_off))
+    if not goes_on and not cut_off:
         return
     if not has_room(plan):
         counters.add("recovering excused little room_us", sum(s.to_us - s.from_us for s in goes_on))
         return
-    told = _told(history, {s.place.name for s in goes_on})
+    told = _told(history, {s.place.name for s in (*goes_on, *cut_off)})
     for stretch in begins:
         yield from _Judge(stretch, told, plan, directory, bounds).finds_a_state(counters)
     for stretch in goes_on:
         yield from _Judge(stretch, told, plan, directory, bounds).catches_up(paths)
+    for stretch in cut_off:
+        yield from _Judge(stretch, told, plan, directory, bounds).gives_results(counters)
 
 
 class _Place:
@@ -80,6 +87,7 @@ class _Place:
         self.inputs = plan.unit[of.unit].channels_in(of.partition)
         self.partners = [n for n in directory.placement[of] if n != node]
         self.hosts = hosts_behind(plan, directory, Channel(plan.unit[of.unit].outputs[0], of.partition))
+        self._suspends = in_force.directory.nodes[node].during_failure is Policy.SUSPEND
         self._reads_sources = all(channel.stream in plan.sources for channel in self.inputs)
 
     def can_recover(self, world: World, paths: Paths) -> bool:
@@ -101,6 +109,13 @@ class _Place:
         if self.node in world.down | world.unclear:
             return False
         return all(paths.channel(self.node, channel) is not Reach.NONE for channel in self.inputs)
+
+    def can_give(self, world: World, paths: Paths) -> bool:
+        """Is it cut off from some input, and not from another one, whose rows it need not hold back for long?"""
+        if self.node in world.down | world.unclear or self._suspends:
+            return False
+        reaches = [paths.channel(self.node, channel) for channel in self.inputs]
+        return Reach.NONE in reaches and any(reach is not Reach.NONE for reach in reaches)
 
 
 @dataclass(slots=True)
@@ -130,18 +145,18 @@ def _stretches(
     place: _Place,
     static: Sequence[FaultInterval],
     paths: dict[World, Paths],
-    idle: Mapping[str, Sequence[tuple[int, int]]],
+    spans: _Spans,
     gets_on: Callable[[World, Paths], bool],
     counters: Counters | None = None,
 ) -> Iterator[_Stretch]:
-    stretch, stands_by = _Stretch(place), idle.get(place.name, ())
+    stretch = _Stretch(place)
     for one in static:
         recovers = place.name in one.world.recovering and place.node not in one.world.down
-        recovers = recovers and not any(one.from_us < to_us and from_us < one.to_us for from_us, to_us in stands_by)
+        recovers = recovers and not _meets(one, spans.idle.get(place.name, ()))
         if recovers and counters is not None:
             counters.add("recovering_us", one.to_us - one.from_us)
         known = paths.setdefault(one.world, Paths(place.plan, place.directory, one.world)) if recovers else None
-        able = known is not None and gets_on(one.world, known)
+        able = known is not None and gets_on(spans.partners(one), known)
         if recovers and not able and counters is not None:
             counters.add("recovering excused no way_us", one.to_us - one.from_us)
         worse = bool(one.shaken & place.hosts)
@@ -154,6 +169,48 @@ def _stretches(
             stretch.parts.append((one.from_us, one.to_us, one.world))
     if stretch.parts:
         yield stretch
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Times of replicas, (from, to).
+
+    Attributes:
+      idle: when each stood by, or had no role.
+      without_state: when each gave results, and may have had no state to give to a partner.
+    """
+
+    idle: Mapping[str, Sequence[tuple[int, int]]]
+    without_state: Mapping[str, Sequence[tuple[int, int]]]
+
+    def partners(self, one: FaultInterval) -> World:
+        """A world in which those count as recovering that may have no state to give."""
+        lacking = {replica for replica, spans in self.without_state.items() if _meets(one, spans)}
+        return replace(one.world, recovering=one.world.recovering | lacking) if lacking else one.world
+
+
+def _meets(one: FaultInterval, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(one.from_us < to_us and from_us < one.to_us for from_us, to_us in spans)
+
+
+def _without_state(history: History, directory: Directory) -> dict[str, list[tuple[int, int]]]:
+    """When each replica may have gone on with tentative results in the midst of the replay of its log (G4)."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    logged = {f"{of}@{node}" for of in directory.logs for node in directory.placement.get(of, ())}
+    since: dict[str, int] = {}
+    before: dict[str, NodeState] = {}
+    for event in history:
+        if not isinstance(event, StateChanged) or event.replica not in logged:
+            continue
+        replica, state = event.replica, event.state
+        if state is NodeState.UP_FAILURE and before.get(replica) is NodeState.RECOVERING:
+            since[replica] = event.at_us
+        elif state in (NodeState.STABLE, NodeState.RECOVERING) and replica in since:
+            found.setdefault(replica, []).append((since.pop(replica), event.at_us))
+        before[replica] = state
+    for replica, from_us in since.items():
+        found.setdefault(replica, []).append((from_us, history.end_us + 1))
+    return found
 
 
 def _idle(history: History) -> dict[str, list[tuple[int, int]]]:
@@ -185,6 +242,7 @@ class _Told:
       opened: by (replica, input): when it subscribed.
       frontiers: by (replica, input): stable boundaries as they came.
       sent: by source: boundaries as they were made available.
+      came: by (replica, input): boundaries of either kind as they came.
     """
 
     subscriptions: bool = False
@@ -192,15 +250,18 @@ class _Told:
     opened: dict[tuple[str, Channel], list[int]] = field(default_factory=dict)
     frontiers: dict[tuple[str, Channel], tuple[list[int], list[int]]] = field(default_factory=dict)
     sent: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    came: dict[tuple[str, Channel], tuple[list[int], list[int]]] = field(default_factory=dict)
 
 
 def _told(history: History, replicas: set[str]) -> _Told:
     told = _Told()
     for event in history:
         match event:
-            case Received(at_us, consumer, channel, _, _, mode, Boundary(kind=Kind.STABLE, time=time)):
+            case Received(at_us, consumer, channel, _, _, mode, Boundary(kind=kind, time=time)):
                 if mode and consumer in replicas:
-                    _append(told.frontiers.setdefault((consumer, channel), ([], [])), at_us, time)
+                    _append(told.came.setdefault((consumer, channel), ([], [])), at_us, time)
+                    if kind is Kind.STABLE:
+                        _append(told.frontiers.setdefault((consumer, channel), ([], [])), at_us, time)
             case Opened(at_us, consumer, channel, _, _, _, _, frontier):
                 told.subscriptions = True
                 if consumer in replicas:
@@ -275,6 +336,28 @@ class _Judge:
                     what = f"it has what its producers have since {since / 1e6:.3f} s"
                     yield self._finding("who has caught up serves", at_us, what)
                     return
+
+    def gives_results(self, counters: Counters) -> Iterator[Finding]:
+        """What is new of an input that is not cut off waits for no other one, once the replica reads it."""
+        since = min((at for c in self._place.inputs if (at := self._news(c)) is not None), default=None)
+        if since is None:
+            return
+        counters.add("recoveries while cut off")
+        if (due_us := max(since, self._stretch.from_us) + self._serve_us) < self._stretch.to_us:
+            what = f"something new has come since {since / 1e6:.3f} s, and waits for an input that is cut off"
+            yield self._finding("who reads gives results", due_us, what)
+
+    def _news(self, channel: Channel) -> int | None:
+        """When something came that was later than all that had been sent when the replica subscribed."""
+        name, to_us = self._place.name, self._stretch.to_us
+        if not self._subscribed(channel, to_us):
+            return None
+        opened = self._told.opened[name, channel]
+        opened_us = opened[bisect_right(opened, to_us) - 1]
+        sent = max((_at(known, opened_us) for known in self._told.sent.values()), default=BEFORE_TIME)
+        at, times = self._told.came.get((name, channel), ([], []))
+        news = range(bisect_left(at, opened_us), bisect_left(at, to_us))
+        return next((at[i] for i in news if sent < times[i] < END_OF_TIME), None)
 
     def _finding(self, rule: str, at_us: int, what: str) -> Finding:
         recovers = f"RECOVERING, and it could get on since {self._stretch.from_us / 1e6:.3f} s: {what}"

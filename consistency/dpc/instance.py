@@ -31,19 +31,15 @@ class StateMark(Protocol):
         """Tuple time, microseconds: everything below is processed, nothing tentative is in it."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """State of a replica at ``restart``; a Mark, and what a restarting replica installs."""
-
-    restart: int
-    fragment: Mapping[str, Any]
-    outputs: Sequence[Mapping[str, Any]]
+    @property
+    def replay(self) -> LogReplay | None:
+        """What of the checkpoint log was not replayed yet: until it is, there is no whole state."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogReplay:
-    """What is left to do after a restart from a checkpoint log (G4): slices from ``begin`` to ``end`` come again.
+    """What is to be replayed after a restart from a checkpoint log (G4): slices from ``begin`` to ``end`` come again.
 
     Attributes:
       commit: of the operators, and ``outputs`` their counters, at ``end``.
@@ -59,6 +55,19 @@ class LogReplay:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """State of a replica at ``restart``; a Mark, and without a replay what a restarting replica installs.
+
+    With a replay the outputs are at its end.
+    """
+
+    restart: int
+    fragment: Mapping[str, Any]
+    outputs: Sequence[Mapping[str, Any]]
+    replay: LogReplay | None = None
+
+
 class Instance:
     """Operators and the counters of their outputs.
 
@@ -68,6 +77,8 @@ class Instance:
     Attributes:
       log: what of the state is in it.
       rows: of stable slices that the log was not begun before.
+      replay: it was made from the log, and slices come again; None: they have come, or it does not wait for the rest,
+        as it takes in tentative data.
     """
 
     def __init__(self, unit: Unit, *, logs: bool = False) -> None:
@@ -75,6 +86,7 @@ class Instance:
         self.fragment = Fragment(unit)
         self.log = FragmentLog(unit, self.fragment) if logs else None
         self.rows = 0
+        self.replay: LogReplay | None = None
         self.outputs = [SOutput(stream) for stream in unit.outputs]
         #: How many rows operators were given again to rebuild their state.
         self.rebuilt = 0
@@ -97,7 +109,17 @@ class Instance:
                     yield None
 
     def tentative(self, piece: Slice) -> Iterator[Released]:
-        """The same for a tentative slice.  Rejections are not reported: the redo decides them."""
+        """The same for a tentative slice.  Rejections are not reported: the redo decides them.
+
+        In a replay nothing is released for it, and none is longer than the replay, which it may end.
+        """
+        if (replay := self.replay) is not None:
+            assert self.log is not None, "G4: it is made again from a log"
+            yield from self.fragment.work(piece)
+            if piece.end == replay.end:
+                self.log.gave_up(replay.commit)
+                self.replay = None
+            return
         results = yield from self.fragment.work(piece, self._watch_tentative())
         self.fragment.take_rejections()
         for at, (output, pieces) in enumerate(zip(self.outputs, results, strict=True)):
@@ -107,19 +129,29 @@ class Instance:
                 if more:
                     yield None
 
+    def begin_replay(self, replay: LogReplay) -> None:
+        """The fragment has the footprints of the log (G4)."""
+        self.replay = replay
+        for output, state in zip(self.outputs, replay.outputs, strict=True):
+            output.restore(state)
+
     def again(self, piece: Slice) -> Iterator[Released]:
-        """The same for one that comes again after a restart from the log: nothing is released for it (G4)."""
+        """The same for a stable slice that comes again: nothing is released for it (G4)."""
         yield from self.fragment.work(piece)
 
-    def replayed(self, replay: LogReplay) -> None:
-        """All of them have come again.  Raises LogCorrupt where they are not what had come."""
+    def end_replay(self) -> None:
+        """All slices have come again, stable ones.  Raises LogCorrupt where they are not what had come."""
+        replay, self.replay = self.replay, None
         assert self.log is not None, "G4: it is made again from a log"
+        assert replay is not None, "G4: a replay ends"
         self.log.replayed(replay.commit, replay.end)
         self.rows = replay.rows
 
     def validate(self, *, tainted: bool) -> None:
         """Asserts what holds between two slices; ``tainted``: it may have taken in tentative data."""
-        assert tainted or True not in [o.tainted for o in self.outputs], "U8: nothing tentative leaves who is untainted"
+        gave_tentative = True in [o.tainted for o in self.outputs]
+        assert tainted or not gave_tentative, "U8: nothing tentative leaves who is untainted"
+        assert self.replay is None or not gave_tentative, "G4: a replay releases nothing"
 
     def validate_rows(self) -> None:
         """The same for all rows that are held."""
@@ -127,11 +159,12 @@ class Instance:
     def checkpoint(self, restart: int) -> Checkpoint:
         """The state by reference.  Not while we are :attr:`rebuilding`, for then there is none."""
         assert not self.rebuilding, "C1: a checkpoint is of a complete state"
-        return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs])
+        return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs], self.replay)
 
     def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:
         """The state at one of our marks, in portions, as a copy that is brought back to it would have it."""
         assert isinstance(mark, Checkpoint)
+        assert mark.replay is None, "C1: a checkpoint is of a complete state"
         redo = self._empty()
         self._put_back_outputs(redo, mark.outputs)
         yield from ()
@@ -154,6 +187,16 @@ class Instance:
         """Gives the operators the state of another instance; the outputs stay.  :meth:`rebuild` completes it."""
         self.fragment.restore(other.fragment.snapshot())
         self._unfinished = self.fragment.load()
+        self._replays_on(other.replay)
+
+    def _replays_on(self, replay: LogReplay | None) -> None:
+        """The fragment was given the state of another instance, as it is in the midst of a replay, or without one."""
+        self.replay = replay
+        if replay is not None:
+            assert self.log is not None, "G4: it is made again from a log"
+            self.log.replays_on()
+        else:
+            self.fragment.end_replay()
 
     def mark(self, restart: int) -> StateMark:
         """Remembers the present state, which is that at ``restart``."""
@@ -167,6 +210,7 @@ class Instance:
         redo._unfinished = redo.fragment.load()
         if self.log is not None and redo.log is not None:
             redo.log.continues(self.log, mark.restart)
+        redo._replays_on(mark.replay)
         self._put_back_outputs(redo, mark.outputs)
         return redo
 

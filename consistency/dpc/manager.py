@@ -155,8 +155,6 @@ class UnitReplica:
         self._kind = UndoInstance if node.reconcile is Reconcile.UNDO else Instance
         self._logging = logging
         self._live: Instance = self._kind(unit, logs=logging is not None)
-        #: What is made again after a restart from the log: until then there is no whole state.
-        self._replay: LogReplay | None = None
         #: What is worked on is no slice, but what the log gets of one.
         self._is_logging = False
         #: The last step was work for the log.
@@ -230,9 +228,7 @@ class UnitReplica:
         if self._live.rebuilding:  # the snapshot was installed a moment ago
             self._live.rebuild(self._slice_rows)
             return True, None
-        if self._replay is not None:
-            return self._go_on_replaying(self._replay), None
-        if self._begin_logging():
+        if self._ends_replay(now) or self._begin_logging():
             return True, None
         if self.state is NodeState.STABILIZATION:
             more, ask = self._reconcile(now), None
@@ -311,10 +307,9 @@ class UnitReplica:
         return self._kind(self._unit, logs=True)
 
     def replay(self, instance: Instance, replay: LogReplay) -> None:
-        """Continues from a checkpoint log (G4); we stay RECOVERING until caught up."""
-        self._live, self._replay = instance, replay
-        for output, state in zip(instance.outputs, replay.outputs, strict=True):
-            output.restore(state)
+        """Continues from a checkpoint log (G4); we stay RECOVERING until caught up, or until input is missing."""
+        self._live = instance
+        instance.begin_replay(replay)
         self._mark = self._working = self._remade = None
         self.sunion.install(replay.begin, replay.positions)
 
@@ -330,8 +325,24 @@ class UnitReplica:
 
     @property
     def replays(self) -> bool:
-        """Is the state of the checkpoint log not complete yet?"""
-        return self._replay is not None
+        """Is the next step work on the state of the checkpoint log?"""
+        instance = self._stable_instance()
+        return instance is not None and instance.replay is not None
+
+    @property
+    def _lacks(self) -> LogReplay | None:
+        """What of the checkpoint log was not replayed yet: until it is, there is no whole stable state."""
+        instance = self._stable_instance()
+        if instance is None:
+            assert self._mark is not None, "C1: the checkpoint comes before the first tentative release"
+            return self._mark.replay
+        return instance.replay
+
+    def _stable_instance(self) -> Instance | None:
+        """That with the state at the end of the last stable slice; None: there is a mark of it only."""
+        if self._redo is not None:
+            return self._redo
+        return None if self.sunion.tainted else self._live
 
     def forget_logged(self) -> None:
         """The log lacks some of what it was given: the next slice is to give it everything."""
@@ -345,7 +356,7 @@ class UnitReplica:
         A snapshot is taken between two slices, and of a state that is complete; with undo/redo that of the mark has to
         be made again.  Whoever does not call this gets the same, in one long step.  Raises OperatorFailed.
         """
-        if self.state is NodeState.RECOVERING:
+        if self.state is NodeState.RECOVERING or self._lacks is not None:
             return False
         if self._working is not None or (self._redo is not None and self._redo.rebuilding):
             return True  # advance works on it
@@ -367,8 +378,11 @@ class UnitReplica:
         return False
 
     def snapshot(self) -> tuple[Checkpoint, list[int]] | None:
-        """For a restarting partner: the last consistent state and the input positions that go with it."""
-        if self.state is NodeState.RECOVERING:
+        """For a restarting partner: the last consistent state and the input positions that go with it.
+
+        None: we have none ourselves.
+        """
+        if self.state is NodeState.RECOVERING or self._lacks is not None:
             return None
         while self._working is not None:
             self._go_on()
@@ -425,6 +439,10 @@ class UnitReplica:
         assert self._partner is None or (reconciling and not self.live_runs), "R5: while a partner serves live pauses"
         assert state is NodeState.UP_FAILURE or not self.partners.pending, "R3: a request is open in UP_FAILURE only"
         assert self._leave is None or self._paused, "R4: leave waits only for the end of a slice"
+        assert state is not NodeState.STABLE or self._lacks is None, "G4: STABLE means that the state is whole"
+        for one, reached in ((self._live, sunion.next), (redo, sunion.redo_next)):
+            if one is not None and reached is not None and one.replay is not None:
+                assert reached <= one.replay.end, "G4: a replay ends where the log does"
 
     def validate_rows(self) -> None:
         """The same of all that is held."""
@@ -433,23 +451,43 @@ class UnitReplica:
 
     # --- the checkpoint log ---
 
-    def _go_on_replaying(self, replay: LogReplay) -> bool:
-        """Gives the operators again what came between the two commits; whoever is served waits for it."""
+    def _ends_replay(self, now: int) -> bool:
+        """Is the replay through?  Then the state is that of the log (G4).  Raises LogCorrupt where it is another."""
+        instance = self._stable_instance()
+        if instance is None or instance.replay is None or self.sunion.released_for_good() < instance.replay.end:
+            return False
+        instance.end_replay()
+        if self._logging is not None and instance.log is not None:
+            self._logging.replayed(instance.log.live())
+        elif self._logging is None:  # another configuration: nobody is to remember any more what the log has
+            self._without_log(instance)
+        if self.state is NodeState.UP_FAILURE and not self._must_go_on(now):  # it was suspended, and this is all
+            self._move(Event.HEALED)
+        return True
+
+    def _without_log(self, instance: Instance) -> None:
+        """One with the same state, that remembers nothing of a log, takes its place."""
+        made = self._kind(self._unit)
+        made.install(instance.checkpoint(self.sunion.released_for_good()))
+        made.rows = instance.rows
+        if self._redo is None:
+            self._live = made
+        else:
+            self._redo = made
+
+    def _go_on_replaying(self, replay: LogReplay, now: int) -> bool:
+        """Gives the operators again what came between the two commits; whoever is served waits for it, up to X.
+
+        Then live goes on with what there is, and the mark has the rest of the replay for redo.
+        """
         released = self.sunion.release_stable(self._slice_rows, replay.end)
         if released is not None:
             self._work_on(self._live.again(released), self._outputs.stable)
             return True
-        if self.sunion.next < replay.end:
-            return False
-        self._live.replayed(replay)
-        self._replay = None
-        if self._logging is not None and self._live.log is not None:
-            self._logging.replayed(self._live.log.live())
-        elif self._logging is None:  # another configuration: nobody is to remember any more what the log has
-            live = self._kind(self._unit)
-            live.install(self._live.checkpoint(replay.end))
-            live.rows, self._live = replay.rows, live
-        return True
+        if self.state is NodeState.RECOVERING:
+            due = self._inputs.started(now) and self._must_go_on(now)
+            return due and self._go_tentative(now, Event.TENTATIVE)
+        return not self._suspends() and self._must_go_on(now) and self._no_longer_suspended(now)
 
     def _begin_logging(self) -> bool:
         """Begins to give the log the state at the end of the last stable slice, if it wants it (G6)."""
@@ -467,7 +505,7 @@ class UnitReplica:
         None: it does not, or that state is not to be had between two steps.
         """
         instance = self._live if self._redo is None else self._redo
-        if self._logging is None or self._working is not None or self._replay is not None or instance.rebuilding:
+        if self._logging is None or self._working is not None or instance.replay is not None or instance.rebuilding:
             return None
         if self._redo is None and self.sunion.tainted:
             return None
@@ -487,6 +525,8 @@ class UnitReplica:
 
     def _go_on_stable(self, now: int) -> bool:
         sunion = self.sunion
+        if (replay := self._live.replay) is not None:
+            return self._go_on_replaying(replay, now)
         released = None
         if not self._outputs.full():
             released = self._measured(lambda: sunion.release_stable(self._slice_rows), now)
@@ -513,9 +553,13 @@ class UnitReplica:
         if self.state is NodeState.STABLE and self._must_go_on(now):
             return self._go_tentative(now, Event.TENTATIVE)
         if self.state is NodeState.UP_FAILURE and not self._suspends() and self._must_go_on(now):
-            self._taint()  # the policy was to suspend until now (X3)
-            return self._release_tentative(now, self._node.during_failure)
+            return self._no_longer_suspended(now)
         return False
+
+    def _no_longer_suspended(self, now: int) -> bool:
+        """Another policy counts, and the next bucket is due (X3)."""
+        self._taint()
+        return self._release_tentative(now, self._node.during_failure)
 
     def _is_late(self, now: int) -> bool:
         """Does it still work off what came in while it was suspended?  Who reads it would wait for longer than X."""
@@ -605,7 +649,9 @@ class UnitReplica:
         wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
         if (end := self._due(now, wait_us)) is None:
             return False
-        piece = self._measured(lambda: self.sunion.release_tentative(end, self._slice_rows), now)
+        replay = self._live.replay
+        upto = end if replay is None else min(end, replay.end)
+        piece = self._measured(lambda: self.sunion.release_tentative(upto, self._slice_rows), now)
         assert piece is not None
         self.largest_slice = max(self.largest_slice, len(piece))
         self._work_on(self._live.tentative(piece), self._outputs.tentative)
@@ -614,13 +660,17 @@ class UnitReplica:
     def _correctable(self, now: int) -> bool:
         """May a redo begin?  If it would leave us stable (R1), or if kept data or a full upstream need room (R2)."""
         sunion = self.sunion
-        if sunion.restart is None or self._mark is None:
+        if sunion.restart is None or (mark := self._mark) is None:
             return False
+        if mark.replay is not None and sunion.stable_end < mark.replay.end:
+            # A redo could only go on with the replay: that makes room, and nothing else.
+            crowded = sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full()
+            return crowded and sunion.stable_end > sunion.restart
         if sunion.stable_end <= sunion.restart:
             # What follows may wait for room, which only a mark that is as far as n* makes (A1).
             # So does the log, which gets the state at n* only from a redo (G6).
             logs = self._logging is not None and self._logging.turn(sunion.restart) is not None
-            behind = self._mark.restart < sunion.restart or logs
+            behind = mark.restart < sunion.restart or logs
             waited = now - max(self._marked_at, self._forced_at or 0) >= self._node.x_us
             return behind and waited and self._inputs.upstream_full()
         if sunion.stable_bytes * 2 >= self._redo_bytes or self._inputs.upstream_full():
@@ -660,6 +710,12 @@ class UnitReplica:
                 return True
         if self._redo.rebuild(self._slice_rows):
             return True
+        if (replay := self._redo.replay) is not None:
+            released = self.sunion.release_redo(self._slice_rows, replay.end)
+            if released is not None:
+                self._work_on(self._redo.again(released), self._outputs.stable)
+                return True
+            return more if self._stays(now) else self._finish_redo(now)
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
@@ -719,7 +775,7 @@ class UnitReplica:
         self.reconciliations += 1
         self._outputs.clear_suffix()
         follows = self.sunion.stable_end > self.sunion.next  # stable, and news, or held back by a full buffer
-        if not follows and self._must_go_on(now):
+        if self._live.replay is not None or (not follows and self._must_go_on(now)):
             self._forced_at = now
             return self._go_tentative(now, Event.CAUGHT_UP_DUE)
         self._move(Event.CAUGHT_UP)
@@ -758,14 +814,15 @@ class UnitReplica:
         """What had to wait until all of a slice was through."""
         was_slice, self._is_logging = not self._is_logging, False
         self._paused = False
-        if was_slice and self.state is NodeState.UP_FAILURE and not self.sunion.tainted:
+        replays = self._live.replay is not None
+        if was_slice and self.state is NodeState.UP_FAILURE and not self.sunion.tainted and not replays:
             self._move(Event.HEALED)
         leave, self._leave = self._leave, None
         if isinstance(leave, int):
             self.partner_grants(leave, now)
         elif leave is not None and self.state is NodeState.UP_FAILURE and self._correctable(now):
             self._start_redo(None)
-        if self.state is NodeState.RECOVERING and self.sunion.stable_end <= self.sunion.next:
+        if self.state is NodeState.RECOVERING and not replays and self.sunion.stable_end <= self.sunion.next:
             self._leave_recovering(now)  # when we are called again the next slice may be there already
 
     def _move(self, event: Event) -> None:

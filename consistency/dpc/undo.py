@@ -33,6 +33,7 @@ class StreamMarkers:
     restart: int
     operators: Mapping[StreamId, Marker]
     outputs: Sequence[Mapping[str, Any]]
+    replay: LogReplay | None = None
 
 
 class UndoInstance(Instance):
@@ -63,9 +64,11 @@ class UndoInstance(Instance):
             yield
         return redo.checkpoint(mark.restart)
 
-    def replayed(self, replay: LogReplay) -> None:
-        super().replayed(replay)
-        self._buffers = self._new_buffers(replay.end, self.fragment.snapshot())
+    def end_replay(self) -> None:
+        assert self.replay is not None, "G4: a replay ends"
+        end = self.replay.end
+        super().end_replay()
+        self._buffers = self._new_buffers(end, self.fragment.snapshot())
 
     def install(self, checkpoint: Checkpoint) -> None:
         super().install(checkpoint)
@@ -80,6 +83,8 @@ class UndoInstance(Instance):
 
     def mark(self, restart: int) -> StateMark:
         assert not self.rebuilding, "R9: a marker stands in a complete state"
+        if self.replay is not None:  # buffers begin where it ends
+            return super().mark(restart)
         self._affected.clear()
         markers = {}
         for name, buffer in self._buffers.items():
@@ -89,6 +94,8 @@ class UndoInstance(Instance):
 
     def back(self, mark: Any) -> Instance:
         """The undo: unaffected operators as they are, the others cleared, their input still to be given (rebuild)."""
+        if isinstance(mark, Checkpoint):
+            return super().back(mark)
         assert isinstance(mark, StreamMarkers)
         redo = self._empty()
         again: list[tuple[StreamId, Marker]] = []

@@ -284,6 +284,14 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         self._compact_at = 2 * self._cells.count + steps.SPARE
         self._is_whole = not self._cells.count
 
+    def replays_on(self) -> None:
+        self._replays = True
+
+    def gave_up(self, state: Tree) -> None:
+        self._finish_restore()
+        self._sequence, self._replays = max(self._sequence, state["sequence"]), False
+        finished(self._find_open())  # tentative rows may have filled a window that was open
+
     def replayed(self, state: Tree) -> None:
         check_replayed(self._sequence, state)
         self._replays = False

@@ -360,6 +360,13 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         self._compact_at = 2 * self._keys.size + steps.SPARE
         self._has_written()
 
+    def replays_on(self) -> None:
+        self._replays = True
+
+    def gave_up(self, state: Tree) -> None:
+        self._finish_restore()
+        self._sequence, self._replays = max(self._sequence, state["sequence"]), False
+
     def replayed(self, state: Tree) -> None:
         check_replayed(self._sequence, state)
         self._replays = False

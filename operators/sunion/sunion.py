@@ -241,13 +241,16 @@ class SUnion:
         self.kept_from = None
         self._beside_redo = live_runs
 
-    def release_redo(self, max_rows: int) -> Slice | None:
+    def release_redo(self, max_rows: int, until: int = END_OF_TIME) -> Slice | None:
         """The next stable slice for the redo instance.  None: caught up.
 
         It is forgotten at once, but for what live has still to release (R6).
+
+        Args:
+          until: the slice ends there at the latest.
         """
         assert self.redo_next is not None
-        end = self.stable_end
+        end = min(self.stable_end, until)
         if end <= self.redo_next:
             return None
         if self._beside_redo and self.redo_next < self.next:

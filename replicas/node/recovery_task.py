@@ -160,8 +160,8 @@ class RecoveryTask:
             await self._look_on_disk(replica.id.of)
             return
         if hosting.running.get(replica.id.of) is host and not replica.reading.installed:
-            if replica.logging is not None:
-                host.remaking = found
+            if replica.logging is not None:  # input may be missing for long: what was loaded is not held twice
+                host.remaking = found._replace(slices=[], released=[])
             host.load_ns = clock.step_ns() - begun
             host.log_meter.learn([float(us) for us in found.speeds])
             replica.install_logged(instance, found, hosting.now())
@@ -192,6 +192,8 @@ class RecoveryTask:
             host = hosting.host(id)
             if state is not None:
                 host.replica.install(state, hosting.now())
+            else:  # it was not whole yet, and what it was made of is on disk
+                await self._look_on_disk(id.of)
         except OperatorFailed as error:
             hosting.fail(host, error)
         hosting.upstream.choose()

@@ -111,6 +111,7 @@ class ReplicaHost:
         core = self.replica.core
         if replays:
             self.replay_ns += took_ns
+            self._rows, self._slice_ns = core.stable_rows, 0  # rows of before the restart are not counted again
         elif core.step_was_for_log:
             self.log_ns += took_ns
         elif self.replica.logging is not None:

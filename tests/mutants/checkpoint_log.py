@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from consistency.dpc.instance import Instance
+from consistency.dpc.manager import UnitReplica
 from operators.aggregate.count_windows import CountAggregate
 from operators.fragment_log import FragmentLog
 from replicas.checkpoint import extent, log_records, targets
@@ -224,4 +225,27 @@ edited(
     "a-full-producer-waits-for-the-log",
     "a producer that is full is not told of anything that could be forgotten (A2, G7)",
     Edit(log_task._Writer, "_upstream_waits", "return sunion.needed_from(", "return False and sunion.needed_from("),
+)
+
+# --- cut off in a replay ---
+
+edited(
+    "who-replays-waits",
+    "a replica that is cut off while it replays its log gives nothing, also after X (T3)",
+    Edit(UnitReplica, "_go_on_replaying", "due = self._inputs.started(now)", "due = False"),
+)
+edited(
+    "redo-forgets-the-replay",
+    "what was not replayed before tentative results is not replayed after them (G4)",
+    Edit(Instance, "back", "redo._replays_on(mark.replay)", "pass"),
+)
+edited(
+    "live-waits-for-the-rest-of-the-replay",
+    "tentative slices behind the log's newest commit are taken for slices that come again (G4)",
+    Edit(Instance, "tentative", "if piece.end == replay.end:", "if False:"),
+)
+edited(
+    "half-a-state-is-given",
+    "a partner is given a state that lacks what was not replayed yet (A3, G4)",
+    Edit(UnitReplica, "snapshot", " or self._lacks is not None", ""),
 )

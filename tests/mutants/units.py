@@ -14,6 +14,7 @@ from replicas.planning.recovery.placing import PlannedInstall
 from spe.plan.continuous import Continuous
 from spe.stream.names import NodeState
 from tests.simulation import test_checkpoint_log as logged
+from tests.simulation import test_cut_off_replay as cut_off_replay
 from tests.simulation import test_moves as simulated
 from tests.simulation import test_set as settings_simulated
 from tests.simulation import test_standbys as standbys
@@ -263,6 +264,10 @@ UNITS: Final[dict[str, Test]] = {
     ),
     "output-is-not-in-the-log": logged.test_results_that_a_client_has_not_read_outlive_all_replicas,
     "replay-lets-results-out": partial(logged.test_all_replicas_are_killed_at_once, "chain", "checkpoint"),
+    "who-replays-waits": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
+    "redo-forgets-the-replay": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
+    "live-waits-for-the-rest-of-the-replay": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
+    "half-a-state-is-given": cut_off_replay.test_a_standby_that_takes_over_is_cut_off,
     "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
     "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),

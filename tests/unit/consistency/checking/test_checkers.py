@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from consistency.checking.bounds import Bounds
 from consistency.checking.in_force import InForce
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, RunVerdict, judge
+from spe.plan.continuous import Continuous
 from spe.plan.deploy import Deployed
 from spe.plan.directory import CoordinatorSettings, Standbys
 from spe.plan.nodes import Checkpoints, Policy
@@ -1028,6 +1030,43 @@ def test_recovery_is_not_judged_where_buffers_are_small() -> None:
     judged = verdict(recovering(opened=False, until=24), deployed=tight)
     assert [f for f in judged.findings if f.property == "recovering"] == []
     assert judged.counters.amounts["recovering excused little room_us"] > 10e6
+
+
+#: Its partner is dead, and source b out of reach, as it begins anew.
+CUT_OFF = f"9 down n1b\n9 {CUT_B}"
+
+
+def test_a_replica_that_is_cut_off_gives_results_once_something_new_came() -> None:
+    (finding,) = [f for f in verdict(recovering(until=24, more=CUT_OFF)).findings if f.property == "recovering"]
+    assert (finding.rule, finding.consumer) == ("who reads gives results", REPLICA)
+    assert 14.1e6 < finding.at_us < 19e6
+    judged = verdict(recovering(serves_at=15, more=CUT_OFF))
+    assert [f for f in judged.findings if f.property == "recovering"] == []
+    assert judged.counters.amounts["recoveries while cut off"] == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "failure"),
+    [
+        ({"opened": False}, Policy.PROCESS),
+        ({"lag_s": 9}, Policy.PROCESS),
+        ({}, Policy.SUSPEND),
+        ({"more": "9 down n1b\n9 fault 1 cut source:a>n1a n1a>source:a source:b>n1a n1a>source:b"}, Policy.PROCESS),
+    ],
+    ids=["it has no state", "nothing new came", "suspended", "cut off from all"],
+)
+def test_a_replica_that_is_cut_off_has_nothing_to_give(how: dict[str, Any], failure: Policy) -> None:
+    text = recovering(**{"until": 24, "more": CUT_OFF, **how})
+    assert recovered(text, deployed=make_plan(failure=failure)) == []
+
+
+@pytest.mark.parametrize(("logs", "rules"), [(False, [NO_STATE]), (True, [])])
+def test_a_partner_that_replays_its_log_has_no_state_to_give(logs: bool, rules: list[str]) -> None:
+    plan, directory = make_plan()
+    of = next(iter(directory.placement))
+    deployed = Deployed(plan, replace(directory, logs={of: Continuous(1)} if logs else {}))
+    begins = "9 state u1/0@n1b RECOVERING\n9.5 state u1/0@n1b UP_FAILURE\n9 " + CUT_B
+    assert recovered(recovering(opened=False, until=24, more=begins), deployed=deployed) == rules
 
 
 # --- corrections ---
