@@ -16,7 +16,7 @@ QUIET_US = 1_000_000
 
 
 class Numbered(NamedTuple):
-    """A change, by its number in the session; a boundary that another one followed at once is left out."""
+    """A change, by its number in the session; of boundaries of a partition in succession only the newest is there."""
 
     number: int
     change: Change
@@ -38,7 +38,7 @@ class ChangeBuffer:
       channels: of the output, by partition.
       ids: last stable id of each partition before this session.
       number: of the last change before it.
-      rows_max: beyond so many rows nothing more is to be taken in.
+      rows_max: beyond so many rows and changes that no portion has, nothing more is to be taken in.
     """
 
     def __init__(
@@ -50,8 +50,10 @@ class ChangeBuffer:
         self._waiting: deque[Numbered] = deque()
         #: Last change that a portion has, and when it was made.
         self._portioned, self._portioned_us = number, now_us
-        #: Rows that are kept.
-        self.rows = 0
+        #: Rows and changes that are kept, and those of them that no portion has.
+        self._kept = self._new = 0
+        #: Number of the newest boundary of a partition and kind, where no other change of the partition came after it.
+        self._boundaries: dict[tuple[int, Kind], int] = {}
         #: Tentative tuples passed on in this session, and those of them that were withdrawn.
         self.tentative = self.undone = 0
         self._open: dict[int, int] = {}
@@ -60,36 +62,34 @@ class ChangeBuffer:
 
     @property
     def full(self) -> bool:
-        """Nothing more is to be taken in until something is dropped."""
-        return self.rows >= self._rows_max
+        """Nothing more is to be taken in until another portion is asked for.
+
+        What portions have does not count: it is dropped when the one behind them is asked for, so this would never end.
+        """
+        return self._new >= self._rows_max
 
     def add(self, change: Change) -> None:
         """Takes what came next."""
         element, partition = change.element, change.channel.partition
-        if isinstance(element, Boundary) and self._waiting and self._superseded(change):
-            self._waiting[-1] = Numbered(self._waiting[-1].number, change)
-            return
+        if isinstance(element, Boundary):
+            before = self._boundaries.get((partition, element.kind), 0)
+            if before > self._portioned:
+                self._waiting[before - self._waiting[0].number] = Numbered(before, change)
+                return
+            self._boundaries[partition, element.kind] = self._number + 1
+        else:
+            for kind in Kind:
+                self._boundaries.pop((partition, kind), None)
         self._number += 1
         self._waiting.append(Numbered(self._number, change))
+        self._kept += _weight(change)
+        self._new += _weight(change)
         if isinstance(element, Batch):
-            self.rows += len(element)
             if element.kind is Kind.TENTATIVE:
                 self.tentative += len(element)
                 self._open[partition] = self._open.get(partition, 0) + len(element)
         elif isinstance(element, Undo):
             self.undone += self._open.pop(partition, 0)
-
-    def _superseded(self, change: Change) -> bool:
-        """Is the newest change an earlier boundary of the same partition and kind, which no portion has?"""
-        number, last = self._waiting[-1]
-        before, now = last.element, change.element
-        return (
-            number > self._portioned
-            and last.channel == change.channel
-            and isinstance(before, Boundary)
-            and isinstance(now, Boundary)
-            and before.kind is now.kind
-        )
 
     def portion(self, after: int, rows: int | None, now_us: int) -> Portion | None:
         """Where the next portion after change ``after`` ends; None: there is nothing that is worth one.
@@ -97,7 +97,7 @@ class ChangeBuffer:
         Args:
           rows: about so many rows at most, but at least one change; None: all.
         """
-        ids, found, count, worth = dict(self._ids), after, 0, False
+        ids, found, count, worth, weight = dict(self._ids), after, 0, False, 0
         for number, change in self._waiting:
             size = len(change.element) if isinstance(change.element, Batch) else 0
             if number > after:
@@ -105,10 +105,12 @@ class ChangeBuffer:
                     break
                 found, count = number, count + size
                 worth = worth or not isinstance(change.element, Boundary)
+            weight += _weight(change)
             _advance(ids, change)
         if found == after or not (worth or now_us - self._portioned_us >= QUIET_US):
             return None
         self._portioned, self._portioned_us = found, now_us
+        self._new = self._kept - weight
         return Portion(found, ids)
 
     def backlog(self) -> int:
@@ -124,7 +126,11 @@ class ChangeBuffer:
         while self._waiting and self._waiting[0].number <= upto:
             change = self._waiting.popleft().change
             _advance(self._ids, change)
-            self.rows -= len(change.element) if isinstance(change.element, Batch) else 0
+            self._kept -= _weight(change)
+
+
+def _weight(change: Change) -> int:
+    return 1 + (len(change.element) if isinstance(change.element, Batch) else 0)
 
 
 def _advance(ids: dict[int, int], change: Change) -> None:

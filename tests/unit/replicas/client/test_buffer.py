@@ -80,8 +80,8 @@ def test_what_was_given_can_be_asked_for_again_until_it_is_dropped() -> None:
     assert one is not None
     assert buffer.portion(0, 5, 1) == one
     assert kinds(buffer, 0, one.number) == kinds(buffer, 0, one.number) == ["Undo", "Undo", "Batch"]
-    buffer.drop(one.number)
     assert not buffer.full
+    buffer.drop(one.number)
     assert kinds(buffer, 0, one.number) == []
     two = buffer.portion(one.number, None, 1)
     assert two is not None
@@ -102,6 +102,40 @@ def test_boundaries_alone_are_worth_a_portion_only_now_and_then_and_the_newest_i
     assert [repr(c.element) for _, c in buffer.changes(first.number, later.number)] == [repr(boundary(3))]
     buffer.add(Change(OUT[0], RecDone(NodeState.STABLE), 5))
     assert buffer.portion(later.number, None, 10 + QUIET_US + 1) is not None
+
+
+def test_boundaries_of_partitions_and_kinds_in_turn_are_one_each() -> None:
+    buffer = buffer_of()
+    first = buffer.portion(0, None, 1)
+    assert first is not None
+    for time in range(1000):
+        for channel in OUT:
+            for kind in (Kind.STABLE, Kind.TENTATIVE):
+                buffer.add(Change(channel, boundary(time, 0, kind), 5))
+    later = buffer.portion(first.number, None, 1 + QUIET_US)
+    assert later is not None
+    assert later.number == first.number + 4
+    assert [(c.channel.partition, repr(c.element)) for _, c in buffer.changes(first.number, later.number)] == [
+        (channel.partition, repr(boundary(999, 0, kind))) for channel in OUT for kind in (Kind.STABLE, Kind.TENTATIVE)
+    ]
+
+
+def test_a_boundary_is_not_taken_before_a_change_of_its_partition() -> None:
+    buffer = buffer_of(boundary(1), stable(0, 2), boundary(2, 2))
+    assert kinds(buffer, 2, 9) == ["Boundary", "Batch", "Boundary"]
+    first, _, second = buffer.changes(2, 9)
+    assert (repr(first.change.element), repr(second.change.element)) == (repr(boundary(1)), repr(boundary(2, 2)))
+
+
+def test_changes_without_rows_fill_a_buffer_too_and_what_was_given_does_not() -> None:
+    buffer = buffer_of(rows_max=10)
+    for _ in range(4):
+        assert not buffer.full
+        buffer.add(Change(OUT[0], Undo(0), 5))
+        buffer.add(Change(OUT[0], RecDone(NodeState.STABLE), 5))
+    assert buffer.full
+    assert buffer.portion(0, None, 1) is not None
+    assert not buffer.full  # Spark drops it when it has asked for the next portion
 
 
 #: What a client receives of one partition: stable tuples, tentative ones, and their withdrawal before the next stable.
