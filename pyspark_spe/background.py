@@ -47,7 +47,7 @@ class Background:
 
         Args:
           seconds: longest time for it.
-          waits_for: what to say where it takes longer.
+          waits_for: what did not happen, to be said where it takes longer.
 
         Raises:
           SpeError: it takes longer, or ``main`` has failed.
@@ -56,7 +56,7 @@ class Background:
         async def within() -> T:
             with trio.move_on_after(seconds):
                 return await function(*arguments)
-            raise NotReachable(f"{waits_for}: nothing came of that within {seconds:g} s")
+            raise NotReachable(f"{waits_for} within {seconds:g} s (option patience)")
 
         try:
             return trio.from_thread.run(within, trio_token=self.token)

@@ -38,7 +38,7 @@ _PORTIONS: Final = 4
 class Positions:
     """The driver's connection to the nodes: how far the output is, from where it can be had, and acknowledgements."""
 
-    def __init__(self, output: LiveOutput, after: int = 0) -> None:
+    def __init__(self, output: LiveOutput, after: int = 0, *, acknowledges: bool = True) -> None:
         self._output = output
         self._origins: dict[int, str] = {}
         one = OutputPositions(
@@ -49,12 +49,13 @@ class Positions:
             output.stream,
             token=output.token(),
             after=after,
+            acknowledges=acknowledges,
         )
         self.incarnation = one.incarnation
         self._one = one
         self.background = Background(one.run)
         try:
-            self.call(one.heard_of_all, waits_for=f"no replica of every partition of {output.stream} answers")
+            self.call(one.heard_of_all, waits_for=f"some partition of {output.stream} was served by nobody")
         except BaseException:
             self.stop()
             raise
@@ -64,9 +65,8 @@ class Positions:
         try:
             return self.background.call(function, *arguments, seconds=self._output.what.patience, waits_for=waits_for)
         except SpeError as error:
-            said = self.background.ask(self._one.unreachable)
-            peers = self.background.ask(self._one.peers)
-            tried = ", ".join(f"{name} at {address}: {said.get(name, 'answers')}" for name, address in peers.items())
+            said = self.background.ask(self._one.said)
+            tried = ", ".join(f"{who}: {what}" for who, what in said.items())
             raise type(error)(
                 f"{self._one.name} of cluster {self._output.plan.cluster!r}: {error} (tried {tried})"
             ) from None
@@ -87,8 +87,12 @@ class Positions:
     def states(self) -> dict[int, str]:
         return self.background.ask(self._one.states)
 
-    def acknowledge(self, ids: Mapping[int, int]) -> None:
-        self.background.ask(lambda: self._one.acknowledge(ids))
+    def acknowledge(self, at: Offset) -> None:
+        self.background.ask(lambda: self._one.acknowledge(at.ids, at.origins))
+
+    def check(self) -> None:
+        """Raises SpeError where the query must not go on."""
+        self.background.ask(self._one.check)
 
     def directory(self) -> Directory:
         """The newest that the nodes have told us."""
@@ -107,7 +111,7 @@ class Positions:
                     channel,
                     at.ids[p],
                     at.origins.get(p, ""),
-                    waits_for=f"no replica says from which source logs {channel} comes",
+                    waits_for=f"no replica said from which source logs {channel} comes",
                 )
             ):
                 self._origins[p] = found
@@ -124,7 +128,7 @@ class LiveReader(DataSourceReader):
         self._output = output
 
     def partitions(self) -> Sequence[InputPartition]:
-        positions = Positions(self._output)
+        positions = Positions(self._output, acknowledges=False)
         try:
             start = replace(self._output.nowhere(), ids=positions.first())
             start = replace(start, origins=positions.origins(start))
@@ -213,7 +217,7 @@ class StableReader(_Streaming):
 
     def commit(self, end: dict[str, Any]) -> None:
         place = self._place(end)
-        self._positions(place).acknowledge(place.ids)
+        self._positions(place).acknowledge(place)
 
 
 class _Session:
@@ -277,6 +281,7 @@ class ChangesReader(_Streaming):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         at = self._place(start)
         positions = self._positions(at)
+        positions.check()
         origins = positions.origins(at)
         if len(origins) < len(at.ids):
             return start
@@ -317,7 +322,7 @@ class ChangesReader(_Streaming):
 
     def commit(self, end: dict[str, Any]) -> None:
         place = self._place(end)
-        self._positions(place).acknowledge(place.ids)
+        self._positions(place).acknowledge(place)
         if self._session is not None:
             self._session.drop(place.change)
 

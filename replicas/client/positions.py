@@ -8,6 +8,7 @@ asks every replica for its state and carries the acknowledgements; each piece is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import trio
 
@@ -17,7 +18,7 @@ from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Identity, dial
 from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
-from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError
+from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError, SpeError
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -25,15 +26,24 @@ from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import HeartbeatAnswer, OtherLog, OutputStatus, Subscribe, Subscribed, Truncated
+from spe.wire.messages import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribe, Subscribed, Truncated
+
+#: Longest time, seconds, that another process may be found to speak for our client: before it was ever we who did,
+#: which allows for the death of a predecessor, and later, which allows for one that tries to.
+TAKEN_S: Final = 10.0
+TAKEN_LATER_S: Final = 30.0
 
 
 class OutputPositions:
     """The heartbeats of one client and one output.
 
+    Only one process acknowledges in the name of a client (A2b), and it acknowledges only to who serves what it has
+    read (S6).
+
     Args:
       client: its name in the configuration.
-      after: incarnation of who acknowledged before; acknowledgements of a lower one would not count.
+      after: incarnation of who acknowledged before; ours is larger.
+      acknowledges: False for a reader that nothing is kept for.
 
     Attributes:
       committed: what is acknowledged, by partition; grows only.
@@ -50,23 +60,44 @@ class OutputPositions:
         *,
         token: str = "",
         after: int = 0,
+        acknowledges: bool = True,
     ) -> None:
         self._env = env
         self._plan = plan
         self.name = f"client:{client}"
         self.channels = tuple(Channel(output, p) for p in range(plan.partitions_of(output)))
         self.committed: dict[int, int] = {}
+        self._acknowledges = acknowledges
+        #: Where the tuples that we hold come from, by partition.
+        self._origins: dict[int, str] = {}
+        #: (peer, partition) that serve what follows them, and those that do not, with the reason.
+        self._continues: set[tuple[str, int]] = set()
+        self._foreign: dict[tuple[str, int], str] = {}
+        #: Who says that another process speaks for our client, and since when somebody does.
+        self._taken: set[str] = set()
+        self._taken_us: int | None = None
+        #: It was found once that we do.
+        self._admitted = False
         #: Largest last id ever heard, by partition.
         self._latest: dict[int, int] = {}
         #: What each replica that answers said last, by partition.
         self._said: dict[int, dict[str, OutputStatus]] = {c.partition: {} for c in self.channels}
         self._heard = Signal()
+        #: How often each peer was lost.
+        self._lives: dict[str, int] = {}
         #: A partition has had nobody who serves it for a while.
         self._unserved = False
         self._me = Identity("client", self.name, max(env.clock.wall_us(), after + 1), token)
         self._keeper = DirectoryKeeper(env, directory, self._me)
         self._upstream = Upstream(
-            env, plan, self._keeper, pool=StringPool(), heard=self._answered, gone=self._gone, other_message=_ignore
+            env,
+            plan,
+            self._keeper,
+            pool=StringPool(),
+            acks=self._acks_for,
+            heard=self._answered,
+            gone=self._gone,
+            other_message=_ignore,
         )
         self._upstream.add(self)
         self._keeper.on_change(lambda directory: self._upstream.redirect(directory, self.peers()))
@@ -90,14 +121,19 @@ class OutputPositions:
         others = self.directory.addresses() if self._unserved else {}
         return others | {name: address for some in found for name, address in some.items()}
 
-    def unreachable(self) -> dict[str, str]:
-        """Who does not answer us, and why."""
-        return self._upstream.unreachable()
+    def said(self) -> dict[str, str]:
+        """Each process that may serve the output: what it says of its partitions, or why it does not answer."""
+        why, found = self._upstream.unreachable(), {}
+        for name, address in self.peers().items():
+            states = [f"{self.channels[p]} {s[name].state.name}" for p, s in self._said.items() if name in s]
+            found[f"{name} at {address}"] = ", ".join(states) or why.get(name, "serves none of it")
+        return found
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Asks until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_around)
+            nursery.start_soon(self._compare_origins)
             await self._upstream.run(self.peers(), task_status=task_status)
 
     async def _look_around(self) -> None:
@@ -117,13 +153,42 @@ class OutputPositions:
         """Does some replica of every partition answer that serves it?"""
         return all(any(map(_serves, said.values())) for said in self._said.values())
 
-    def acknowledge(self, ids: Mapping[int, int]) -> None:
-        """Nothing up to these ids, by partition, is needed any more; told with the next heartbeats (rule A1)."""
+    def acknowledge(self, ids: Mapping[int, int], origins: Mapping[int, str]) -> None:
+        """Nothing up to these ids, by partition, is needed any more; told with the next heartbeats (rule A1).
+
+        Args:
+          origins: where these tuples come from.
+
+        Raises as :meth:`check` does.
+        """
         for partition, upto in ids.items():
             self.committed[partition] = max(upto, self.committed.get(partition, 0))
+        self._origins.update({p: origin for p, origin in origins.items() if origin})
+        self.check()
+
+    def check(self) -> None:
+        """May we go on?
+
+        Raises:
+          OtherOrigin: who serves a partition has read other source logs than what we hold follows from.
+          SpeError: another process speaks for our client.
+        """
+        for (_, partition), why in self._foreign.items():
+            if not any((peer, partition) in self._continues for peer in self._said[partition]):
+                raise OtherOrigin(f"{self.name} cannot go on with {self.channels[partition]}: {why}")
+        if self._taken_us is None:
+            return
+        least_s = TAKEN_LATER_S if self._admitted else TAKEN_S
+        patience_us = max(round(1e6 * least_s), 2 * self._plan.timing.gone_us())
+        if self._env.clock.monotonic_us() - self._taken_us > patience_us:
+            raise SpeError(
+                f"{self.name} is in use: another process reads and acknowledges in its name, says "
+                f"{', '.join(sorted(self._taken))}; end that one, or give each query a client of its own"
+            )
 
     def latest(self) -> dict[int, int]:
-        """Last stable id of each partition, as far as anybody has said one."""
+        """Last stable id of each partition, as far as anybody has said one.  Raises as :meth:`check` does."""
+        self.check()
         return dict(self._latest)
 
     def oldest(self) -> dict[int, int]:
@@ -138,10 +203,14 @@ class OutputPositions:
         return {p: "unreachable" if at is None else order[at].name for p, at in best.items()}
 
     async def heard_of_all(self) -> None:
-        """Returns when some replica of every partition has answered that serves it."""
+        """Returns when some replica of every partition has answered that serves it, and we speak for the client.
+
+        Raises as :meth:`check` does.
+        """
         while True:
             token = self._heard.token()
-            if self._served():
+            self.check()
+            if self._served() and not self._taken:
                 return
             await self._heard.wait(token)
 
@@ -165,6 +234,7 @@ class OutputPositions:
                 self._env.trace.event("origin_not_learnt", producer=peer, channel=str(channel), why=str(error))
                 continue
             if isinstance(answer, Subscribed) and answer.origin:
+                self._origins[channel.partition] = answer.origin
                 return answer.origin
             if isinstance(answer, OtherLog):
                 foreign = answer.reason
@@ -205,16 +275,80 @@ class OutputPositions:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
 
+    async def _compare_origins(self) -> None:
+        """Asks whoever begins to serve us whether that follows what we hold: only then it gets acknowledgements."""
+        while True:
+            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+            for channel in self.channels:
+                p = channel.partition
+                if not (known := self._origins.get(p)):
+                    continue
+                addresses = self.directory.producer_addresses(self._plan, channel)
+                for peer, before in list(self._said[p].items()):
+                    known_of = (peer, p) in self._continues or (peer, p) in self._foreign
+                    if peer in addresses and _serves(before) and not known_of:
+                        await self._compare(peer, addresses[peer], channel, known)
+
+    async def _compare(self, peer: str, address: str, channel: Channel, known: str) -> None:
+        p = channel.partition
+        begun = self._lives.get(peer, 0)
+        try:
+            answer = await self._greeting(peer, address, channel, self.committed.get(p, 0), known)
+        except (LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError):
+            return
+        if self._lives.get(peer, 0) != begun:
+            return  # it was lost meanwhile: who is there now is to be asked
+        if isinstance(answer, OtherLog):
+            self._foreign[peer, p] = answer.reason
+            self._heard.wake()
+        elif isinstance(answer, Truncated) or (isinstance(answer, Subscribed) and answer.origin == known):
+            self._continues.add((peer, p))
+            self._foreign.pop((peer, p), None)
+
     def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
         for one in answer.outputs:
             if one.stream == self.channels[0].stream and one.partition in self._said:
+                before = self._said[one.partition].get(peer)
+                if before is None or not _serves(before) or one.last_id < before.last_id:
+                    self._forget(peer, one.partition)
                 self._said[one.partition][peer] = one
                 self._latest[one.partition] = max(one.last_id, self._latest.get(one.partition, 0))
+        if answer.taken:
+            self._taken.add(peer)
+            if self._taken_us is None:
+                self._taken_us = self._env.clock.monotonic_us()
+        else:
+            self._not_taken(peer)
+            self._admitted = self._admitted or (not self._taken and self._served())
         self._heard.wake()
 
+    def _not_taken(self, peer: str) -> None:
+        self._taken.discard(peer)
+        if not self._taken:
+            self._taken_us = None
+
     def _gone(self, peer: str) -> None:
-        for said in self._said.values():
+        self._lives[peer] = self._lives.get(peer, 0) + 1
+        self._not_taken(peer)
+        for partition, said in self._said.items():
             said.pop(peer, None)
+            self._forget(peer, partition)
+
+    def _forget(self, peer: str, partition: int) -> None:
+        """Another process may be there, or another replica, with other tuples."""
+        self._continues.discard((peer, partition))
+        self._foreign.pop((peer, partition), None)
+
+    def _acks_for(self, peer: str) -> list[Ack]:
+        """Id 0 says only that we speak for the client."""
+        if not self._acknowledges:
+            return []
+        found = []
+        for stream, partition in self.channels:
+            if peer in self.directory.producer_addresses(self._plan, Channel(stream, partition)):
+                counts = self._admitted and (peer, partition) in self._continues
+                found.append(Ack(stream, partition, self.name, self.committed.get(partition, 0) if counts else 0))
+        return found
 
     # --- an owner without inputs (replicas.consumer.upstream) ---
 
@@ -227,7 +361,7 @@ class OutputPositions:
         return []
 
     def acks(self) -> list[tuple[Channel, int]]:
-        return [(self.channels[p], upto) for p, upto in self.committed.items()]
+        return []  # each peer gets its own
 
     def substream(self, channel: Channel) -> tuple[int, int]:
         return (0, 1)

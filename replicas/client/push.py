@@ -155,7 +155,7 @@ class Pusher:
             raise SpeError(f"{self._peer} refuses what {self._me.name} pushes: {error}")
 
     async def _repeated(self, send: Callable[[Connection, _Waiting], Awaitable[T]]) -> T:
-        why = "no answer"
+        why = "it is connected, and says nothing"
         with trio.CancelScope() as scope:
             waiting = _Waiting(scope, self._patience_s)
             while True:

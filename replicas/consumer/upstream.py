@@ -89,6 +89,7 @@ class Upstream:
       keeper: who we are, and the directory that counts.
       pool: dictionaries for strings that arrive.
       other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
+      acks: what to acknowledge to a peer; None: what the owners say.
       heard: called with the peer's name and its HeartbeatAnswer.
       gone: called with the peer's name when it does not answer any more.
     """
@@ -100,6 +101,7 @@ class Upstream:
         keeper: DirectoryKeeper,
         *,
         pool: StringPool,
+        acks: Callable[[str], list[Ack]] | None = None,
         heard: Callable[[str, HeartbeatAnswer], None] | None = None,
         gone: Callable[[str], None] | None = None,
         other_message: Callable[[str, Message], Awaitable[None]] | None = None,
@@ -109,6 +111,7 @@ class Upstream:
         self._keeper = keeper
         self._me = keeper.me
         self._pool = pool
+        self._acks = self._acks_for if acks is None else acks
         self._heard = heard
         self._gone = gone
         self._other_message = other_message
@@ -161,7 +164,7 @@ class Upstream:
                     self._keeper,
                     name,
                     address,
-                    acks=self._acks_for,
+                    acks=self._acks,
                     heard=self._answered,
                     other=self._other_message,
                     lost=self._lose,

@@ -85,6 +85,8 @@ class OutputSide:
         #: When each consumer acknowledged last, and after how long it was to do so again.
         self._heard: dict[str, tuple[int, int]] = {}
         self._consumers = {name for c in channels for name in directory.consumers_of(plan, c)}
+        #: The process that speaks for each client, and how many did so before it.
+        self._speakers: dict[str, tuple[int, int]] = {}
         #: Start time, used for consumers that were never heard.
         self._since = now
 
@@ -154,6 +156,7 @@ class OutputSide:
             self._heard[name] = now, self._plan.timing.heartbeat_us  # it is not dead because it was not there before
         for name in self._consumers - consumers:
             self._heard.pop(name, None)
+            self._speakers.pop(name, None)
         self._consumers = consumers
 
     def made_elsewhere(self, channel: Channel, id: int) -> None:
@@ -163,6 +166,13 @@ class OutputSide:
     def made(self, channel: Channel) -> int:
         """The largest stable id of an output that this replica or a partner is known to have made."""
         return max(self.log(channel).last_id, self._made_elsewhere[channel])
+
+    def taken(self, client: str, incarnation: int, now: int) -> bool:
+        """Does another process speak for a client?  One does, until it is dead; two would lose rows (A2b)."""
+        speaker = self._speakers.get(client)
+        if speaker is None or (speaker[0] != incarnation and self._is_dead(client, now)):
+            speaker = self._speakers[client] = incarnation, 0 if speaker is None else speaker[1] + 1
+        return speaker[0] != incarnation
 
     def acknowledged(self, ack: Ack, incarnation: int, period_us: int, now: int) -> bool:
         """A consumer needs an output up to an id no more.
@@ -180,7 +190,8 @@ class OutputSide:
         full = log.full
         if ack.id > made and not full:
             return False
-        log.acknowledge(ack.consumer, incarnation, min(ack.id, made))
+        speaker = self._speakers.get(ack.consumer)
+        log.acknowledge(ack.consumer, incarnation if speaker is None else speaker[1], min(ack.id, made))
         return full
 
     def make_room(self, now: int) -> list[str]:

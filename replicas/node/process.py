@@ -252,17 +252,22 @@ class NodeProcess(NoSource):
         return NotReady(f"{self._node} does not serve {channel}") if host is None else host.subscribe(message)
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
-        now = self.hosting.now()
+        now, client, taken = self.hosting.now(), peer.startswith("client:"), False
         for ack in message.acks:
             host = self.hosting.serving(Channel(StreamId(ack.stream), ack.partition))
-            if host is not None and host.replica.serving.acknowledged(ack, message.incarnation, message.period_us, now):
+            if host is None:
+                continue
+            serving = host.replica.serving
+            if client and serving.taken(ack.consumer, message.incarnation, now):
+                taken = True
+            elif serving.acknowledged(ack, message.incarnation, message.period_us, now):
                 host.work.wake()
         outputs = [o for host in self.hosting.running.values() for o in host.replica.output_status(now)]
         standbys = self.hosting.standbys.items() if peer == COORDINATOR else ()
         held = [Held(id.unit, id.partition, standby.checkpoints) for id, standby in standbys]
         running = self.hosting.running.items() if peer == COORDINATOR else ()
         loads = [Load(*id, *sample) for id, host in running if (sample := host.meter.news(now)) is not None]
-        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads)
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads, taken)
 
     def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
         self._note_waits(self.hosting.directory)

@@ -365,6 +365,7 @@ class HeartbeatAnswer(Message):
     Attributes:
       held: what it stands by for, to a coordinator.
       loads: samples that it was not told of before, to a coordinator.
+      taken: another process acknowledges in the client's name, so that these acknowledgements do not count (A2b).
     """
 
     TAG: ClassVar[int] = 11
@@ -373,6 +374,7 @@ class HeartbeatAnswer(Message):
     outputs: Annotated[Sequence[OutputStatus], records_of(OutputStatus)]
     held: Annotated[Sequence[Held], records_of(Held)] = ()
     loads: Annotated[Sequence[Load], records_of(Load)] = ()
+    taken: Flag = False
 
 
 @dataclass(frozen=True, slots=True)

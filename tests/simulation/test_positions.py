@@ -73,7 +73,7 @@ def query(
                 kept.batches += 1
                 kept.finished.append(tuple(ids))
                 kept.start, kept.planned = kept.planned, None
-                one.acknowledge({0: kept.start})
+                one.acknowledge({0: kept.start}, {0: kept.origin})
 
     return main
 
@@ -237,4 +237,96 @@ async def test_an_unreachable_output_says_so_and_keeps_its_last_ids(jump_clock: 
                 await trio.sleep(3)
                 assert one.states() == {0: "unreachable"}
                 assert one.latest()[0] >= latest[0]
+                nursery.cancel_scope.cancel()
+
+
+async def test_of_two_readers_of_one_name_the_second_is_refused_and_a_restarted_one_gets_in(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. a query reads; 2. another one of the same client is refused, while a node restarts; 3. the first one loses no
+    row; 4. it dies without a word, and begins again"""
+    monkeypatch.setattr("replicas.client.positions.TAKEN_S", 1.0)
+    kept = Checkpoint()
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await started(cluster, kept)
+            await trio.sleep(2)
+            other = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(other.run)
+                nursery.start_soon(restarts, cluster)
+                with pytest.raises(SpeError, match=r"client:c is in use: another process .* says n1[ab]"):
+                    await other.heard_of_all()
+                other.committed[0] = 10**6  # whatever it says does not count
+                await trio.sleep(0.5)
+                nursery.cancel_scope.cancel()
+            line = max(r.logs[0].truncation_line for r in cluster.replicas().values())
+            assert 0 < line <= kept.start
+            before = kept.start
+            await trio.sleep(1)
+            assert kept.start > before
+            assert trio.current_time() < SECONDS - 1
+            # the node that began anew may have heard the other one first
+            await until(
+                lambda: min(r.logs[0].truncation_line for r in cluster.replicas().values()) > before, within_s=3
+            )
+            cluster.kill("client:c", power=True)
+            cluster.restart("client:c")
+            await trio.sleep(SECONDS + 15)
+            assert held(kept) == list(range(1, len(cluster.reference()[OUT][0]) + 1))
+
+
+async def restarts(cluster: FaultyCluster) -> None:
+    await trio.sleep(0.5)
+    cluster.kill("n1a")
+    await trio.sleep(0.5)
+    cluster.restart("n1a")
+
+
+async def test_a_reader_that_keeps_nothing_takes_no_name(jump_clock: JumpClock) -> None:
+    kept = Checkpoint()
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await started(cluster, kept)
+            await trio.sleep(3)
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream, acknowledges=False)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                with trio.fail_after(2):
+                    await one.heard_of_all()
+                await trio.sleep(15)
+                one.check()
+                assert kept.start > 300
+                nursery.cancel_scope.cancel()
+
+
+async def test_logs_that_were_wiped_under_a_query_are_not_acknowledged_and_that_is_said(jump_clock: JumpClock) -> None:
+    """Sources and nodes lose their disks: ids of the new logs mean other tuples (S6)."""
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(0.01)
+            cluster.wipe("client:c")
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                await one.heard_of_all()
+                await trio.sleep(3)
+                origin, last = await one.origin(OUT, 0, ""), one.latest()[0]
+                one.acknowledge({0: last}, {0: origin})
+                await trio.sleep(1)
+                assert {r.logs[0].truncation_line for r in cluster.replicas().values()} == {last}
+                for host in ("source:a", "source:b", "source:c", "n1a", "n1b"):
+                    cluster.wipe(host)
+                await trio.sleep(2)
+                for host in ("source:a", "source:b", "source:c", "n1a", "n1b"):
+                    cluster.restart(host)
+                await trio.sleep(3)
+                assert min(r.logs[0].last_id for r in cluster.replicas().values()) > 0
+                assert {r.logs[0].truncation_line for r in cluster.replicas().values()} == {0}
+                with pytest.raises(OtherOrigin, match=r"client:c cannot go on with s1/0: .* other source logs"):
+                    one.latest()
                 nursery.cancel_scope.cancel()

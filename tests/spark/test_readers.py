@@ -59,8 +59,11 @@ class Nodes:
     def origins(self, at: Offset) -> dict[int, str]:
         return dict(self.known)
 
-    def acknowledge(self, ids: Mapping[int, int]) -> None:
-        self.acknowledged.append(dict(ids))
+    def acknowledge(self, at: Offset) -> None:
+        self.acknowledged.append(dict(at.ids))
+
+    def check(self) -> None:
+        """All is well."""
 
     def stop(self) -> None:
         """There is no connection."""
@@ -151,7 +154,7 @@ def test_what_must_be_whole_is_refused_where_a_partition_would_be_left_out(
 ) -> None:
     nodes = Nodes(output)
     nodes.ids, nodes.known = {0: 4, 1: 0}, {}
-    monkeypatch.setattr("pyspark_spe.readers.Positions", lambda *_: nodes)
+    monkeypatch.setattr("pyspark_spe.readers.Positions", lambda *_, **__: nodes)
     with pytest.raises(NotReachable, match=r"no replica of totals/0 says now"):
         LiveReader(output).partitions()
     reader = StableReader(output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replicas.node.output_side import OutputSide
@@ -10,7 +12,7 @@ from spe.plan.directory import Role
 from spe.plan.plan import Limits, Timing
 from spe.stream.batch import Batch, Rows
 from spe.stream.ids import PartitionId
-from spe.stream.names import Kind, NodeId, UnitId
+from spe.stream.names import Kind, NodeId, StreamId, UnitId
 from spe.wire.messages import Ack
 from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE, chain, pass_on, source
@@ -107,3 +109,34 @@ def test_a_removed_consumer_does_not_hold_the_log() -> None:
     assert (log.truncation_line, log.full) == (2, False)
     heard(outputs, FAR, 1, SECOND)
     assert log.unknown_acks == 1
+
+
+def test_one_process_speaks_for_a_client_until_it_is_dead() -> None:
+    outputs, gone_us = full(), Timing().gone_us()
+    assert not outputs.taken("client:c", 5, 0)
+    heard(outputs, "client:c", 0, 0)
+    for other in (4, 6):
+        assert outputs.taken("client:c", other, gone_us)
+    assert not outputs.taken("client:c", 5, gone_us)
+    assert not outputs.taken("client:c", 4, gone_us + 1)  # its clock was set back
+    heard(outputs, "client:c", 0, gone_us + 1)
+    assert outputs.taken("client:c", 5, gone_us + 2)
+
+
+def test_what_the_next_process_of_a_client_says_counts_though_it_is_less() -> None:
+    plan, directory = two_units(limits=Limits())
+    client = next(iter(directory.clients.values()))
+    directory = replace(directory, clients={"c": replace(client, name="c", reads=(StreamId("s"),))})
+    id = next(i for i in directory.replicas_on(NodeId("n1a")) if i.of == PartitionId(UnitId("u1"), 0))
+    outputs = OutputSide(plan, directory, id, 0, NoEffects(), None, None)
+    rows = Rows.from_tuples(SEQUENCE, [5, 6], [(1, 1.0), (2, 2.0)])
+    outputs.logs[0].append_stable([Batch(Kind.STABLE, 0, 2, None, rows)])
+    period, gone_us = Timing().heartbeat_us, Timing().gone_us()
+    for consumer in (NEAR, FAR):
+        heard(outputs, consumer, 2, 0)
+    assert not outputs.taken("client:c", 9, 0)
+    outputs.acknowledged(Ack("s", 0, "client:c", 1), 9, period, 0)
+    assert outputs.logs[0].truncation_line == 1
+    assert not outputs.taken("client:c", 8, gone_us + 1)
+    outputs.acknowledged(Ack("s", 0, "client:c", 0), 8, period, gone_us + 1)
+    assert outputs.logs[0].truncation_line == 0
