@@ -52,7 +52,7 @@ _DEFAULTS: Final = {
 
 
 def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, whose data source ``spe`` is found by its package's name (pyspark_spe).  Takes 5 to 10 seconds.
+    """A session, whose data source ``spe`` is found by a module's name (pyspark_spe.py).  Takes 5 to 10 seconds.
 
     Args:
       app: name of the command.

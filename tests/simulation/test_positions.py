@@ -9,10 +9,10 @@ from random import Random
 import pytest
 import trio
 
-from pyspark_spe.offsets import ahead
 from replicas.client.excerpt import Excerpt, excerpt
 from replicas.client.positions import OutputPositions
 from replicas.simulation.clock import JumpClock
+from replicas.spark.offsets import ahead
 from spe.errors import NotReachable, OtherOrigin, SpeError
 from spe.plan.directory import Directory
 from spe.stream.ids import Channel

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pyspark_spe.live import LiveOutput
-from pyspark_spe.offsets import Offset
-from pyspark_spe.options import read_options
-from pyspark_spe.pieces import APART, Carried, Fetched, Piece
-from pyspark_spe.readers import ChangesReader, LiveReader, StableReader
 from replicas.client.buffer import ChangeBuffer
 from replicas.client.excerpt import Excerpt
+from replicas.spark.live import LiveOutput
+from replicas.spark.offsets import Offset
+from replicas.spark.options import read_options
+from replicas.spark.pieces import APART, Carried, Fetched, Piece
+from replicas.spark.readers import ChangesReader, LiveReader, StableReader
 from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory, Version
 from spe.stream.batch import Batch, Rows
@@ -154,7 +154,7 @@ def test_what_must_be_whole_is_refused_where_a_partition_would_be_left_out(
 ) -> None:
     nodes = Nodes(output)
     nodes.ids, nodes.known = {0: 4, 1: 0}, {}
-    monkeypatch.setattr("pyspark_spe.readers.Positions", lambda *_, **__: nodes)
+    monkeypatch.setattr("replicas.spark.readers.Positions", lambda *_, **__: nodes)
     with pytest.raises(NotReachable, match=r"no replica of totals/0 says now"):
         LiveReader(output).partitions()
     reader = StableReader(output)
@@ -187,7 +187,7 @@ def test_the_next_session_acknowledges_as_a_later_one_whatever_its_clock_says(
         after.append(later_than)
         return Nodes(of)
 
-    monkeypatch.setattr("pyspark_spe.readers.Positions", connected)
+    monkeypatch.setattr("replicas.spark.readers.Positions", connected)
     first = StableReader(output)
     start = first.initialOffset()
     first._positions().ids = {0: 1, 1: 1}  # type: ignore[attr-defined]

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from pyspark_spe import writer
-from pyspark_spe.options import write_options
-from pyspark_spe.writer import LiveSource, LiveWriter, Staged, check_columns, rows_of
+from replicas.spark import writer
+from replicas.spark.options import write_options
+from replicas.spark.writer import LiveSource, LiveWriter, Staged, check_columns, rows_of
 from spe.errors import SpeError
 from spe.log.pushed import decode_part
 from spe.stream.schema import Schema

@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from consistency.proof.report.model import Flaw
-from pyspark_spe.options import READING, WRITING, Option
 from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
 from replicas.planning.files import OperatorModel
 from replicas.simulation.features import Feature
+from replicas.spark.options import READING, WRITING, Option
 from spe.config.accuracy import AccuracyModel
 from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel, NodeModel, TimingModel
 from spe.config.recovery import RecoveryModel

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FLOORS = {"spe": 1, "operators": 2, "consistency": 3, "replicas": 4, "pyspark_spe": 5}
+FLOORS = {"spe": 1, "operators": 2, "consistency": 3, "replicas": 4}
+SPARK = ROOT / "replicas" / "spark"
 #: What knows all: nothing else imports it.
-TOP = (("spe", "cli"), ("spe", "testing"))
+TOP = (("spe", "cli"), ("spe", "testing"), ("replicas", "spark"))
 TOP_FLOOR = 5
 FILES = sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py"))
 
@@ -38,12 +39,18 @@ def test_imports_go_downwards(path: Path) -> None:
 def test_only_env_run_and_spark_import_the_command_line() -> None:
     """The first only when it is called, because the command line is the top level."""
     cli, api = ROOT / "spe" / "cli", ROOT / "spe" / "api.py"
-    below = [p for p in FILES if not p.is_relative_to(cli) and not p.is_relative_to(ROOT / "pyspark_spe")]
+    below = [p for p in FILES if not p.is_relative_to(cli) and not p.is_relative_to(SPARK)]
     users = {p for p in below if "spe.cli" in p.read_text()}
     at_import = {getattr(node, "module", None) or "" for node in ast.parse(api.read_text()).body}
 
     assert users == {api}
     assert not any(name.startswith("spe.cli") for name in at_import)
+
+
+def test_only_what_spark_finds_imports_what_is_spark_s() -> None:
+    users = [p for p in FILES if not p.is_relative_to(SPARK) and "replicas.spark" in p.read_text()]
+    assert users == []
+    assert "replicas.spark" in (ROOT / "pyspark_spe.py").read_text()
 
 
 def test_nobody_imports_the_test_kit() -> None:
@@ -61,7 +68,7 @@ def test_the_test_kit_imports_hypothesis_only_for_strategies() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_node_imports_neither_spark_nor_arrow(path: Path) -> None:
     """pyspark, pyarrow, pandas and the proof may only be imported inside a function; the proof itself may."""
-    if path.relative_to(ROOT).parts[:2] == ("consistency", "proof") or path.is_relative_to(ROOT / "pyspark_spe"):
+    if path.relative_to(ROOT).parts[:2] == ("consistency", "proof") or path.is_relative_to(SPARK):
         return
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -71,7 +78,7 @@ def test_a_node_imports_neither_spark_nor_arrow(path: Path) -> None:
 
 
 #: A module or what is in one, as comments and docstrings name it; without what only looks like it, such as spe.yaml.
-REFERENCE = re.compile(r"(?<![\w./~-])(?:spe|operators|consistency|replicas|pyspark_spe)(?:\.[A-Za-z_]\w*)+(?![\w/])")
+REFERENCE = re.compile(r"(?<![\w./~-])(?:spe|operators|consistency|replicas)(?:\.[A-Za-z_]\w*)+(?![\w/])")
 OTHER = {"spe.yaml"}
 
 

@@ -40,7 +40,7 @@ PAGES = [
 #: Generated pages, whose length does not count.
 GENERATED = {DOCS / page for page in ("internals/campaigns.md", "reference/api.md", "reference/command-line.md")}
 
-FOLDERS = ("spe", "operators", "consistency", "replicas", "pyspark_spe", "tests", "configs", "docs", "benchmarks")
+FOLDERS = ("spe", "operators", "consistency", "replicas", "tests", "configs", "docs", "benchmarks")
 #: Paths of modules, whole and from any folder on.  The last ones are the reader's own.
 MODULES = {
     "/".join(file.relative_to(ROOT).parts[start:])
@@ -324,7 +324,7 @@ def test_every_cited_rule_is_explained() -> None:
     rules = set(re.findall(r"^\* \*\*([USWBTCRKVFAHDLOG]\d+)", text_of("docs/internals/rules.md"), re.MULTILINE))
     cited = {
         rule
-        for package in ("spe", "operators", "consistency", "replicas", "pyspark_spe")
+        for package in ("spe", "operators", "consistency", "replicas")
         for file in (ROOT / package).rglob("*.py")
         for group in re.findall(r"\(((?:[USWBTCRKVFAHDLOG]\d+(?:, | and )?)+)\)", file.read_text(encoding="utf-8"))
         for rule in re.findall(r"[A-Z]\d+", group)

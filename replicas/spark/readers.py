@@ -18,15 +18,15 @@ import trio
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from pyspark_spe.background import Background
-from pyspark_spe.live import LiveOutput
-from pyspark_spe.offsets import Offset, ahead, offset_of
-from pyspark_spe.pieces import APART, Fetched, Piece, given, read_piece
 from replicas.client.buffer import ChangeBuffer
 from replicas.client.client import Client
 from replicas.client.excerpt import Excerpt
 from replicas.client.positions import OutputPositions
 from replicas.link.signal import Signal
+from replicas.spark.background import Background
+from replicas.spark.live import LiveOutput
+from replicas.spark.offsets import Offset, ahead, offset_of
+from replicas.spark.pieces import APART, Fetched, Piece, given, read_piece
 from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory
 from spe.stream.times import BEFORE_TIME

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from consistency.proof.arrow import arrow_fields, from_arrow, spark_type
-from pyspark_spe.options import WriteOptions, token
 from replicas.client.push import Pusher
 from replicas.link.connection import secured
+from replicas.spark.options import WriteOptions, token
 from spe.cli.run_dir import load_target
 from spe.errors import SpeError
 from spe.log.pushed import PART_BYTES, encode_part

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_spe.offsets import Offset, ahead, offset_of
+from replicas.spark.offsets import Offset, ahead, offset_of
 from spe.errors import SpeError
 
 HERE = Offset("best", "stable", "f00d", {0: 4, 1: 7}, {0: "a", 1: "b"}, 17)

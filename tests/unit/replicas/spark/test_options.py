@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_spe.options import read_options, token
+from replicas.spark.options import read_options, token
 from spe.errors import SpeError
 
 

@@ -4,7 +4,7 @@
     frame.writeStream.format("spe").option("cluster", "shop.yaml").option("source", "orders").option("writer", "etl")
     spark.read.format("spe").option("source", "orders").load(RUN_DIR)
 
-Options of a cluster: :mod:`pyspark_spe.options`; of files: :mod:`consistency.proof.source`.
+Options of a cluster: :mod:`replicas.spark.options`; of files: :mod:`consistency.proof.source`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from consistency.proof.records import CHANGES
 from consistency.proof.source import SpeDataSource, spark_schema
-from pyspark_spe.live import LiveOutput
-from pyspark_spe.options import read_options, write_options
-from pyspark_spe.readers import ChangesReader, LiveReader, StableReader
-from pyspark_spe.writer import LiveSource, LiveWriter
+from replicas.spark.live import LiveOutput
+from replicas.spark.options import read_options, write_options
+from replicas.spark.readers import ChangesReader, LiveReader, StableReader
+from replicas.spark.writer import LiveSource, LiveWriter
 from spe.errors import SpeError
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from consistency.proof.records import Table
-from pyspark_spe.offsets import Offset
-from pyspark_spe.options import ReadOptions, token
 from replicas.link.connection import secured
+from replicas.spark.offsets import Offset
+from replicas.spark.options import ReadOptions, token
 from spe.cli.run_dir import load_target
 from spe.errors import SpeError
 from spe.plan.deploy import check_all_addressed, with_default_client
