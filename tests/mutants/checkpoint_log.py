@@ -11,8 +11,12 @@ from replicas.checkpoint.extent import Choices, Extent, Pacing
 from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
 from replicas.checkpoint.log_records import Copies
+from replicas.checkpoint.log_taker import LogTaker
 from replicas.checkpoint.state_log import StateLog
-from replicas.node import log_task
+from replicas.node import log_task, recovery
+from replicas.node.log_side import LogSide
+from replicas.node.recovery import ReplicaRecovery
+from replicas.placement.standby import Standby
 from tests.mutants.patching import Edit, edited
 
 # --- the log ---
@@ -248,4 +252,78 @@ edited(
     "half-a-state-is-given",
     "a partner is given a state that lacks what was not replayed yet (A3, G4)",
     Edit(UnitReplica, "snapshot", " or self._lacks is not None", ""),
+)
+
+# --- a complete slice ---
+
+edited(
+    "complete-slice-lacks-output",
+    "output that consumers have not acknowledged is only in a log that cannot be read (G1, A2)",
+    Edit(LogSide, "outputs_to_log", "return firsts if one.slice.made.complete else ", "return "),
+)
+edited(
+    "complete-slice-is-not-asked-for",
+    "a log that lacks a slice waits for a complete one that nobody makes (G2)",
+    Edit(log_task._Writer, "_ask", "core.forget_logged()", "pass"),
+)
+edited(
+    "refused-slice-of-the-end-is-lost",
+    "a slice that a full disk refused is not made again where nothing follows it (G1)",
+    Edit(
+        LogSide,
+        "want",
+        "self._end, self._again = (below, most), after,",
+        "self._end, self._again = (below, most), max(self._end, after),",
+    ),
+)
+edited(
+    "mark-of-the-end-is-lost",
+    "a mark that had no room is not written again where nothing follows (G5)",
+    Edit(log_task._Writer, "_look_after", "self._unsynced = not kept.log.is_synced", "self._unsynced = False"),
+)
+edited(
+    "double-failure-is-tried-for-ever",
+    "a copy that cannot be made whole from the other, damaged one is tried again and again (G5)",
+    Edit(log_task._Writer, "_look_after", "await kept.refuse(str(error))", "pass"),
+)
+
+# --- another configuration ---
+
+edited(
+    "log-counts-whatever-a-checkpoint-has",
+    "a log is gone on from that a checkpoint has left behind (A8)",
+    Edit(
+        recovery,
+        "further",
+        "return log if all(map(ge, log.positions, checkpoint.positions)) else checkpoint",
+        "return log",
+    ),
+)
+edited(
+    "checkpoint-goes-before-the-log-has-more",
+    "a checkpoint is forgotten as a log is begun (A8)",
+    Edit(ReplicaRecovery, "other_is_older", "return acks != needed and all(map(ge, acks, needed))", "return True"),
+)
+
+# --- standbys ---
+
+edited(
+    "older-log-is-taken",
+    "a standby takes a log that needs what upstream may have forgotten (G9)",
+    Edit(LogTaker, "_write", "if not standby.continues(new.positions, new.origins):", "if False:"),
+)
+edited(
+    "no-snapshot-in-place-of-a-log",
+    "a standby that is given no log keeps what it holds for ever (G9, H2)",
+    Edit(LogTaker, "_take", "if standby.failed(maker, self._env.clock.monotonic_us()) > 1:", "if False:"),
+)
+edited(
+    "snapshots-outlive-the-log",
+    "whole snapshots of before stay beside the log that has more (G9)",
+    Edit(LogTaker, "_write", "await self._store.forget()", "pass"),
+)
+edited(
+    "makers-by-chance",
+    "a standby fetches a whole log each time that another replica is a moment ahead (G9)",
+    Edit(Standby, "wish", "in_turn.insert(0, self._maker)", "in_turn.append(self._maker)"),
 )

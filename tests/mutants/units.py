@@ -34,6 +34,7 @@ from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.checkpoint import test_extent as extent
 from tests.unit.replicas.checkpoint import test_log as checkpoint_log
+from tests.unit.replicas.checkpoint import test_log_taker as log_taker
 from tests.unit.replicas.checkpoint import test_state_log as state_log
 from tests.unit.replicas.checkpoint import test_taker as taker
 from tests.unit.replicas.checkpoint import test_targets as log_targets
@@ -270,6 +271,25 @@ UNITS: Final[dict[str, Test]] = {
     "half-a-state-is-given": cut_off_replay.test_a_standby_that_takes_over_is_cut_off,
     "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
+    "complete-slice-lacks-output": logged.test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for,
+    "complete-slice-is-not-asked-for": logged.test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for,
+    "refused-slice-of-the-end-is-lost": partial(
+        logged.test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room, "slice"
+    ),
+    "mark-of-the-end-is-lost": partial(
+        logged.test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room, "mark"
+    ),
+    "double-failure-is-tried-for-ever": (
+        logged.test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_begun_anew
+    ),
+    "log-counts-whatever-a-checkpoint-has": (logged.test_a_log_that_a_checkpoint_has_left_behind_is_not_gone_on_from),
+    "checkpoint-goes-before-the-log-has-more": partial(
+        logged.test_the_setting_changes_again_before_anything_is_written_the_new_way, "count"
+    ),
+    "older-log-is-taken": partial(log_taker.test_a_log_from_before_what_is_held_is_told_and_waited_for, False),
+    "no-snapshot-in-place-of-a-log": log_taker.test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had,
+    "snapshots-outlive-the-log": log_taker.test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had,
+    "makers-by-chance": standby.test_it_stays_with_whose_log_it_follows_until_that_is_an_interval_behind,
     "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),
     "log-cut-at-t": extent.test_final_cells_hold_the_log_but_no_replay,
     "kept-rows-hold-nothing": extent.test_row_keepers_hold_replay_whatever_is_rewritten,

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from replicas.checkpoint.log import COPIES, CheckpointLog
+from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.node.snapshots import Snapshots
 from replicas.simulation.scenario import Scenario
 from spe.errors import LogError, LogFull
@@ -396,6 +397,27 @@ def test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_beg
     assert origins(met)[2:] == ["log", "log"]
 
 
+def test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for() -> None:
+    """The log before it, which had that too, cannot be read any more."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        cluster.cut("client:client", "*")
+        await trio.sleep(2)
+        for node in cluster.nodes.values():
+            (host,) = node.hosting.running.values()
+            await node.hosting.log(host.replica.id).refuse("a test")
+        await trio.sleep(2)
+        cluster.kill("na")
+        cluster.kill("nb")
+        cluster.heal()
+        await trio.sleep(0.2)
+        await settled(cluster, "na", "nb")
+
+    met = play(*logged("count"), script)
+    assert origins(met)[2:] == ["log", "log"]
+
+
 def test_a_log_that_cannot_be_opened_is_in_the_status() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
@@ -585,6 +607,23 @@ def test_the_setting_changes_again_before_anything_is_written_the_new_way(query:
 
     met = play(plan, on, script)
     assert origins(met)[2:] == ["log"] * 2 + ["disk"] * 6
+
+
+def test_a_log_that_a_checkpoint_has_left_behind_is_not_gone_on_from() -> None:
+    """The disk did not let it go."""
+    plan, on = logged("count", seconds=20)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        await all_restart(cluster, without_logs(on))
+        await trio.sleep(2)
+        assert kept_by(cluster, "na") == {"log", "checkpoint"}
+        await all_restart(cluster, on)
+
+    with patch.object(ReplicaLog, "forget", side_effect=OSError("read-only")):
+        met = play(plan, on, script)
+    assert origins(met)[2:] == ["log", "log", "disk", "disk"]
+    assert told(met, "not_forgotten")
 
 
 @pytest.mark.parametrize("first", ["on", "off"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from random import Random
 from typing import Any
 
@@ -76,7 +78,7 @@ def made(maker: Maker, of: Standby, disk: SimDisk) -> LogTaker:
     return LogTaker(env, maker.plan, of, kept, store, maker.fetch)
 
 
-async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had() -> None:
     """It says so once, holds what it acknowledges also after a restart, and follows the log again when there is one."""
     maker = Maker()
     disk, one = SimDisk(), standby()
@@ -90,12 +92,13 @@ async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had(capsys:
     await goes_on(2)
     assert positions(one) == [2, 2, 2]
     maker.has_log = False
-    for at in range(3, 11):
-        await goes_on(at)
+    with redirect_stderr(StringIO()) as said:
+        for at in range(3, 11):
+            await goes_on(at)
     assert maker.asked.count("") >= 3
     assert one.trouble == f"{A}: no copy of the log can be read"
     assert positions(one) > [2, 2, 2], "upstream need not keep all"
-    assert capsys.readouterr().err.count("takes whole snapshots") == 1
+    assert said.getvalue().count("takes whole snapshots") == 1
 
     again = standby()
     disk = disk.restarted()
@@ -109,9 +112,7 @@ async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had(capsys:
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_a_log_from_before_what_is_held_is_told_and_waited_for(
-    full: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_log_from_before_what_is_held_is_told_and_waited_for(full: bool) -> None:
     """Whole snapshots are taken instead where a producer fills up; it follows once the log has passed what it holds."""
     maker, one = Maker(), standby()
     taker = made(maker, one, SimDisk())
@@ -125,10 +126,11 @@ async def test_a_log_from_before_what_is_held_is_told_and_waited_for(
 
     await goes_on(5)
     maker.behind = 8
-    for at in range(6, 12):
-        await goes_on(at)
+    with redirect_stderr(StringIO()) as said:
+        for at in range(6, 12):
+            await goes_on(at)
     assert f"{A}: its log is replayed from before what is held here" == one.trouble
-    assert capsys.readouterr().err.count("replayed from before") == 1
+    assert said.getvalue().count("replayed from before") == 1
     assert ("" in maker.asked) == full
     assert (positions(one) > [5, 5, 5]) == full
     maker.behind = 0
