@@ -129,6 +129,7 @@ _REPLANNED: Final[list[dict[str, Any]]] = [
     {"at": "14s", "kind": "replan", "target": "client:client", "change": "bucket", "for": "1s"},
     {"at": "16s", "kind": "replan", "target": "n2a", "change": "limits", "for": "1s"},
     {"at": "18s", "kind": "replan", "target": "n2b", "change": "timing", "for": "1s"},
+    {"at": "19500ms", "kind": "replan", "target": "n1a", "change": "checkpoints", "for": "1s"},
     {"at": "20s", "kind": "power", "target": "client:client", "for": "500ms"},
 ]
 _DISKS: Final[list[dict[str, Any]]] = [
