@@ -43,6 +43,7 @@ _FOLDER: Final = PurePosixPath("log")
 #: As a node's.
 _EVERY_US: Final = 100 * MILLISECOND
 _RESTS: Final = 4
+_RESTS_TO_SYNC: Final = 500
 _SYNC_US: Final = 500 * MILLISECOND
 
 
@@ -136,7 +137,7 @@ class LoggedFragment:
       settings: of the log; None: it has none.
       folder: for the files; None: no log.
       every_us: log slices begin no closer than this.
-      rests: nor than so many times what the last one took.
+      rests: nor than so many times what the last one took, or many more up to a sync; 0: not so.
 
     Attributes:
       row: number of the next row.
@@ -241,6 +242,8 @@ class LoggedFragment:
         demand(await state.write(one), "a slice was refused")
         took_us = (took_ns + state.written_ns) / 1e3
         self._pause_us = max(self._every_us, round(self._rests * took_us))
+        if self._rests:
+            self._pause_us = max(self._pause_us, min(round(_RESTS_TO_SYNC * took_us), _SYNC_US))
         self.written += made.written
         if again := made.rewritten:
             share = again / made.written

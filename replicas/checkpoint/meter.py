@@ -17,6 +17,8 @@ WINDOW_US: Final = 10_000_000
 #: What is assumed counts as so much that was measured; what is older than some more of it counts half, and so on.
 _ASSUMED_COUNT: Final = 1_000
 _FADES_AT: Final = 1_000_000
+#: Of fewer rows most of the time goes into what a slice takes, however many there are; a replay has many.
+_ROWS_LEAST: Final = 500
 
 
 class _Speed:
@@ -80,8 +82,9 @@ class LogMeter:
         self._replay.took(rows, replay_us)
 
     def processed(self, rows: int, us: float) -> None:
-        """Rows were processed; to replay them would take as long."""
-        self._replay.took(rows, us)
+        """Rows were processed; to replay many would take as long for each."""
+        if rows >= _ROWS_LEAST:
+            self._replay.took(rows, us)
 
     def rewrote(self, records: int, size: int, us: float) -> None:
         """Records of so many bytes were rewritten."""

@@ -26,6 +26,8 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND
 EVERY_US: Final = 100 * MILLISECOND
 #: Nor than so many times what the last one took: what comes often is written less often, and more of it at once.
 _RESTS: Final = 4
+#: Nor than so many, up to the next sync, for nothing is acknowledged before it; unless a producer waits for us.
+_RESTS_TO_SYNC: Final = 500
 #: Between two syncs: what is not synced is not acknowledged, so upstream keeps it for so long.
 SYNC_US: Final = 500 * MILLISECOND
 #: After a refusal the next try, with a complete state, comes after this, and each one after twice as long.
@@ -80,7 +82,7 @@ class _Writer:
         self._pacing = Pacing(settings.share, now, settings.period_us)
         self._synced_at = self._restored_at = now
         self._unsynced = False
-        self._pause_us = EVERY_US
+        self._pause_us = self._rest_us = EVERY_US
         #: Rows up to the newest slice.
         self._rows: int | None = None
 
@@ -101,11 +103,19 @@ class _Writer:
                 await self._write(side.waiting)
                 side.waiting = None
                 await self._look_after()
-                await self._clock.sleep(max(0, begun + self._pause_us - hosting.now()) / 1e6)
+                await self._rest(begun)
             else:
                 await self._look_after()
                 self._ask()
                 await self._clock.wait(host.log_work, token, self._hosting.plan.timing.heartbeat_us / 1e6)
+
+    async def _rest(self, begun: int) -> None:
+        """After a slice that began then."""
+        await self._clock.sleep(max(0, begun + self._pause_us - self._hosting.now()) / 1e6)
+        while (left_us := begun + self._rest_us - self._hosting.now()) > 0:
+            if not self._is_current() or self._upstream_waits(self._kept.state):
+                return
+            await self._clock.sleep(min(left_us, EVERY_US) / 1e6)
 
     # --- what is asked for ---
 
@@ -201,7 +211,7 @@ class _Writer:
                     replica=host.name,
                 )
         if not written:
-            self._pause_us = min(max(AGAIN_US, 2 * self._pause_us), AGAIN_MOST_US)
+            self._pause_us = self._rest_us = min(max(AGAIN_US, 2 * self._pause_us), AGAIN_MOST_US)
             hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=why)
             return
         side.written(waiting, has_output=released is not None)
@@ -213,6 +223,7 @@ class _Writer:
         one, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
         self._pause_us = max(EVERY_US, round(_RESTS * took_us))
+        self._rest_us = max(self._pause_us, min(round(_RESTS_TO_SYNC * took_us), SYNC_US))
         if again := one.made.rewritten:
             share = again / one.made.written
             self._pacing.spent(share * took_us)

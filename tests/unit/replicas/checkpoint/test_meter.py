@@ -26,6 +26,17 @@ def test_speeds_are_assumed_until_they_are_measured() -> None:
     assert meter.speeds == pytest.approx((2.03, 0.251, 3.2), rel=0.01)
 
 
+def test_few_rows_tell_nothing_of_a_replay() -> None:
+    """To begin a slice takes 100 µs, a row a quarter."""
+    meter = LogMeter()
+    for _ in range(100_000):
+        meter.processed(10, 102.5)
+    assert meter.speeds == pytest.approx(ASSUMED)
+    for _ in range(1_000):
+        meter.processed(2_000, 600)
+    assert meter.speeds.replay_us == pytest.approx(0.3, rel=0.01)
+
+
 def test_a_machine_that_becomes_slower_is_noticed() -> None:
     meter = LogMeter()
     for _ in range(10):
