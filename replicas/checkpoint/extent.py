@@ -107,16 +107,15 @@ class Extent:
         self._live -= np.bincount(at, minlength=len(self._time))
         self._open -= np.bincount(at[not_final], minlength=len(self._time))
 
-    def recount(self, times: Counts, not_final: NDArray[np.bool_]) -> None:
-        """The footprints that count, all of them: where nobody knows which count no more.
+    @property
+    def ends(self) -> Counts:
+        """Of the slices."""
+        ends: Counts = self._time.copy()
+        return ends
 
-        Args:
-          times: when each was written, (n,), none before the first slice that is known.
-          not_final: whether it is not final, (n,).
-        """
-        at = np.searchsorted(self._time, times)
-        self._live[:] = np.bincount(at, minlength=len(self._time))
-        self._open[:] = np.bincount(at[not_final], minlength=len(self._time))
+    def recount(self, live: Counts, not_final: Counts) -> None:
+        """The footprints that count, where nobody knows which count no more: as :func:`counted` by our slices."""
+        self._live[:], self._open[:] = live, not_final
 
     def counts(self) -> dict[int, tuple[int, int]]:
         """Per slice with footprints that count: how many, and how many of them are not final."""
@@ -169,6 +168,18 @@ class Extent:
         slices = len(counts)
         at = np.where(counts > 0, np.arange(slices), slices)
         return np.append(np.minimum.accumulate(at[::-1])[::-1], slices)
+
+
+def counted(ends: Counts, times: Counts, not_final: NDArray[np.bool_]) -> tuple[Counts, Counts]:
+    """How many footprints are of each slice, and how many of these are not final; of many it takes a while.
+
+    Args:
+      ends: of the slices, ascending.
+      times: when each was written, (n,), none before the first slice.
+      not_final: whether it is not final, (n,).
+    """
+    at = np.searchsorted(ends, times)
+    return np.bincount(at, minlength=len(ends)), np.bincount(at[not_final], minlength=len(ends))
 
 
 def threshold(fits: NDArray[np.bool_], cost: NDArray[np.float64]) -> int:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from operators.footprints import LiveFootprints, Tree
 from operators.fragment_log import LoggedSlice, SliceLog
-from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.extent import Counts, Extent, counted
 from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader, LogRecord
 from replicas.checkpoint.log_transfer import SentSlice
 from spe.errors import LogCorrupt, LogError, LogFull, RemoteProtocolError
@@ -126,14 +128,16 @@ class StateLog:
         #: Input positions that upstream need not keep; None: the log holds no state yet.
         self._durable: list[int] | None = None
 
-    def goes_on(self, found: LoggedState, live: LiveFootprints) -> None:
+    async def goes_on(self, found: LoggedState, live: LiveFootprints) -> None:
         """The replica has the state of the newest commit.
 
         Args:
           live: its footprints that count.
         """
+        ends = found.extent.ends
+        counts = await self._compute.run(lambda: counted(ends, *live))
         self.extent = found.extent
-        self.extent.recount(live.times, live.not_final)
+        self.extent.recount(*counts)
         self.lacks = False
         self._first = self._log.commits[-1].needs
         self._positions = deque((end, list(positions)) for end, positions in found.positions.items())
@@ -151,7 +155,11 @@ class StateLog:
         """
         if self.lacks and not one.made.complete:
             return False
-        begin, needs = self._count(one)
+        counts: tuple[Counts, Counts] | None = None
+        if (live := one.live) is not None:
+            ends = np.array([one.end]) if one.made.complete else np.unique(np.append(self.extent.ends, one.end))
+            counts = await self._compute.run(lambda: counted(ends, *live))
+        begin, needs = self._count(one, counts)
         self.lacks = True
         first = self._first_of(needs)
         try:
@@ -172,7 +180,7 @@ class StateLog:
         self._log.write(one.end, records, commit, first)
         self.written_bytes, self.written_ns = self._log.written_bytes - bytes_before, self._step_ns() - begun_ns
 
-    def _count(self, one: StableSlice) -> tuple[int, int]:
+    def _count(self, one: StableSlice, counts: tuple[Counts, Counts] | None) -> tuple[int, int]:
         """T, and the end of the oldest slice that a reader of this one needs."""
         made = one.made
         if made.complete:
@@ -180,8 +188,8 @@ class StateLog:
         extent = self.extent
         extent.held = made.oldest_row
         extent.commit(one.end, made.written, one.rows, made.not_final)
-        if one.live is not None:
-            extent.recount(one.live.times, one.live.not_final)
+        if counts is not None:
+            extent.recount(*counts)
         else:
             extent.replace(made.replaced.times, made.replaced.not_final)
         needs = min(extent.needs(), one.released_from)

@@ -97,7 +97,7 @@ class _Writer:
         while self._is_current():
             token = host.log_work.token()
             if side.remade is not None:
-                self._go_on()
+                await self._go_on()
             elif side.waiting is not None:
                 begun = hosting.now()
                 await self._write(side.waiting)
@@ -156,14 +156,14 @@ class _Writer:
 
     # --- what comes ---
 
-    def _go_on(self) -> None:
+    async def _go_on(self) -> None:
         """The replica has the state of the log."""
         remade, self._side.remade = self._side.remade, None
         found, self._host.remaking = self._host.remaking, None
         state = self._kept.state
         if state is None or found is None or remade is None:
             return
-        state.goes_on(found, remade)
+        await state.goes_on(found, remade)
         self._rows = found.rows
         choices = state.extent.choices()
         records, rows = int(choices.records[0]), int(choices.rows[0])

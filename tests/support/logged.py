@@ -18,7 +18,7 @@ from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice
 from operators.steps import finished
 from operators.sunion.slice import Slice
-from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.extent import Extent, counted
 from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.query import QueryOperator
@@ -96,17 +96,17 @@ class LoggedRun:
         extent.commit(end, made.written, self._rows(end), made.not_final)
         live = self.log.live()
         if made.whole and not made.complete:
-            extent.recount(live.times, live.not_final)
+            extent.recount(*counted(extent.ends, *live))
         else:
             extent.replace(made.replaced.times, made.replaced.not_final)
         self.met["final footprints"] += not live.not_final.all()
-        counted = Counter(zip(live.times.tolist(), live.not_final.tolist()))
+        expected = Counter(zip(live.times.tolist(), live.not_final.tolist()))
         assert extent.counts() == {
-            time: (n, sum(c for (t, open_), c in counted.items() if t == time and open_))
+            time: (n, sum(c for (t, open_), c in expected.items() if t == time and open_))
             for time, n in Counter(live.times.tolist()).items()
         }
         commit = encode_state(made.commit)
-        self.written.append(Written(end, records, commit, digest(self.fragment), counted))
+        self.written.append(Written(end, records, commit, digest(self.fragment), expected))
 
     def _rows(self, end: int) -> int:
         return sum(bisect_left(port, end, key=itemgetter(0)) for port in self.ports)

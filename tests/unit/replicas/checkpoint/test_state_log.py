@@ -18,7 +18,7 @@ from operators.footprints import UNWRITTEN
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog
 from operators.steps import finished
-from replicas.checkpoint.extent import Extent
+from replicas.checkpoint.extent import Extent, counted
 from replicas.checkpoint.log import COPIES, CheckpointLog, LogKind
 from replicas.checkpoint.state_log import StableSlice, StateLog, read_state
 from replicas.simulation.disk import SimDisk, torn
@@ -97,7 +97,7 @@ class Replica:
         self.released = [one for one in self.released if one[0] <= found.end]
         read = [one for _, part in found.released for one in part]
         assert read == [list(one) for one in self.released][len(self.released) - len(read) :]
-        self.state.goes_on(found, self.operators.live())
+        await self.state.goes_on(found, self.operators.live())
         self.end = found.end
         self.begins.append(found.begin)
 
@@ -194,6 +194,35 @@ async def test_after_a_slice_that_the_disk_refused_the_whole_state_is_written() 
     assert (one.end, one.begins) == (30, [30])
 
 
+async def test_footprints_are_counted_off_the_event_loop() -> None:
+    """A million of them take 50 ms; after a load, and where an operator was brought back."""
+    one = await replica_with(TRACE_11)
+    await one.slice(10)
+    computing: list[bool] = []
+
+    class Elsewhere(Here):
+        async def run(self, function: Callable[[], T]) -> T:
+            computing.append(True)
+            try:
+                return await super().run(function)
+            finally:
+                computing.pop()
+
+    def seen(*given: Any) -> Any:
+        assert computing
+        return counted(*given)
+
+    one.state._compute = Elsewhere()
+    one.operators._recounts = True
+    with patch("replicas.checkpoint.state_log.counted", side_effect=seen) as calls:
+        await one.slice(20)
+        found = await read_state(one.log, Here())
+        assert found is not None
+        await one.state.goes_on(found, one.operators.live())
+    assert calls.call_count == 2
+    assert one.state.extent.counts() == {10: (3, 3), 20: (1, 1)}
+
+
 async def test_a_large_state_goes_to_the_log_in_several_records() -> None:
     """One of more than RECORD_BYTES_MAX would be acknowledged, and could never be read."""
     with patch("replicas.checkpoint.state_log.PART_BYTES", 100):
@@ -247,7 +276,7 @@ async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_
     found = await read_state(one.log, Here())
     assert found is not None
     assert found.begin > 10
-    one.state.goes_on(found, one.operators.live())
+    await one.state.goes_on(found, one.operators.live())
     await one.sync()
     assert one.acknowledged == [2, 0]
 
@@ -323,6 +352,6 @@ def test_extent_counts_anew() -> None:
     for end in (10, 20, 30):
         extent.commit(end, 5, end, 5)
     live = FragmentLog(UNIT, Fragment(UNIT)).live()
-    extent.recount(live.times, live.not_final)
+    extent.recount(*counted(extent.ends, *live))
     assert extent.counts() == {}
     assert extent.replay_from() == extent.needs() == 30
