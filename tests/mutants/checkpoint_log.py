@@ -253,6 +253,10 @@ edited(
     "a partner is given a state that lacks what was not replayed yet (A3, G4)",
     Edit(UnitReplica, "snapshot", " or self._lacks is not None", ""),
 )
+edited(
+    "redo-ends-in-the-replay",
+    "a redo that ends before the replay does leaves a replica STABLE with half a state (G4)",
+    Edit(UnitReplica, "_finish_redo", "self._live.replay is not None or", "False or"),
 
 # --- a complete slice ---
 

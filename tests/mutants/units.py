@@ -22,6 +22,7 @@ from tests.simulation import test_stranded as stranded
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
 from tests.unit.consistency.dpc import test_partners as partners
+from tests.unit.consistency.dpc import test_replays as replays
 from tests.unit.consistency.dpc.test_manager import (
     TestCorrecting,
     TestOtherSettings,
@@ -268,6 +269,7 @@ UNITS: Final[dict[str, Test]] = {
     "who-replays-waits": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
     "redo-forgets-the-replay": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
     "live-waits-for-the-rest-of-the-replay": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
+    "redo-ends-in-the-replay": replays.test_a_redo_that_ends_before_the_replay_does_leaves_nobody_stable,
     "half-a-state-is-given": cut_off_replay.test_a_standby_that_takes_over_is_cut_off,
     "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
