@@ -249,14 +249,15 @@ edited(
     Edit(Instance, "tentative", "if piece.end == replay.end:", "if False:"),
 )
 edited(
+    "redo-ends-in-the-replay",
+    "a redo that ends before the replay does leaves a replica STABLE with half a state (G4)",
+    Edit(UnitReplica, "_finish_redo", "self._live.replay is not None or", "False or"),
+)
+edited(
     "half-a-state-is-given",
     "a partner is given a state that lacks what was not replayed yet (A3, G4)",
     Edit(UnitReplica, "snapshot", " or self._lacks is not None", ""),
 )
-edited(
-    "redo-ends-in-the-replay",
-    "a redo that ends before the replay does leaves a replica STABLE with half a state (G4)",
-    Edit(UnitReplica, "_finish_redo", "self._live.replay is not None or", "False or"),
 
 # --- a complete slice ---
 

@@ -120,7 +120,7 @@ def test_a_redo_that_makes_room_may_end_before_the_replay_does() -> None:
 def test_a_redo_that_ends_before_the_replay_does_leaves_nobody_stable() -> None:
     """Though nothing is due: what waited for long is stable now, and all else is young."""
     world = replaying(reaches=29, redo_bytes=1)
-    assert world.run(230) == ""
+    assert world.run(236) == ""
     world.S(0, 245, (35, "z"))
     world.B(0, 245, 50)
     world.live[1] = True
