@@ -45,8 +45,9 @@ from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announced, Announcement, Message, expect
 
-#: Changes that may wait for the application before we stop reading.
 WAITING_CHANGES: Final = 1_000
+#: Of a reader that takes a piece, or keeps what it takes: each change may have thousands of rows.
+FEW_CHANGES: Final = 8
 #: Longest silence of a producer before a client looks for another, where no node's X gives one.
 PATIENCE_US: Final = 1_000_000
 
@@ -61,6 +62,7 @@ class Client:
       channels: what to read; None: every partition of all that the configuration says.
       acknowledges: False where somebody else of the same name does, since of two the one that began later counts.
       announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
+      waiting: changes that may wait for the application before we stop reading.
 
     Raises:
       ConfigError: the plan has no such client.
@@ -79,6 +81,7 @@ class Client:
         channels: Sequence[Channel] | None = None,
         acknowledges: bool = True,
         announced: Callable[[Sequence[Announcement]], None] | None = None,
+        waiting: int = WAITING_CHANGES,
     ) -> None:
         check_known("client", name, directory.clients)
         self._env = env
@@ -89,6 +92,7 @@ class Client:
         self.keeper = DirectoryKeeper(env, directory, self.me, kept)
         directory = self.keeper.current
         self._waiting: deque[Change] = deque()
+        self._waiting_max = waiting
         self._arrived = Signal()
         self._room = Signal()
         self._processed: dict[Channel, int] = {}
@@ -247,7 +251,7 @@ class Client:
         self._arrived.wake()
 
     async def room(self, index: int) -> None:
-        while len(self._waiting) >= WAITING_CHANGES:
+        while len(self._waiting) >= self._waiting_max:
             token = self._room.token()
             await self._room.wait(token)
 

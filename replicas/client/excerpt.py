@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
-from replicas.client.client import Client
+from replicas.client.client import FEW_CHANGES, Client
 from spe.errors import NotReachable
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -51,7 +51,7 @@ async def excerpt(
       NotReachable: nothing came for so long; says how the replicas stand.
     """
     channel = Channel(StreamId(what.stream), what.partition)
-    one = Client(env, plan, directory, client, token=token, channels=[channel], acknowledges=False)
+    one = Client(env, plan, directory, client, token=token, channels=[channel], acknowledges=False, waiting=FEW_CHANGES)
     one.goes_on(channel, what.from_id, BEFORE_TIME, what.origin)
     failed: Exception | None = None
     async with trio.open_nursery() as nursery:

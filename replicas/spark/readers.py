@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from replicas.client.buffer import ChangeBuffer
-from replicas.client.client import Client
+from replicas.client.client import FEW_CHANGES, Client
 from replicas.client.excerpt import Excerpt
 from replicas.client.positions import OutputPositions
 from replicas.link.signal import Signal
@@ -235,6 +235,7 @@ class _Session:
             token=output.token(),
             channels=output.channels,
             acknowledges=False,
+            waiting=FEW_CHANGES,
         )
         for channel in output.channels:
             p = channel.partition

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 
+from replicas.client.client import FEW_CHANGES, Client
 from replicas.client.excerpt import Excerpt, excerpt
 from replicas.client.positions import OutputPositions
 from replicas.simulation.clock import JumpClock
@@ -330,3 +332,30 @@ async def test_logs_that_were_wiped_under_a_query_are_not_acknowledged_and_that_
                 with pytest.raises(OtherOrigin, match=r"client:c cannot go on with s1/0: .* other source logs"):
                     one.latest()
                 nursery.cancel_scope.cancel()
+
+
+async def test_a_slow_reader_of_an_excerpt_holds_a_few_changes_only(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, directory = make_plan(rate=50.0)
+    made: list[Client] = []
+
+    def client(*arguments: Any, **options: Any) -> Client:
+        made.append(Client(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr("replicas.client.excerpt.Client", client)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(0.01)
+            cluster.wipe("client:c")
+            await trio.sleep(2)
+            env, what = cluster.env("client:c"), Excerpt("s1", 0, 0, 400, "")
+            ids: list[int] = []
+            async with excerpt(env, plan, directory, "c", what, patience_s=20) as batches:
+                async for batch in batches:
+                    ids += batch.row_ids().tolist()
+                    await trio.sleep(0.1)
+                    assert len(made[0]._waiting) <= 2 * FEW_CHANGES
+            assert ids == list(range(1, 401))
