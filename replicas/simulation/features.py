@@ -43,6 +43,11 @@ class Feature(enum.StrEnum):
         0.25,
         "fragments whose replicas write a checkpoint log, if they can, instead of whole checkpoints",
     )
+    LONG_CORRECTIONS = (
+        "long corrections",
+        0.06,
+        "an input fails for long, its correction takes seconds, and as it goes on, something else fails, or nothing",
+    )
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

@@ -36,6 +36,10 @@ LASTING_LINKS: Final = (2, 6)
 LASTING_X: Final = 10
 #: So many sets are drawn until one leaves a client the paths that are wanted: without a path nothing is promised (P1).
 _LASTING_TRIES: Final = 40
+#: How long an input fails whose correction is to take seconds.
+_LONG_MS: Final = (5_000, 8_000)
+#: What befalls a correction that takes seconds.
+_IN_CORRECTIONS: Final = ("nothing", "it fails again", "another input fails", "a node dies", "who corrects dies")
 #: Share of such sets that make one replica useless and leave its partner tentative results.
 _UNEVEN: Final = 0.3
 #: Links of such a set fail within this time.
@@ -94,6 +98,8 @@ class _Drawing:
         random = self._random
         if Feature.LASTING_LINKS in self._features and (links := list(self._lasting_links())):
             return links
+        if Feature.LONG_CORRECTIONS in self._features:
+            return list(self._long_correction())
         if random.random() < _LASTING and has_room(self._plan):
             return self._lasting()
         kinds = [kind for kind in KINDS.values() if random.random() < 0.5] or [_Drawing._cut]
@@ -146,6 +152,24 @@ class _Drawing:
             one_way = random.choice([{}, {"one_way": True}])
             a, b = (b, a) if one_way and random.random() < 0.5 else (a, b)
             yield {"at": at, "kind": "cut", "from": a, "to": b, "for": show_duration(self._to_us - at), **one_way}
+
+    def _long_correction(self) -> Iterator[Entry]:
+        """An input fails for long, and up to two things befall its correction, which takes seconds."""
+        random = self._random
+        at, source = self._grid(random.randrange(SECOND, 4 * SECOND)), random.choice(self._sources)
+        length = self._grid(random.randint(*_LONG_MS) * MILLISECOND)
+        yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
+        for what in random.sample(_IN_CORRECTIONS, random.choice([1, 2])):
+            then = at + length + self._grid(random.randint(-300, 3000) * MILLISECOND)
+            lasts = {"for": show_duration(self._grid(random.randint(1_000, 6_000) * MILLISECOND))}
+            if what == "it fails again":
+                yield {"at": then, "kind": "cut", "target": source, **lasts}
+            elif what == "another input fails":
+                yield {"at": then, "kind": "cut", "target": random.choice(self._sources), **lasts}
+            elif what == "a node dies":
+                yield {"at": then, "kind": "kill", "target": random.choice(self._nodes), **lasts}
+            elif what == "who corrects dies":
+                yield {"at": then, "kind": "kill", "target": f"state:{NodeState.STABILIZATION.name}", **lasts}
 
     def _uneven_links(self) -> list[tuple[str, str]]:
         """One replica loses all its inputs, another one of the same partition a single one; [] where none has such.
@@ -457,10 +481,11 @@ class _Drawing:
         yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND, lasts)
 
     def _damaged_helper(self, at: int) -> Iterator[Entry]:
-        """What runs a partition is lost as a whole, standbys that help out with it, and a file of theirs is damaged."""
+        """What runs a partition is lost as a whole, standbys that help out with it or ran beside it (then all at once),
+        and a file of theirs is damaged."""
         of = self._random.choice([of for of in self._backed if not self._reads_sources(of)] or self._backed)
         yield from self._placed(of, at, show_duration(8 * SECOND))
-        at += self._random.choice([1, 2, 4]) * SECOND
+        at += self._random.choice([0, 1, 2, 4]) * SECOND
         for node in self._directory.standbys[of].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(self._random.choice([1, 2])))
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}

@@ -15,9 +15,9 @@ from replicas.simulation.producer import random_live
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.shortage import with_little_room
-from replicas.simulation.topologies import random_configuration
+from replicas.simulation.topologies import LONG_BUCKET_MS, random_configuration
 from spe.config import load_data
-from spe.stream.times import SECOND
+from spe.stream.times import MILLISECOND, SECOND
 
 #: Time in which everything must be corrected and quiet again after healing.
 GRACE_US: Final = 20 * SECOND
@@ -29,6 +29,8 @@ _SLOW_WORK: Final = (
     {"limits": {"slice_rows": 20}, "turn_us": 20_000},
 )
 _SLOW_SHARE: Final = 0.5
+#: A node is busy for a third of the time with a step for each bucket, so it corrects twice as fast as rows come.
+_SLOWEST_WORK: Final = {"limits": {"slice_rows": 10}, "turn_us": LONG_BUCKET_MS * MILLISECOND // 3}
 #: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
@@ -43,7 +45,7 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     """
     random, features = Random(f"swarm {seed}"), features_of(seed) | forced
     seconds = random.choice(_LENGTHS_S)
-    if Feature.LASTING_LINKS in features:
+    if features & {Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS}:
         seconds = max(_LENGTHS_S)
     config = random_configuration(random, seconds, features)
     moving = Random(f"moves {seed}")
@@ -89,6 +91,8 @@ def faulty(
     begin_us = random.choice([_FIRST_US, SECOND])
     faults = random_faults(random, plan, directory, from_us=begin_us, to_us=heal_us, features=features)
     options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
+    if Feature.LONG_CORRECTIONS in features:
+        options = _SLOWEST_WORK
     if Feature.COSTLY_STATE in features:
         options = {**options, "state_ns": random.choice(_STATE_NS)}
     return Scenario(seed, config, options, faults, heal_us, GRACE_US)

@@ -41,6 +41,8 @@ _BUCKET_MS: Final = 40
 _BOUNDARY_MS: Final = 40
 #: Of clusters whose nodes differ.  Bucket and heartbeat belong to the whole cluster: there clusters differ.
 _BUCKETS_MS: Final = (20, 40, 80, 160)
+#: Of clusters whose corrections take long: few steps, each of which takes its time.
+LONG_BUCKET_MS: Final = 100
 _HEARTBEATS: Final = (None, "50ms", "200ms")
 #: Interval of checkpoints in memory, in multiples of X.
 _LONG_CHECKPOINTS: Final = (1.5, 3.0)
@@ -56,8 +58,11 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
             _with_extremes(random, source)
     query.draw()
     bucket_ms = random.choice(_BUCKETS_MS) if Feature.MIXED_NODES in features else _BUCKET_MS
+    if Feature.LONG_CORRECTIONS in features:
+        bucket_ms = LONG_BUCKET_MS
     bare_ms = bucket_ms + _BOUNDARY_MS + disorder_ms
     shared = random.random() < 0.25  # then units in sequence on one node divide its X
+    shared = shared and Feature.LONG_CORRECTIONS not in features  # one node would have too much to do
     nodes, fragments = _placed(random, query, shared, features)
     bare_ms *= len(fragments) if shared else 1
     data: dict[str, Any] = {
@@ -305,9 +310,9 @@ def _placed(
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
-    if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS}:
+    if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS}:
         replicas = max(2, replicas)  # otherwise nothing would be promised
-    passive = replicas > 1 and random.random() < _PASSIVE
+    passive = replicas > 1 and random.random() < _PASSIVE and Feature.LONG_CORRECTIONS not in features
     counts = _partitions(random, query, replicas)
     nodes: list[str] = []
     fragments: dict[str, dict[str, Any]] = {}

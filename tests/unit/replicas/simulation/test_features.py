@@ -69,6 +69,25 @@ def test_lasting_cuts_take_ten_x_in_one_or_both_directions(drawn: Callable[[Feat
     assert min(ways[True], ways[False]) > 20
 
 
+def test_a_long_correction_follows_a_long_failure_and_what_befalls_it_differs(
+    drawn: Callable[[Feature], Drawn],
+) -> None:
+    befell: Counter[str] = Counter()
+    for scenario, (_, directory) in drawn(Feature.LONG_CORRECTIONS):
+        if Feature.LASTING_LINKS in features_of(scenario.seed):
+            continue
+        first, *rest = sorted(scenario.faults, key=lambda f: f.at_us)
+        if first.for_us is None or first.for_us < 5_000_000:
+            continue  # a node is left dead before
+        assert first.kind is FaultKind.CUT
+        assert all(len(nodes) > 1 for nodes in directory.placement.values())
+        assert scenario.options["turn_us"] > 30_000
+        befell.update(f.kind for f in rest)
+        befell["nothing"] += not rest
+    assert min(befell[FaultKind.CUT], befell[FaultKind.KILL]) > 5
+    assert befell["nothing"] > 0
+
+
 def test_mixed_nodes_differ_in_every_setting(drawn: Callable[[Feature], Drawn]) -> None:
     """Bucket and heartbeat are settings of the cluster, so they differ between clusters."""
     met: Counter[str] = Counter()
@@ -82,7 +101,7 @@ def test_mixed_nodes_differ_in_every_setting(drawn: Callable[[Feature], Drawn]) 
         buckets.add(plan.bucket_us)
         heartbeats.add(plan.timing.heartbeat_us)
     assert all(met[setting] > 10 for setting in ("x", "policy", "reconcile", "checkpoint")), met
-    assert len(buckets) == 4
+    assert len(buckets) == 5, "with that of long corrections"
     assert len(heartbeats) == 3
 
 
