@@ -186,7 +186,8 @@ class LogReader:
             if found and found[0].sequence != expected:
                 break
             expected += len(found)
-            yield found
+            if found:  # none can be read where both copies are damaged
+                yield found
         if expected <= last:
             raise LogCorrupt(f"{self._folder}: record {expected} is damaged or missing in both copies")
 

@@ -264,6 +264,17 @@ async def test_a_reader_refuses_what_the_writer_refuses() -> None:
         await LogReader.open_to_read(storage, LOG)
 
 
+async def test_what_is_damaged_in_both_after_the_log_was_opened_is_refused_by_the_first_portion() -> None:
+    """There was an empty portion before, of which who read a commit took the first record."""
+    storage = await written(segment_bytes=1)
+    log = await LogReader.open_to_read(storage, LOG)
+    for copy in "01":
+        file = storage.files[segments(storage, copy)[-1]]
+        file.written[:] = file.written.replace(b"C40", b"C41")
+    with log.reading(8) as portions, pytest.raises(LogCorrupt, match="record 8 is damaged or missing in both copies"):
+        next(portions)
+
+
 class OneUnreadable(SimDisk):
     """Whatever is asked of the folder of copy 0 fails."""
 
