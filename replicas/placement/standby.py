@@ -133,7 +133,8 @@ class Standby:
         best = self._turns.next(in_turn, now)
         if best is None:
             return None
-        if able[best] == self._made_from and self._acknowledged == self._newest:
+        # Two are to be held, also of a partition that nothing has come to yet.
+        if able[best] == self._made_from and self._acknowledged == self._newest and self.checkpoints >= COPIES_HELD:
             return None
         self._looked_at = now
         self._asked_at, self._furthest = able[best], max(able.values())

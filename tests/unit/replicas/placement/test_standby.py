@@ -106,6 +106,17 @@ def test_it_does_not_ask_for_a_state_that_it_has() -> None:
     assert one.wish(9 * EVERY) == A
 
 
+def test_it_asks_for_a_second_checkpoint_also_where_nothing_has_come() -> None:
+    """A move of a standby waits until two are held (seed 7401274)."""
+    one = standby()
+    hears(one, A, output(0))
+    assert one.wish(EVERY) == A
+    one.holds(snapshot(0, 0, 0))
+    assert one.wish(2 * EVERY) == A
+    one.holds(snapshot(0, 0, 0))
+    assert one.wish(3 * EVERY) is None
+
+
 def test_a_full_producer_makes_it_ask_early() -> None:
     one = standby()
     hears(one, A, output(10))
