@@ -98,12 +98,12 @@ class LogSide:
         """Was a slice asked for that did not come yet?"""
         return self._wanted is not None
 
-    def outputs_to_log(self, one: Waiting) -> list[int]:
+    def outputs_to_log(self, one: Waiting, *, all_anew: bool = False) -> list[int]:
         """Of each output the id from which on it goes to the log with a slice: all that may be asked for, or the
         rest.
         """
         firsts = [log.first - 1 for log in self._outputs]
-        return firsts if one.slice.made.complete else list(map(max, firsts, self._logged))
+        return firsts if one.slice.made.complete or all_anew else list(map(max, firsts, self._logged))
 
     def released_from(self, end: int) -> int:
         """End of the oldest slice of the log whose output somebody may still ask for; of the slice to ``end`` not."""
@@ -112,9 +112,9 @@ class LogSide:
             asked.popleft()
         return asked[0][0] if asked else END_OF_TIME
 
-    def written(self, one: Waiting, *, has_output: bool) -> None:
+    def written(self, one: Waiting, *, has_output: bool, all_anew: bool = False) -> None:
         """A slice is in the log."""
-        if one.slice.made.complete:
+        if one.slice.made.complete or all_anew:
             self._asked.clear()
         self._logged = list(one.last_ids)
         if has_output:
@@ -150,14 +150,16 @@ def exported(released: Sequence[tuple[int, Any]], output: int, last_id: int, fro
       last_id, frontier: of the output at the newest commit.
     """
     batches: list[dict[str, Any]] = []
-    reached: int | None = None
+    begin = reached = None
     for _, outputs in released:
         for one in outputs[output]:
             from_id, upto_id = int(one["from_id"]), int(one["upto_id"])
-            if upto_id <= (reached or 0):
-                continue  # it was written once more, with a complete state
+            if begin is not None and from_id < begin:
+                batches, reached = [], None  # all was written anew, also what lies before the slices that are read
+            if reached is not None and upto_id <= reached:
+                continue  # it was written once more
             if reached is None or from_id > reached:
-                batches = []  # what lies between was acknowledged, and what lies before it with it
+                batches, begin = [], from_id  # what lies between was acknowledged, and what lies before it with it
             batch = Batch(Kind.STABLE, from_id, upto_id, None, one["rows"])
             if batches and from_id < batches[-1]["upto_id"]:
                 batch = batch.after(batches[-1]["upto_id"])

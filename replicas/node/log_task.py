@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from replicas.checkpoint.extent import Extent, Pacing
-from replicas.checkpoint.log import COPIES
+from replicas.checkpoint.log import COPIES, SEGMENT_BYTES
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
 from replicas.checkpoint.targets import to_rewrite
@@ -35,6 +35,11 @@ AGAIN_US: Final = 200 * MILLISECOND
 AGAIN_MOST_US: Final = 10_000 * MILLISECOND
 #: A copy that failed is made whole again after this.
 RESTORE_US: Final = 5_000 * MILLISECOND
+
+
+#: Output that is kept is written anew after so many times its size was written since, and so much.
+OUTPUT_AGAIN: Final = 2
+OUTPUT_BYTES: Final = SEGMENT_BYTES
 
 
 class LogTask:
@@ -82,6 +87,8 @@ class _Writer:
         self._pacing = Pacing(settings.share, now, settings.period_us)
         self._synced_at = self._restored_at = now
         self._unsynced = False
+        #: Written when all output was written last.
+        self._output_bytes = 0
         self._pause_us = self._rest_us = EVERY_US
         #: Rows up to the newest slice.
         self._rows: int | None = None
@@ -183,7 +190,8 @@ class _Writer:
             await self._clock.sleep(AGAIN_US / 1e6)  # nothing durable may hold rows that its file still lacks (U15)
             if not self._is_current():
                 return
-        after = side.outputs_to_log(waiting)
+        anew = self._output_holds(state, waiting)
+        after = side.outputs_to_log(waiting, all_anew=anew)
         if (entries := await self._entries(after)) is None:
             return
         one, released = waiting.slice, logged_output(entries, after, waiting.last_ids)
@@ -195,7 +203,7 @@ class _Writer:
             one.rows,
             one.outputs,
             released,
-            side.released_from(one.end),
+            END_OF_TIME if anew else side.released_from(one.end),
             waiting.origins,
             self._meter.speeds,
         )
@@ -214,9 +222,24 @@ class _Writer:
             self._pause_us = self._rest_us = min(max(AGAIN_US, 2 * self._pause_us), AGAIN_MOST_US)
             hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=why)
             return
-        side.written(waiting, has_output=released is not None)
+        side.written(waiting, has_output=released is not None, all_anew=anew)
+        if kept.log is not None and (anew or one.made.complete):
+            self._output_bytes = kept.log.written_bytes
         self._unsynced = True
         self._measure(waiting, state)
+
+    def _output_holds(self, state: StateLog, waiting: Waiting) -> bool:
+        """Is much of the log kept only because somebody who is away may still ask for output in it?
+
+        Then all output is written anew; what was spilled is not, for it has no room in memory.
+        """
+        log, outputs = self._kept.log, [one.stable for one in self._host.replica.logs]
+        if log is None or waiting.slice.made.complete or any(o.nbytes > o.memory_bytes for o in outputs):
+            return False
+        since = log.written_bytes - self._output_bytes
+        if since <= OUTPUT_AGAIN * sum(o.nbytes for o in outputs) + OUTPUT_BYTES:
+            return False
+        return self._side.released_from(waiting.slice.end) < state.extent.needs()
 
     def _measure(self, waiting: Waiting, state: StateLog) -> None:
         """What a slice took is shared by the footprints in it."""

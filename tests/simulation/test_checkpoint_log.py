@@ -300,6 +300,30 @@ def test_both_copies_lost_is_no_state() -> None:
     assert sorted(origins(met)[2:]) == ["log", "nothing"]
 
 
+def test_while_a_client_is_away_the_log_does_not_keep_all_of_before() -> None:
+    """What it may still ask for is written anew, and comes back with the state."""
+    held: list[int] = []
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        for node in ("na", "nb"):
+            cluster.cut("client:client", node)
+        await trio.sleep(6)
+        for node in ("na", "nb"):
+            log = cluster.nodes[node].hosting.log(ReplicaId("f", 0, node)).log
+            assert log is not None
+            held.append(log.commits[-1].first - log.commits[-1].needs)
+            cluster.kill(node)
+        await trio.sleep(0.2)
+        await settled(cluster, "na", "nb")
+        cluster.heal()
+
+    with patch.multiple("replicas.node.log_task", OUTPUT_BYTES=0, OUTPUT_AGAIN=0):
+        met = play(*logged("count", recovery="5ms", share="100%"), script)
+    assert origins(met)[2:] == ["log", "log"]
+    assert max(held) < 60
+
+
 def test_on_a_full_disk_results_go_on_and_the_log_is_whole_again_later() -> None:
     """Nothing is acknowledged meanwhile; killed on the full disk, it goes on from what was there before."""
 
