@@ -41,7 +41,7 @@ class Feature(enum.StrEnum):
     LOGS = (
         "checkpoint logs",
         0.25,
-        "fragments whose replicas write a checkpoint log, if they can, instead of whole checkpoints",
+        "fragments whose replicas write a checkpoint log, if they can; all die at once; nodes turn it off and on",
     )
     LONG_CORRECTIONS = (
         "long corrections",
