@@ -36,21 +36,21 @@ def tolerance_text() -> str:
     return f"Floats may differ by a share of {FLOAT_TOLERANCE:.0e}, everything else not at all.".replace("e-0", "e-")
 
 
-def alike(one: Column, other: Column, type_: AttributeType) -> Column:
+def alike(one: Column, other: Column, type_: AttributeType, tolerance: float = FLOAT_TOLERANCE) -> Column:
     """Are two values of an attribute equal, within the tolerance?  Null equals null, NaN equals NaN."""
     from pyspark.sql import functions as F
 
     if type_ is not AttributeType.FLOAT64:
         return one.eqNullSafe(other)
-    near = F.abs(one - other) <= F.lit(FLOAT_TOLERANCE) * F.greatest(F.abs(one), F.abs(other))
+    near = F.abs(one - other) <= F.lit(tolerance) * F.greatest(F.abs(one), F.abs(other))
     return one.eqNullSafe(other) | F.coalesce(near, F.lit(False))
 
 
-def all_alike(one: str, other: str, schema: Schema) -> Column:
+def all_alike(one: str, other: str, schema: Schema, tolerance: float = FLOAT_TOLERANCE) -> Column:
     """Are the structs in two columns the same tuple?"""
     from pyspark.sql import functions as F
 
-    same = [alike(F.col(f"{one}.`{a.name}`"), F.col(f"{other}.`{a.name}`"), a.type) for a in schema]
+    same = [alike(F.col(f"{one}.`{a.name}`"), F.col(f"{other}.`{a.name}`"), a.type, tolerance) for a in schema]
     return reduce(lambda a, b: a & b, same, F.lit(True))
 
 

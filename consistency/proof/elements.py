@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from consistency.proof.kept import on_disk
 from consistency.proof.running import before
 
 if TYPE_CHECKING:
@@ -37,13 +38,12 @@ def elements(received: DataFrame) -> DataFrame:
     ``seen_us`` (below it every time was received, in one kind or the other), ``passed_id`` (largest stable id),
     ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
     """
-    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
     tuples = F.col("kind").isin(STABLE, TENTATIVE)
     reach = F.when(tuples, F.col("last_us") + 1).when(F.col("kind").endswith("boundary"), F.col("last_us"))
     news = F.col("kind").isin(STABLE, TENTATIVE, STABLE_BOUNDARY, TENTATIVE_BOUNDARY)
-    one = (
+    one = on_disk(
         received.groupBy("partition", "sequence")
         .agg(
             F.first("kind").alias("kind"),
@@ -55,8 +55,7 @@ def elements(received: DataFrame) -> DataFrame:
             F.count("*").alias("count"),
         )
         .withColumn("count", F.when(tuples, F.col("count")).otherwise(F.lit(0)))
-        .persist(StorageLevel.DISK_ONLY)  # it is read twice, and small beside what it is made of
-    )
+    )  # it is read twice, and small beside what it is made of
     kind = F.col("kind")
     return before(
         one,

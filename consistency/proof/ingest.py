@@ -1,32 +1,50 @@
-"""Raw files of any size as the log of a source: read, cast, checked and sorted by Spark."""
+"""Raw files of any size as the log of a source: read as a source reads them, part by part, and sorted by Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from consistency.proof.arrow import spark_type
+from consistency.proof.arrow import ToArrow, arrow_fields
+from consistency.proof.source import spark_schema
 from consistency.proof.truth.stream import TIME, quoted
 from consistency.proof.writing import write_log
 from spe.errors import SpeError
 from spe.plan.plan import Source
-from spe.stream.schema import AttributeType
-from spe.stream.text_size import ROW_TEXT_BYTES
+from spe.stream.batch import Column, Int64Array, Rows
+from spe.stream.times import EVENT_LIMIT_US
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-#: Options of each kind of reader that mean the same here.
-_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "csv": frozenset({"delimiter", "header"}),
-    "jsonl": frozenset(),
-    "parquet": frozenset(),
-}
-_COMMON: Final = frozenset({"kind", "path", "columns"})
+#: Bytes of a file that one task reads.
+_PART_BYTES: Final = 64 << 20
+#: How many rows were left out, in a row that is none.
+_LEFT_OUT: Final = "__left_out"
+
+
+class _Chunk(Protocol):
+    """Rows as a reader gives them: ``columns`` and ``events`` of those that are good, and which are not."""
+
+    @property
+    def events(self) -> Int64Array | None: ...
+    @property
+    def columns(self) -> tuple[Column, ...]: ...
+    @property
+    def malformed(self) -> Sequence[Any]: ...
+
+
+class Files(Protocol):
+    """What a source reads, in parts; pickled for each task."""
+
+    def parts(self, size: int) -> Sequence[Any]: ...
+    def part(self, one: Any, /) -> Iterable[_Chunk]: ...
 
 
 @dataclass(frozen=True)
@@ -34,60 +52,62 @@ class Ingested:
     """What became of the rows of a source's files.
 
     Attributes:
-      malformed: rows that do not fit the schema, have no time, or too much text: they are left out, and counted here.
+      malformed: rows that the source would not take: they are left out, and counted here.
     """
 
     tuples: int
     malformed: int
 
 
-def ingest(spark: SparkSession, source: Source, root: Path) -> Ingested:
+def ingest(spark: SparkSession, source: Source, files: Files, root: Path) -> Ingested:
     """Writes the log of a source from the files that its configuration names, ordered by time, and ended.
 
+    Args:
+      files: the reader of the source.
+
     Raises:
-      SpeError: its rows do not come from files, or options are used that Spark would read another way.
+      SpeError: it has no event time, a file is not what the configuration says, or a row is malformed where that is to
+        stop the source.
     """
-    raw = _raw(spark, source)
-    fits = F.lit(True)
-    casts: list[Column] = []
-    for attribute in source.schema:
-        given, cast = F.col(quoted(attribute.name)), F.col(quoted(attribute.name)).cast(spark_type(attribute.type))
-        lost = given.isNotNull() & cast.isNull()
-        fits &= ~lost if attribute.nullable and attribute.name != source.time else cast.isNotNull()
-        casts.append(cast.alias(attribute.name))
-    texts = [F.octet_length(c) for c, a in zip(casts, source.schema) if a.type is AttributeType.STRING]
-    if texts:
-        fits &= sum((F.coalesce(n, F.lit(0)) for n in texts), F.lit(0).cast("long")) <= ROW_TEXT_BYTES
-    time = quoted(source.time) if source.time is not None else ""
-    good = raw.where(fits).select(*casts).withColumn(TIME, F.unix_micros(F.col(time)))
-    rows = raw.count()
-    tuples = write_log(good, source, root)
-    return Ingested(tuples, rows - tuples)
-
-
-def _raw(spark: SparkSession, source: Source) -> DataFrame:
-    """The files' rows, uncast where they are text."""
-    reader: Mapping[str, Any] = source.reader
-    kind = str(reader.get("kind"))
-    if kind not in _OPTIONS:
-        raise SpeError(f"source {source.stream!r} reads {kind}; expected csv, jsonl or parquet")
     if source.time is None:
         raise SpeError(f"source {source.stream!r} has no time; an order by time needs an attribute that holds it")
-    other = sorted(set(reader) - _COMMON - _OPTIONS[kind])
-    if other:
-        raise SpeError(f"source {source.stream!r}: {kind} is ingested without the option {other[0]!r}")
-    path = str(reader["path"])
-    names = {a.name: str(reader.get("columns", {}).get(a.name, a.name)) for a in source.schema}
-    text = ", ".join(f"{quoted(name)} string" for name in names.values())
-    if kind == "csv":
-        header = bool(reader.get("header", True))
-        options = spark.read.options(sep=reader.get("delimiter", ","), header=header)
-        frame = (options if header else options.schema(text)).csv(path)
-    elif kind == "jsonl":
-        frame = spark.read.schema(text).json(path)
-    else:
-        frame = spark.read.parquet(path)
-    missing = [name for name in names.values() if name not in frame.columns]
-    if missing:
-        raise SpeError(f"{path} has no column {missing[0]!r}; there are: {', '.join(frame.columns)}")
-    return frame.select(*[F.col(quoted(column)).alias(name) for name, column in names.items()])
+    rows = _rows(spark, source, files).persist(StorageLevel.DISK_ONLY)
+    try:
+        left = rows.agg(F.sum(_LEFT_OUT)).first()
+        tuples = write_log(rows.where(F.col(_LEFT_OUT).isNull()).drop(_LEFT_OUT), source, root)
+    finally:
+        rows.unpersist()
+    return Ingested(tuples, int(left[0] or 0) if left is not None else 0)
+
+
+def _rows(spark: SparkSession, source: Source, files: Files) -> DataFrame:
+    """TIME and the attributes of good rows, and rows of nulls that count the others."""
+    parts = files.parts(_PART_BYTES)
+    schema = pa.schema([pa.field(_LEFT_OUT, pa.int64()), pa.field(TIME, pa.int64()), *arrow_fields(source.schema)])
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        to_arrow = ToArrow()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for chunk in files.part(parts[number]):
+                    yield from _batches(source, chunk, to_arrow, schema)
+
+    made = spark.range(0, len(parts), 1, len(parts)).mapInArrow(each, spark_schema(schema))
+    return made.select(_LEFT_OUT, TIME, *[quoted(name) for name in source.schema.names])
+
+
+def _batches(source: Source, chunk: _Chunk, to_arrow: ToArrow, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if chunk.malformed and source.on_malformed == "stop":
+        first = chunk.malformed[0]
+        raise SpeError(f"source {source.stream}: {first.reason}: {first.text}")
+    events, columns = chunk.events, chunk.columns
+    assert events is not None
+    good = (events <= EVENT_LIMIT_US) & (events >= -EVENT_LIMIT_US)
+    if not good.all():
+        events, columns = events[good], tuple(c.select(good) for c in columns)
+    left = len(chunk.malformed) + int((~good).sum())
+    if left:
+        yield pa.RecordBatch.from_arrays([pa.array([left]), *[pa.nulls(1, f.type) for f in schema][1:]], schema=schema)
+    if len(events):
+        arrays = to_arrow.arrays(Rows(events, events, columns), source.schema)
+        yield pa.RecordBatch.from_arrays([pa.nulls(len(events), pa.int64()), pa.array(events), *arrays], schema=schema)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
+from consistency.proof.evidence import evidence, stamps, unchanged
 from consistency.proof.intake import unaccounted
+from consistency.proof.kept import freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.moved import move_reports
 from consistency.proof.output import judge_output
@@ -53,36 +55,51 @@ Tell = Callable[[str], None]
 
 
 def judge_run(
-    spark: SparkSession, run: Run, tell: Tell, started_s: Mapping[str, float], fidelity: Fidelity | None = None
+    spark: SparkSession,
+    run: Run,
+    tell: Tell,
+    started_s: Mapping[str, float],
+    fidelity: Fidelity | None = None,
+    *,
+    tables: str | None = None,
 ) -> Report:
     """The report on a run; an earlier report is removed first.
 
     Args:
+      spark: its settings are changed.
       tell: is told each step as it begins.
       started_s: seconds spent on earlier steps, by name.
       fidelity: the output fidelity to expect while partitions are lost; None: it is not reported.
+      tables: URI or path of a folder for the tables, which leaves an earlier report where it is; None: in the report's.
 
     Raises:
-      SpeError: a log or a recording cannot be used.
+      SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
     """
     from consistency.proof.recording import changes
     from consistency.proof.source import last_state
     from consistency.proof.truth import TruthNetwork
 
-    _remove_earlier(spark, run)
+    if tables is None:
+        tables = f"{run.where}/{REPORT_FOLDER}/tables"
+        _remove_earlier(spark, run)
     _suit(spark, run)
     plan, directory, steps = run.plan, run.directory, _Steps(tell, dict(started_s))
-    keepers = {(c, o): _keeper(spark, run, f"{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
+    going_on, before = run.going_on, stamps(run)
+    with steps.step("digests", "digests of the run's files"):
+        rests_on = None if going_on else evidence(run, spark)
+    keepers = {(c, o): _keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
     with steps.step("what the clients received"):
         # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
         came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
     network = TruthNetwork(spark, run)
     states = {s: last_state(run, s) for s in plan.sources}
     scene = _scene(run, network, states)
-    outputs = _outputs(spark, run, scene, network, came, keepers, steps)
-    spark.catalog.clearCache()
+    with freed_at_the_end():
+        outputs = _outputs(scene, network, came, keepers, _keeper(spark, f"{tables}/truth"), steps)
     with steps.step("sources", "the sources' logs, against their inputs"):
         flaws = {s: _flaws(spark, run, s, state) for s, state in states.items()}
+    if not going_on:
+        unchanged(before, run)
     verdict, reasons = overall(
         [
             *[(o.verdict, o.title, o.reasons) for o in outputs],
@@ -119,6 +136,7 @@ def judge_run(
         configuration=(run.path / "config.yaml").read_text(),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
         timings_s={what: round(took, 2) for what, took in steps.timings_s.items()},
+        evidence=rests_on,
     )
 
 
@@ -154,12 +172,11 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
 
 
 def _outputs(
-    spark: SparkSession,
-    run: Run,
     scene: Scene,
     network: TruthNetwork,
     came: Mapping[tuple[str, StreamId], DataFrame],
     keepers: Mapping[tuple[str, StreamId], Keep],
+    keep_truth: Keep,
     steps: _Steps,
 ) -> list[OutputReport]:
     """Every output at every client; the truth of an output is computed once."""
@@ -170,7 +187,7 @@ def _outputs(
     for (client, output), keep in keepers.items():
         if output not in truths:
             with steps.step(f"truth of {output}", f"{output}: the truth, from the sources' logs"):
-                truths[output] = _keeper(spark, run, "truth")(str(output), truth(network, output))
+                truths[output] = keep_truth(str(output), truth(network, output))
         with steps.step(f"{client} · {output}", f"{client} · {output}: what was received, against it"):
             found.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
     return found
@@ -232,8 +249,10 @@ def _suit(spark: SparkSession, run: Run) -> None:
     size = sum(file.stat().st_size for folder in ("sources", "clients") for file in (run.path / folder).rglob("*.seg"))
     little = size < _LITTLE_BYTES
     spark.conf.set("spark.sql.codegen.wholeStage", str(not little).lower())
-    parts = "spark.sql.shuffle.partitions"
-    spark.conf.set(parts, "2" if little else str(spark.sparkContext.getConf().get(parts)))
+    if little:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    else:
+        spark.conf.unset("spark.sql.shuffle.partitions")  # as the session was started
 
 
 def settings(directory: Directory) -> Settings:
@@ -253,11 +272,11 @@ def settings(directory: Directory) -> Settings:
     )
 
 
-def _keeper(spark: SparkSession, run: Run, folder: str) -> Keep:
-    """Writes frames as Parquet below a folder of the report; what is read back does not compute anything again."""
+def _keeper(spark: SparkSession, folder: str) -> Keep:
+    """Writes frames as Parquet below a folder; what is read back does not compute anything again."""
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
-        path = f"{run.where}/{REPORT_FOLDER}/tables/{folder}/{name}.parquet"
+        path = f"{folder}/{name}.parquet"
         frame.write.mode("overwrite").parquet(path)
         return spark.read.schema(frame.schema).parquet(path)
 

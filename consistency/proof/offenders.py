@@ -26,7 +26,7 @@ def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us
 
     order = Window.partitionBy("flaw").orderBy("partition", "place", "sequence", "row")
     first = flaws.withColumn("_n", F.row_number().over(order)).where(F.col("_n") <= FIRST).drop("_n")
-    first = first.withColumns({name: _in_micros(first, name, schema) for name in ("received", "expected")})
+    first = first.withColumns({name: in_micros(first, name, schema) for name in ("received", "expected")})
     # What was never received is shown where the next stable tuple came.
     ahead = parts.where(F.col("kind") == STABLE).select(
         F.col("partition").alias("p"), F.col("id").alias("last"), "sequence"
@@ -47,7 +47,7 @@ def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us
     return found
 
 
-def _in_micros(frame: DataFrame, column: str, schema: Schema) -> Column:
+def in_micros(frame: DataFrame, column: str, schema: Schema) -> Column:
     """A struct with its timestamps as numbers: collected, they would turn into local time."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -88,7 +88,7 @@ def _around(parts: DataFrame, places: set[tuple[int, int | None]]) -> dict[int, 
 
 
 def _offender(row: Row, schema: Schema, begun_us: int, told: dict[int, list[Row]]) -> Offender:
-    received, expected = (_plain(row[name], schema) for name in ("received", "expected"))
+    received, expected = (plain_row(row[name], schema) for name in ("received", "expected"))
     at = _where(row)
     near = [r for r in told.get(row["partition"], ()) if at is not None and abs(r["sequence"] - at) <= _AROUND]
     return Offender(
@@ -102,7 +102,7 @@ def _offender(row: Row, schema: Schema, begun_us: int, told: dict[int, list[Row]
     )
 
 
-def _plain(row: Row | None, schema: Schema) -> dict[str, Any] | None:
+def plain_row(row: Row | None, schema: Schema) -> dict[str, Any] | None:
     if row is None:
         return None
     values: dict[str, Any] = {}

@@ -53,6 +53,17 @@ def local_path(place: str) -> Path:
     return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else Path(place)
 
 
+def fetched_text(spark: SparkSession, uri: str) -> str:
+    """The text of a file on another file system.  Raises SpeError where there is none."""
+    beside, _, name = uri.rpartition("/")
+    folder = HadoopFolder(spark, beside)
+    if PurePosixPath(name) not in {found for found, _ in folder.files()}:
+        raise SpeError(f"{uri}: there is no such file")
+    with TemporaryDirectory(prefix="spe-report-") as aside:
+        folder.fetch(PurePosixPath(name), Path(aside))
+        return Path(aside, name).read_text(encoding="utf-8")
+
+
 @dataclass(frozen=True)
 class HadoopFolder:
     """A directory, through Hadoop's FileSystem as this session's settings give it.

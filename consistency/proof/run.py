@@ -7,6 +7,7 @@ part is cut.  The data themselves are checked while Spark reads them (``consiste
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,8 @@ from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
+#: A process id that no process has.
+_NOBODY: Final = 2**31 - 1
 _CONFIG: Final = "config.yaml"
 _CLUSTER: Final = "cluster.json"
 _EVENTS: Final = "events.jsonl"
@@ -173,6 +176,19 @@ class Run:
     def moves(self) -> list[MadeMove]:
         """Partitions that moved; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
         return read_moves(self.storage, self.plan.fingerprint)
+
+    @property
+    def going_on(self) -> bool:
+        """Does the supervisor still run, on this machine, and has not told how the run ended?"""
+        if self.summary or self.origin:
+            return False
+        try:
+            os.kill(int(self.facts.get("pid", 0)) or _NOBODY, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:
+            pass
+        return True
 
     @property
     def where(self) -> str:

@@ -1,4 +1,4 @@
-"""The Spark session of a command, set up to avoid the usual failures.  One per command."""
+"""The Spark session of a command, set up to avoid the usual failures, and one within a caller's."""
 
 from __future__ import annotations
 
@@ -51,6 +51,61 @@ _DEFAULTS: Final = {
 }
 
 
+#: Those of _DEFAULTS that a running session takes.
+_WHILE_RUNNING: Final = (
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.constraintPropagation.enabled",
+)
+#: The first release of Spark that the proof works with, and the first that it was never tried with.
+_OLDEST: Final = (4, 3)
+_BEYOND: Final = (5, 0)
+_CONNECT: Final = (
+    "Spark Connect is not supported, because the proof needs the JVM of its driver; expected the master of a cluster, "
+    "such as local[*] or spark://host:7077"
+)
+
+
+def within(spark: SparkSession) -> SparkSession:
+    """A session of the proof's own beside a caller's: same Spark, other settings.  The caller's does not change.
+
+    Raises:
+      SpeError: it is of Spark Connect, was stopped, or is of a release that the proof does not work with.
+    """
+    from pyspark.sql import SparkSession as Some
+
+    if "pyspark.sql.connect" in type(spark).__module__:
+        raise SpeError(f"this session is of Spark Connect: {_CONNECT}")
+    if not isinstance(spark, Some):
+        raise SpeError(f"expected a SparkSession, got {type(spark).__name__}")
+    if spark._sc._jsc is None:
+        raise SpeError("this SparkSession was stopped; start another one")
+    check_version(spark.version)
+    found = spark.newSession()
+    for name in _WHILE_RUNNING:
+        found.conf.set(name, _DEFAULTS[name])
+    for name, value in SEMANTICS.items():
+        found.conf.set(name, value)
+    return found
+
+
+def check_version(version: str) -> None:
+    """Raises SpeError for a release of Spark that the proof does not work with."""
+    number = tuple(int(part) for part in version.split(".")[:2])
+    if not _OLDEST <= number < _BEYOND:
+        least, beyond = (".".join(map(str, n)) for n in (_OLDEST, _BEYOND))
+        raise SpeError(f"Spark {version} is not supported; expected {least} or later, before {beyond}")
+
+
+def _check_no_connect(master: str | None, conf: Mapping[str, str]) -> None:
+    """Raises SpeError where a session of Spark Connect would come."""
+    asked = {"--master": master or "", "--conf spark.remote": conf.get("spark.remote", "")}
+    asked |= {name: os.environ.get(name, "") for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
+    for name, value in asked.items():
+        if value.startswith("sc://") or (value and name != "--master"):
+            raise SpeError(f"{name} {value}: {_CONNECT}")
+
+
 def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session, whose data source ``spe`` is found by a module's name (pyspark_spe.py).  Takes 5 to 10 seconds.
 
@@ -60,19 +115,22 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
       conf: further settings of Spark.
 
     Raises:
-      SpeError: pyspark or Java is missing, a setting would change what expressions mean, or Spark does not start.
+      SpeError: pyspark or Java is missing, a setting would change what expressions mean, Spark Connect is asked for,
+        the release is not supported, or Spark does not start.
     """
     given = dict(conf or {})
     for name in SEMANTICS.keys() & given.keys():
         if given[name] != SEMANTICS[name]:
             raise SpeError(f"{name} must be {SEMANTICS[name]}, got {given[name]!r}: else results mean something else")
+    _check_no_connect(master, given)
     try:
-        import pyspark  # noqa: F401
+        import pyspark
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+    check_version(pyspark.__version__)
     _prepare_environment()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised
     logging.getLogger().addFilter(_is_not_of_py4j)  # some of it goes to the root logger

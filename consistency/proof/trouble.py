@@ -12,6 +12,8 @@ from spe.errors import SpeError
 
 #: Errors of ours that were raised in a worker of Spark and come back as the text of their traceback.
 _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re.MULTILINE | re.DOTALL)
+#: A file that a worker of Spark did not find.
+_UNSEEN: Final = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\n]+)'")
 #: Lines of Java's output that an error quotes.
 _LINES: Final = 8
 #: What py4j puts between its own words and the stack.
@@ -104,6 +106,11 @@ def said(error: BaseException, status: int | None = None) -> str:
         return (
             f"Spark's Java process died{how}: no verdict; the system may have been out of memory, or somebody ended it "
             "(less: --conf spark.driver.memory=1g)"
+        )
+    if unseen := _UNSEEN.search(text):
+        return (
+            f"an executor of Spark does not see {unseen[1]}: no verdict; the run must be on a file system that "
+            "driver and executors see at the same path, or be given as a URI that Spark reads"
         )
     if "No space left on device" in text:
         return "the disk is full: Spark has no room for its intermediate data; no verdict"

@@ -5,31 +5,36 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any
 
-from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
+from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
 from replicas.connectors.text_columns import CellFormat, ColumnsOfCells
+from replicas.connectors.text_files import holds, open_text, opened_part, text_parts
 from spe.errors import SpeError
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
 
 
 class CsvRows:
-    """CSV rows to chunks; options are those that ``spe.connectors`` declares."""
+    """CSV rows to chunks; options are those that ``spe.connectors`` declares.
+
+    Attributes:
+      quote: what a cell stands in that has a delimiter or the end of a line.
+    """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._schema = schema
         self._mapping: Mapping[str, Any] = reader.get("columns") or {}
         self._cells = ColumnsOfCells(schema, time, CellFormat.of(reader))
         self._delimiter = str(reader.get("delimiter", ","))
-        self._quote = str(reader.get("quote", '"'))
+        self.quote = str(reader.get("quote", '"'))
         #: The cell of each attribute, and how many cells a row has (None: enough); the header may set both.
         self._places = self._by_number()
         self._width: int | None = None
 
     def reader(self, lines: Iterable[str]) -> Any:
         try:
-            return csv.reader(lines, delimiter=self._delimiter, quotechar=self._quote, strict=True)
+            return csv.reader(lines, delimiter=self._delimiter, quotechar=self.quote, strict=True)
         except TypeError as error:
             raise SpeError(f"reader.delimiter, reader.quote: {error}") from error
 
@@ -99,16 +104,41 @@ class CsvReplay(Replay):
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
             rows = self._rows.reader(file)
-            if self._header:
-                try:
-                    self._rows.use_header(next(rows, []), self._path)
-                except csv.Error as error:
-                    raise SpeError(f"{self._path}:1: the header is no CSV: {error}") from None
-            lines = numbered(rows)
-            first = sum(1 for _ in islice(lines, skip))
-            while taken := list(islice(lines, CHUNK_ROWS)):
-                yield self._rows.chunk(first, taken)
-                first += len(taken)
+            self._read_header(rows)
+            yield from self._chunks(rows, skip)
+
+    def parts(self, size: int) -> list[FilePart]:
+        """One part where any cell may be in quotes, for a quoted cell may have lines."""
+        with open_text(self._path) as file:
+            self._read_header(self._rows.reader(file))
+        return [FilePart(0, None)] if holds(self._path, self._rows.quote) else text_parts(self._path, size)
+
+    def part(self, one: FilePart) -> Iterator[RowChunk]:
+        if one.first == 0 and one.until is None:
+            yield from self.chunks(0)
+            return
+        with open_text(self._path) as file:
+            self._read_header(self._rows.reader(file))
+        with opened_part(self._path, one) as file:
+            rows = self._rows.reader(file)
+            if one.first == 0 and self._header:
+                next(rows, None)
+            yield from self._chunks(rows, 0)
+
+    def _read_header(self, rows: Any) -> None:
+        if not self._header:
+            return
+        try:
+            self._rows.use_header(next(rows, []), self._path)
+        except csv.Error as error:
+            raise SpeError(f"{self._path}:1: the header is no CSV: {error}") from None
+
+    def _chunks(self, rows: Any, skip: int) -> Iterator[RowChunk]:
+        lines = numbered(rows)
+        first = sum(1 for _ in islice(lines, skip))
+        while taken := list(islice(lines, CHUNK_ROWS)):
+            yield self._rows.chunk(first, taken)
+            first += len(taken)
 
 
 class CsvLines:
@@ -123,17 +153,3 @@ class CsvLines:
             # One reader per line, so that an open quote spoils its own line only.
             rows += [(first + len(rows) + 1, row) for _, row in numbered(self._rows.reader([line]))]
         return self._rows.chunk(first, rows)
-
-
-def open_text(path: str) -> TextIO:
-    """Opens a file as UTF-8, with or without a byte order mark.
-
-    Bytes that are no UTF-8 become lone surrogates, which make their row malformed instead of stopping the file.
-
-    Raises:
-      SpeError: it cannot be read; names it.
-    """
-    try:
-        return open(path, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    except OSError as error:
-        raise SpeError(f"{path}: cannot be read: {error.strerror}") from error

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import numpy as np
 
-from replicas.connectors.csv import open_text
-from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
+from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
 from replicas.connectors.text_columns import (
     CellFormat,
     chunk_of,
@@ -19,6 +18,7 @@ from replicas.connectors.text_columns import (
     expected_timestamp,
     note_nulls,
 )
+from replicas.connectors.text_files import open_text, opened_part, text_parts
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
@@ -126,8 +126,18 @@ class JsonReplay(Replay):
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
-            lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
-            first = sum(1 for _ in islice(lines, skip))
-            while taken := list(islice(lines, CHUNK_ROWS)):
-                yield self._lines.chunk(first, [line for _, line in taken], [n for n, _ in taken])
-                first += len(taken)
+            yield from self._chunks(file, skip)
+
+    def parts(self, size: int) -> list[FilePart]:
+        return text_parts(self._path, size)
+
+    def part(self, one: FilePart) -> Iterator[RowChunk]:
+        with opened_part(self._path, one) as file:
+            yield from self._chunks(file, 0)
+
+    def _chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
+        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
+        first = sum(1 for _ in islice(lines, skip))
+        while taken := list(islice(lines, CHUNK_ROWS)):
+            yield self._lines.chunk(first, [line for _, line in taken], [n for n, _ in taken])
+            first += len(taken)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from replicas.connectors.reader import CHUNK_ROWS, Replay, RowChunk
+from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
 from replicas.connectors.text_columns import chunk_of, epoch_number, expected_timestamp, note_nulls
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
@@ -47,7 +48,36 @@ class ParquetReplay(Replay):
                 yield self._chunk(first + start, batch.slice(start))
             first += batch.num_rows
 
+    def parts(self, size: int) -> list[FilePart]:
+        """Parts of whole row groups; ``sort`` makes no difference."""
+        with self._opened() as file:
+            groups = [file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups)]
+        found, first, held = [], 0, 0
+        for n, bytes_ in enumerate(groups):
+            if n > first and held + bytes_ > size:
+                found.append(FilePart(first, n))
+                first, held = n, 0
+            held += bytes_
+        return [*found, FilePart(first, len(groups))]
+
+    def part(self, one: FilePart) -> Iterator[RowChunk]:
+        names, first = [*dict.fromkeys(self._names)], 0
+        with self._opened() as file:
+            groups = range(one.first, one.until or 0)
+            for batch in file.iter_batches(CHUNK_ROWS, row_groups=groups, columns=names):
+                yield self._chunk(first, batch)
+                first += batch.num_rows
+
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
+        with self._opened() as file:
+            if self._sort is None:
+                yield from file.iter_batches(CHUNK_ROWS, columns=[*dict.fromkeys(self._names)])
+            else:
+                table = file.read(columns=[*dict.fromkeys([*self._names, self._sort])])
+                yield from table.sort_by(self._sort).to_batches(max_chunksize=CHUNK_ROWS)
+
+    @contextmanager
+    def _opened(self) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
             import pyarrow
             import pyarrow.parquet
@@ -58,11 +88,7 @@ class ParquetReplay(Replay):
         try:
             with pyarrow.parquet.ParquetFile(self._path) as file:
                 self._check(file.schema_arrow)
-                if self._sort is None:
-                    yield from file.iter_batches(CHUNK_ROWS, columns=[*dict.fromkeys(self._names)])
-                else:
-                    table = file.read(columns=[*dict.fromkeys([*self._names, self._sort])])
-                    yield from table.sort_by(self._sort).to_batches(max_chunksize=CHUNK_ROWS)
+                yield file
         except (OSError, pyarrow.ArrowException) as error:
             raise SpeError(f"{self._path}: cannot be read: {error}") from error
 

@@ -31,6 +31,13 @@ class Malformed(NamedTuple):
     text: str
 
 
+class FilePart(NamedTuple):
+    """A part of an input: bytes of a text, or row groups of Parquet, from ``first`` until ``until`` (None: its end)."""
+
+    first: int
+    until: int | None
+
+
 class RowChunk:
     """Rows as they came.
 
@@ -116,6 +123,18 @@ class Replay(ABC):
         Raises:
           SpeError: the input is missing, or is not what the configuration says; names it.
         """
+
+    def parts(self, size: int) -> list[FilePart]:
+        """What can be read alone, in order; together it is the whole input.  Blocks, and raises as :meth:`chunks`.
+
+        Args:
+          size: bytes that each should have, about.
+        """
+        return [FilePart(0, None)]
+
+    def part(self, one: FilePart) -> Iterator[RowChunk]:
+        """One of the parts that :meth:`parts` gave; rows and lines are counted from its beginning."""
+        return self.chunks(0)
 
 
 class Live(ABC):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from spe.errors import LocalProtocolError
 from spe.stream.batch import Batch, BoolArray, Column, Int64Array, Rows
 from spe.stream.names import Kind
-from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
-
-#: Event times outside ±2**61 µs (some 73,000 years) are refused: the ends of time must stay out of reach of sums.
-EVENT_LIMIT_US: Final = 2**61
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, EVENT_LIMIT_US, floor_to, saturating_add
 
 
 def admitted(events: Int64Array, wall_us: int, ahead_us: int | None) -> BoolArray | None:

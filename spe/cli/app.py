@@ -533,7 +533,8 @@ def plan(
 @app.command(sort_key=11)
 def report(
     run_dirs: Annotated[
-        list[str], Parameter(help="Directory or URI of a run; several are also compared with each other.")
+        list[str],
+        Parameter(help="Directory or URI of a run, or with --verify a report.json; several runs are also compared."),
     ],
     /,
     *,
@@ -544,15 +545,77 @@ def report(
     out: Annotated[
         Path | None, Parameter(help="File that compares several runs; by default comparison.html beside the first run.")
     ] = None,
+    junit: Annotated[Path | None, Parameter(help="File that gets the verdicts in the form of JUnit, for CI.")] = None,
+    verify: Annotated[
+        bool, Parameter(help="Check that reports are right about their runs: by digests, then by computing them again.")
+    ] = False,
     wait: Annotated[bool, Parameter(show=False)] = False,
 ) -> int:
     """Compare what clients received with what Spark computes from the source logs.
 
     Exit status 0: CONSISTENT, 1: INCONSISTENT, 2: UNKNOWN, or the run could not be judged.
+    With --verify 0: all is as the reports say, 1: something differs, 2: a report could not be verified.
     """
     from spe.cli.report import parse_conf, report
 
-    return report(run_dirs, master=master, conf=parse_conf(conf or []), out=out, wait=wait)
+    if verify and (junit is not None or out is not None):
+        raise SpeError("expected --verify without --junit and --out: it writes nothing")
+    settings = parse_conf(conf or [])
+    return report(run_dirs, master=master, conf=settings, out=out, wait=wait, junit=junit, verify=verify)
+
+
+@app.command(sort_key=11)
+def compare(
+    run_dir: Annotated[str, Parameter(help="Directory or URI of a run.")],
+    other: Annotated[
+        str, Parameter(help="What it is to be: another run, or a table: Parquet, CSV with a header, or JSON lines.")
+    ],
+    /,
+    *,
+    output: Annotated[list[str] | None, Parameter(help="Only this output; may be repeated.")] = None,
+    client: Annotated[str, Parameter(help="Whose rows count, where several clients read an output.")] = "",
+    key: Annotated[
+        str, Parameter(help="Attributes that make two rows the same result, such as key,window_end; see the reference.")
+    ] = "",
+    ignore: Annotated[str, Parameter(help="Attributes that are not compared, such as a,b.")] = "",
+    tolerance: Annotated[
+        float, Parameter(help="By what share of the larger one floats may differ, such as 1e-9; 0: they must be equal.")
+    ] = 0.0,
+    columns: Annotated[
+        list[str] | None, Parameter(help="ATTRIBUTE=COLUMN, where a table has another name; may be repeated.")
+    ] = None,
+    time: Annotated[
+        str, Parameter(help="Column of a table with the tuple time, needed if the run has not ended.")
+    ] = "",
+    format: Annotated[str, Parameter(help="Of a table: parquet, csv or jsonl; by default by its files' names.")] = "",
+    delimiter: Annotated[str, Parameter(help="Of CSV.")] = ",",
+    out: Annotated[
+        Path | None, Parameter(help="Folder that gets comparison.json, and all differences as Parquet.")
+    ] = None,
+    junit: Annotated[Path | None, Parameter(help="File that gets the verdicts in the form of JUnit, for CI.")] = None,
+    master: Annotated[str | None, Parameter(help="Spark's master; all processors of this machine by default.")] = None,
+    conf: Annotated[list[str] | None, Parameter(help="A setting of Spark, NAME=VALUE; may be repeated.")] = None,
+) -> int:
+    """Compare the final rows of a run with those of another run, or with a table that another engine made.
+
+    Exit status 0: CONSISTENT, 1: INCONSISTENT, 2: UNKNOWN, or they could not be compared.
+    """
+    from consistency.proof.beside.model import Wanted
+    from spe.cli.compare import Written, compare, pairs
+    from spe.cli.report import parse_conf
+
+    wanted = Wanted(
+        outputs=tuple(output or ()),
+        client=client,
+        key=_names(key),
+        ignored=_names(ignore),
+        columns=pairs(columns or []),
+        time=time,
+        format=format,
+        delimiter=delimiter,
+        tolerance=tolerance,
+    )
+    return compare(run_dir, other, wanted, Written(out, junit), master, parse_conf(conf or []))
 
 
 def run_command(command: Callable[[], Any]) -> int:
@@ -615,6 +678,10 @@ def _mistakes(error: BaseException) -> Iterator[str]:
         yield f"{error}\n{error.where()}".rstrip()
     elif isinstance(error, SpeError | FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
         yield str(error)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _duration(option: str, text: str) -> int:

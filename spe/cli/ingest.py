@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from replicas.connectors import Replay, open_reader
 from spe.cli.report import parse_conf
 from spe.cli.run_dir import CONFIG, RunDirectory
 from spe.config import load_document, missing_files, read_document
 from spe.config.document import Document
 from spe.errors import ConfigError, SpeError
-from spe.plan.plan import Plan
+from spe.plan.plan import Plan, Source
 from spe.problems import check_known
 from spe.stream.names import StreamId
 
@@ -58,7 +59,7 @@ def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str |
 
     source = plan.sources[name]
     if made is None:
-        found = ingest(spark, source, out)
+        found = ingest(spark, source, open_files(source), out)
         left = f", {found.malformed:,} malformed rows left out" if found.malformed else ""
         print(f"{name}: {found.tuples:,} tuples{left}")
         return found.malformed
@@ -67,6 +68,16 @@ def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str |
         raise SpeError(f"source {name!r} is ({source.schema}); the workload {made} is ({WORKLOADS[made]})")
     print(f"{name}: {write_log(frame, source, out):,} tuples")
     return 0
+
+
+def open_files(source: Source) -> Replay:
+    """The reader of a source's files.  Raises SpeError where it reads none."""
+    kind = source.reader.get("kind")
+    if kind not in ("csv", "jsonl", "parquet"):
+        raise SpeError(f"source {source.stream!r} reads {kind}; expected csv, jsonl or parquet")
+    found = open_reader(source)
+    assert isinstance(found, Replay)
+    return found
 
 
 def _prepare(document: Document, data: Path | None, plan: Plan, out: Path) -> None:

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -37,6 +36,8 @@ def report(
     conf: Mapping[str, str],
     out: Path | None,
     wait: bool = False,
+    junit: Path | None = None,
+    verify: bool = False,
 ) -> int:
     """Judges runs; of several, also how they compare.
 
@@ -44,6 +45,8 @@ def report(
       folders: paths, or URIs of what Spark can read.
       out: where the comparison goes; beside the first run where not given.
       wait: start Spark in silence, then wait for GO on standard input: the run is still going on.
+      junit: where the verdicts go in the form of JUnit.
+      verify: the folders are reports, which are verified instead; see ``spe.cli.verify`` for what is returned.
 
     Returns:
       CONSISTENT if all are, INCONSISTENT if one is, UNKNOWN otherwise.
@@ -53,27 +56,62 @@ def report(
     """
     from consistency.proof.trouble import explained
 
+    if verify:
+        return _verify(folders, master, conf)
     if not wait:
         _check(folders)
-    tell = _Progress(silent=wait)
+    tell = ReportProgress(silent=wait)
     if wait:
         os.nice(_NICENESS)
-    started = _try_to_start(tell, master, conf)
+    started = try_to_start(tell, master, conf)
     if wait and sys.stdin.readline().strip() != GO:
         return UNKNOWN
     tell.speak()
     if isinstance(started, SpeError):
         raise started
     spark, took_s = started
-    with explained():
+    reports: list[Report] = []
+    with _written_to(junit, folders, reports), explained():
         try:
-            reports = [_one(spark, folder, tell, took_s) for folder in folders]
+            for folder in folders:
+                reports.append(_one(spark, folder, tell, took_s))
         finally:
             spark.stop()
     if len(reports) > 1:
         _compared(reports, out or _beside(folders[0]) / "comparison.html")
     worst = {str(r.verdict) for r in reports}
     return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
+
+
+def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str, str]) -> int:
+    from spe.cli.verify import verify
+
+    tell = ReportProgress(silent=False)
+
+    def start() -> SparkSession:
+        started = try_to_start(tell, master, conf)
+        if isinstance(started, SpeError):
+            raise started
+        return started[0]
+
+    return verify(places, start, tell)
+
+
+@contextmanager
+def _written_to(junit: Path | None, folders: Sequence[str | Path], reports: Sequence[Report]) -> Iterator[None]:
+    """Writes the reports in the form of JUnit; a run that could not be judged is an error there, too."""
+    from consistency.proof.report.junit import cases_of, unknown, write_junit
+
+    failed: list[str] = []
+    try:
+        yield
+    except SpeError as error:
+        failed.append(str(error))
+        raise
+    finally:
+        if junit is not None:
+            suites = [(one.folder, sum(one.timings_s.values()), cases_of(one)) for one in reports]
+            write_junit(junit, [*suites, *((str(folders[len(reports)]), 0.0, [unknown(why)]) for why in failed)])
 
 
 def _check(folders: Sequence[str | Path]) -> None:
@@ -83,7 +121,7 @@ def _check(folders: Sequence[str | Path]) -> None:
             raise SpeError(f"{folder}: there is no such directory")
 
 
-class _Progress:
+class ReportProgress:
     """A line for each step, with the seconds since the beginning, or since it may speak."""
 
     def __init__(self, *, silent: bool) -> None:
@@ -103,8 +141,8 @@ class _Progress:
             print(f"report {time.monotonic() - self._began:>5.1f} s  {step}", flush=True)
 
 
-def _try_to_start(
-    tell: _Progress, master: str | None, conf: Mapping[str, str]
+def try_to_start(
+    tell: ReportProgress, master: str | None, conf: Mapping[str, str]
 ) -> tuple[SparkSession, float] | SpeError:
     """A session that has done something, and how long that took: the first query costs as much as the start."""
     from consistency.proof.trouble import explained
@@ -144,17 +182,15 @@ def _beside(folder: str | Path) -> Path:
     return Path.cwd() if is_remote(str(folder)) else local_path(str(folder)).resolve().parent
 
 
-def _one(spark: SparkSession, folder: str | Path, tell: _Progress, started_s: float) -> Report:
-    from consistency.proof.judge import judge_run, write_report
+def _one(spark: SparkSession, folder: str | Path, tell: ReportProgress, started_s: float) -> Report:
+    from consistency.proof.judge import write_report
     from consistency.proof.remote import opened
     from consistency.proof.report.summary import text
-    from replicas.planning.configured import fidelity_of
+    from spe.proving import judged
 
     tell(f"reading {folder}")
     with opened(spark, folder) as run:
-        found = judge_run(
-            spark, run, tell, {"start-up of Spark": started_s}, partial(fidelity_of, run.plan, run.directory)
-        )
+        found = judged(spark, run, tell, started_s)
         data, shown = write_report(spark, found, run)
     print("\n" + "\n".join(text(found)))
     print(f"\npage    {shown}\ndata    {data}, {data.removesuffix('report.json')}tables", flush=True)

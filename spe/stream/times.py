@@ -10,6 +10,8 @@ from typing import Final
 END_OF_TIME: Final = 2**62
 #: Before every tuple: nothing has been released yet.
 BEFORE_TIME: Final = -(2**62)
+#: Event times outside ±2**61 µs (some 73,000 years) are refused: the ends of time must stay out of reach of sums.
+EVENT_LIMIT_US: Final = 2**61
 
 MILLISECOND: Final = 1_000
 SECOND: Final = 1_000_000

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.reports import check_schema
+
 pytestmark = pytest.mark.processes
 
 CONFIG = """
@@ -98,7 +100,9 @@ def test_with_a_budget_of_one_only_the_other_partition_is_lost(tmp_path: Path) -
     ended = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)  # Spark on a busy machine
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "CONSISTENT" in ended.stdout
-    report = json.loads((run_dir / "report" / "report.json").read_text())
+    text = (run_dir / "report" / "report.json").read_text()
+    check_schema(text)
+    report = json.loads(text)
     lost = [one for one in report["losses"] if one["until_us"] - one["from_us"] > 1_000_000]
     assert [one["partitions"] for one in lost] == [["fa/0"]], ended.stdout
     assert 0.55 < lost[0]["fidelity"] < 0.7, "the larger stream is a hundred of a hundred and sixty"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consistency.proof.report.model import Report
 from tests.support.in_turn import only_process
+from tests.support.reports import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +18,20 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session", autouse=True)
 def _in_turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with only_process("spark", tmp_path_factory):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _valid_reports() -> Iterator[None]:
+    """Every report that a test makes is valid by the schema that is shipped."""
+
+    def made(**values: Any) -> Report:
+        found = Report(**values)
+        check_schema(found.model_dump_json())
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("consistency.proof.judge.Report", made)
         yield
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trio
 import yaml
 
 from consistency.proof.ingest import Ingested, ingest
+from consistency.proof.trouble import explained
 from consistency.proof.workloads import PAGES, SEGMENTS, WORKLOADS, workload
 from consistency.proof.writing import RECORD_ROWS, write_log
 from spe.cli.app import execute
+from spe.cli.ingest import open_files
 from spe.config import load_plan_data
 from spe.errors import SpeError
 from spe.log.segmented import SegmentedLog
@@ -78,7 +83,7 @@ def test_a_csv_file_becomes_a_log_in_order_of_time(spark: SparkSession, tmp_path
     file = tmp_path / "raw.csv"
     file.write_text(CSV)
     one = source(str(file), "csv")
-    assert ingest(spark, one, tmp_path) == Ingested(tuples=3, malformed=3)
+    assert ingest(spark, one, open_files(one), tmp_path) == Ingested(tuples=3, malformed=3)
     rows = logged(tmp_path, one)
     assert [(r[0], r[1] - FIRST_US, r[2], r[4]) for r in rows] == [
         (1, 1_000_000, 1, "first"),
@@ -88,24 +93,56 @@ def test_a_csv_file_becomes_a_log_in_order_of_time(spark: SparkSession, tmp_path
     assert rows[0][3] is None
     assert np.isnan(rows[1][3])
     with pytest.raises(SpeError, match="already"):
-        ingest(spark, one, tmp_path)
+        ingest(spark, one, open_files(one), tmp_path)
 
 
-def test_json_lines_and_renamed_columns(spark: SparkSession, tmp_path: Path) -> None:
-    file = tmp_path / "raw.jsonl"
-    file.write_text(
-        '{"at": "2024-01-01T00:00:02Z", "n": 2, "x": 1.5}\n{"at": "2024-01-01T00:00:01Z", "n": 1, "x": 0}\n'
-    )
-    one = source(str(file), "jsonl", columns={"ts": "at"})
-    assert ingest(spark, one, tmp_path) == Ingested(tuples=2, malformed=0)
-    assert [r[2:] for r in logged(tmp_path, one)] == [(1, 0.0, None), (2, 1.5, None)]
+#: By format: the options, and a file of three good rows and malformed ones, in which the options matter.
+OPTIONS: dict[str, tuple[dict[str, Any], bytes]] = {
+    "csv": (
+        {"columns": {"ts": 3, "n": 0, "x": 1, "word": 2}, "delimiter": ";", "quote": "'", "header": False,
+         "null": ["-", "NULL"], "timestamps": "ms"},
+        b"1;-;'it''s;\n2';2000\n2;1.5;NULL;1000\n-;1;a;1000\n 3 ;1e3;\"b;3000\n4;1;a\n5;x;a;1000\n",
+    ),
+    "jsonl": (
+        {"columns": {"ts": "at"}, "timestamps": "s"},
+        b'{"at": 2, "n": 2, "x": 1.5}\n{"at": "1970-01-01T00:00:01Z", "n": 1, "x": 0}\n{"at": 1.5, "n": 1}\n{"n": 1}\n',
+    ),
+}  # fmt: skip
 
 
-def test_options_that_spark_reads_differently_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_every_option_means_what_it_means_for_a_source(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """Three rows in the order of their times, as the source's own reader gives them."""
+    file, options = tmp_path / f"raw.{kind}", {"columns": {"ts": "at"}, "timestamps": "ns", "sort": "n"}
+    if kind == "parquet":
+        columns = {
+            "at": [2_000, 1_000, None, 3_999],
+            "n": [1, 2, 3, 4],
+            "x": [0.5, None, 1.0, 2.0],
+            "word": list("abcd"),
+        }
+        pq.write_table(pa.table(columns), file, row_group_size=2)
+    else:
+        options, data = OPTIONS[kind]
+        file.write_bytes(data)
+    one = source(str(file), kind, **options)
+    expected = []
+    for chunk in open_files(one).chunks(0):
+        expected += list(zip(*[c.to_list() for c in chunk.columns]))
+    found = ingest(spark, one, open_files(one), tmp_path)
+    assert (found.tuples, found.malformed) == (3, {"csv": 3, "jsonl": 1, "parquet": 1}[kind])
+    assert [r[1:] for r in logged(tmp_path, one)] == sorted(expected, key=lambda row: row[0])
+
+
+def test_a_malformed_row_stops_what_it_would_stop_in_a_source(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "raw.csv"
     file.write_text("ts,n\n")
-    with pytest.raises(SpeError, match="no column 'x'; there are: ts, n"):
-        ingest(spark, source(str(file), "csv"), tmp_path)
+    with pytest.raises(SpeError, match="no column word, x; the header has: ts, n"):
+        ingest(spark, source(str(file), "csv"), open_files(source(str(file), "csv")), tmp_path)
+    file.write_text(CSV)
+    one = replace(source(str(file), "csv"), on_malformed="stop")
+    with pytest.raises(SpeError, match="source a: n: expected int64, got 'two': bad,2024"), explained():
+        ingest(spark, one, open_files(one), tmp_path)
 
 
 def test_a_written_log_has_the_same_bytes_however_it_is_divided(spark: SparkSession, tmp_path: Path) -> None:

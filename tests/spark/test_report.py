@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import spe
 from consistency.proof.judge import REPORT_FOLDER, judge_run, write_report
 from consistency.proof.remote import opened
 from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
@@ -20,6 +21,7 @@ from replicas.simulation.cluster import SimCluster
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.report import UNKNOWN, report
+from spe.cli.verify import AS_IT_SAYS, DIFFERS, verify
 from spe.errors import SpeError
 from spe.log.source_log import read_source_log
 from spe.problems import Problems
@@ -139,7 +141,8 @@ def found(spark: SparkSession, run_dir: Path) -> Report:
         made = judge_run(spark, run, told.append, {"start-up of Spark": 1.0})
         assert write_report(spark, made, run)[0] == f"{run.origin}/report/report.json"
     assert (made.name, made.folder) == ("simulated", run.origin)
-    assert told[:3] == [
+    assert told[:4] == [
+        "digests of the run's files",
         "what the clients received",
         "sums: the truth, from the sources' logs",
         "honest · sums: what was received, against it",
@@ -188,6 +191,54 @@ def test_a_report_replaces_the_earlier_one(found: Report, run_dir: Path) -> None
     assert "INCONSISTENT" in (folder / "report.html").read_text()
     tables = {str(p.relative_to(folder / "tables")) for p in (folder / "tables").rglob("*.parquet") if p.is_dir()}
     assert {"truth/sums.parquet", "honest/sums/tentative.parquet", "lied_to/sums/flaws.parquet"} <= tables
+
+
+def test_a_report_is_verified_and_a_changed_one_is_not(
+    spark: SparkSession,
+    found: Report,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The digests of a run that only Spark can read, and the whole report, are computed again; nothing is written."""
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    file = run_dir / REPORT_FOLDER / "report.json"
+    place = f"{found.folder}/report/report.json"
+    kept, before = file.read_text(), sorted(run_dir.parent.rglob("*"))
+    assert verify([place], lambda: spark, print) == AS_IT_SAYS
+    assert sorted(run_dir.parent.rglob("*")) == before
+    assert f"VERIFIED  {place}" in capsys.readouterr().out
+    try:
+        (file.parent / ".report.json.crc").unlink()  # Hadoop's own, which would notice
+        file.write_text(kept.replace("INCONSISTENT", "CONSISTENT"))
+        assert verify([place], lambda: spark, print) == DIFFERS
+        assert 'the report says "CONSISTENT", computed again it is "INCONSISTENT"' in capsys.readouterr().out
+        segment = next((run_dir / "clients" / "honest" / "sums.0").glob("*.seg"))
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[:-1])
+        assert verify([place], lambda: spark, print) == DIFFERS
+        assert f"{segment.relative_to(run_dir)} has lost its end" in capsys.readouterr().out
+        segment.write_bytes(whole)
+    finally:
+        file.write_text(kept)
+
+
+def test_a_callers_session_proves_a_run_and_stays_as_it_was(spark: SparkSession, run_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns(REPORT_FOLDER))
+    own = spark.newSession()
+    own.conf.set("spark.sql.ansi.enabled", "true")
+    own.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    cached = own.range(10).cache()
+    assert cached.count() == 10
+    settings = dict(own.conf.getAll)
+    made = spe.prove(own, path)
+    assert made.verdict is Verdict.INCONSISTENT
+    assert of(made, "honest").verdict is Verdict.CONSISTENT
+    assert Report.model_validate_json((path / REPORT_FOLDER / "report.json").read_text()) == made
+    assert dict(own.conf.getAll) == settings
+    assert cached.storageLevel.useMemory
+    cached.unpersist()
 
 
 def test_a_damaged_log_gives_no_verdict_and_removes_the_earlier_report(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+from jsonschema import Draft202012Validator
+
 from consistency.proof.report.model import (
     Accuracy,
     Bin,
@@ -23,6 +27,7 @@ from consistency.proof.report.model import (
     Verdict,
     WindowAccuracy,
 )
+from consistency.proof.report.schema import SCHEMA
 
 SECOND = 1_000_000
 
@@ -181,3 +186,10 @@ def altered() -> FlawCount:
             )
         ],
     )
+
+
+def check_schema(text: str) -> None:
+    """Raises ValidationError where a ``report.json`` is not valid by the schema that is shipped."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    Draft202012Validator(schema).validate(json.loads(text))

@@ -1,7 +1,7 @@
 """The report as data: what ``report.json`` holds and the page draws.  Pure.
 
 Times ``at_us`` are microseconds of wall time since the sources began; ``time`` is tuple time, as text in UTC.  Every
-list has a bound that does not depend on the size of the run.
+list but that of the files has a bound that does not depend on the size of the run.
 """
 
 from __future__ import annotations
@@ -367,8 +367,39 @@ class LogReport(_Data):
     kept_bytes: int
 
 
+class FileDigest(_Data):
+    """What a file was when the report was made.
+
+    Attributes:
+      path: below the directory of the run; of a file elsewhere the whole path.
+      sha256: of all of it.
+      blocks: the first digits of the SHA-256 of each block: a power of two of bytes, at least 4,096, at most 64 blocks.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    blocks: list[str]
+
+
+class Evidence(_Data):
+    """What the report rests on.
+
+    Attributes:
+      files: configuration, logs, recordings and events; one for each segment.
+      outside: files that sources replayed, and modules that the query names.
+    """
+
+    files: list[FileDigest]
+    outside: list[FileDigest]
+
+
 class Report(_Data):
-    """Everything about one run."""
+    """Everything about one run.
+
+    Attributes:
+      evidence: None while the run goes on, and in reports of earlier versions.
+    """
 
     version: Literal[1] = VERSION
     name: str
@@ -393,3 +424,4 @@ class Report(_Data):
     configuration: str
     versions: dict[str, str]
     timings_s: dict[str, float]
+    evidence: Evidence | None = None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from consistency.proof.kept import on_disk
 from consistency.proof.truth.network import TruthNetwork
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
 from spe.stream.names import StreamId
@@ -30,7 +30,7 @@ def truth(network: TruthNetwork, output: StreamId) -> DataFrame:
 
     Returns:
       Columns ``partition int, place long, time_us long, tuple struct<attributes>``: ``place`` is the tuple's stable id,
-      1, 2, 3, … in each partition.  It is kept on disk until the session's cache is cleared.
+      1, 2, 3, … in each partition.  It is kept on disk (``consistency.proof.kept``).
 
     Raises:
       SpeError: a log is missing or damaged; damage inside a log is an error of Spark when the frame is computed.
@@ -57,7 +57,7 @@ def _numbered(stream: TruthStream) -> DataFrame:
     """
     rows = stream.frame.orderBy(PARTITION, *stream.position).withColumn(_ROW, F.monotonically_increasing_id())
     kept = rows.select(*_named(stream, F.col(_ROW)), _ROW, F.shiftright(_ROW, 33).alias(_PIECE))
-    kept = kept.persist(StorageLevel.DISK_ONLY)
+    kept = on_disk(kept)
     pieces = kept.groupBy("partition", _PIECE).agg(F.min(_ROW).alias("__first"), F.count(F.lit(1)).alias("__count"))
     before = Window.partitionBy("partition").orderBy(_PIECE).rowsBetween(Window.unboundedPreceding, -1)
     offsets = pieces.withColumn("__before", F.coalesce(F.sum("__count").over(before), F.lit(0)))

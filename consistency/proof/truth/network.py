@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
+from consistency.proof.kept import on_disk
 from consistency.proof.reading import (
     AggregateEntry,
     CustomEntry,
@@ -98,10 +98,10 @@ class TruthNetwork:
         return self._kept(name, TruthStream(frame, 1))
 
     def _kept(self, name: StreamId, stream: TruthStream) -> TruthStream:
-        """A stream with several readers, kept on disk so that it is computed once; freed with the session's cache."""
+        """A stream with several readers, kept on disk so that it is computed once; freed with the proof."""
         if self._readers[name] < 2:
             return stream
-        return TruthStream(stream.frame.persist(StorageLevel.DISK_ONLY), stream.width)
+        return TruthStream(on_disk(stream.frame), stream.width)
 
     def _run_unit(self, unit: Unit) -> None:
         end = self.frontier[unit.outputs[0]]

@@ -90,3 +90,13 @@ def test_a_setting_needs_a_name_and_a_value(text: str) -> None:
     with pytest.raises(SpeError, match="expected NAME=VALUE"):
         parse_conf([text])
     assert parse_conf(["a.b=c=d"]) == {"a.b": "c=d"}
+
+
+def test_a_directory_that_an_executor_does_not_see_is_named() -> None:
+    text = IN_A_WORKER.replace(
+        "spe.errors.LogCorrupt: sources/a/0001.seg at offset 77: the checksum is wrong",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/runs/a/sources/a/0001.seg'",
+    )
+    assert said(RuntimeError(text)).startswith(
+        "an executor of Spark does not see /runs/a/sources/a/0001.seg: no verdict"
+    )

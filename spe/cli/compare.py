@@ -1,0 +1,219 @@
+"""``spe compare``: a run beside another run, or a table: the same results?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spe.cli.report import CONSISTENT, INCONSISTENT, UNKNOWN, ReportProgress, try_to_start
+from spe.errors import SpeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from consistency.proof.beside.model import ComparedOutput, Wanted
+    from consistency.proof.beside.sides import ComparedSide
+    from consistency.proof.run import Run
+    from spe.plan.plan import Plan
+    from spe.stream.names import StreamId
+
+_RUN_HAS: Final = "cluster.json"
+_DATA: Final = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where results go.
+
+    Attributes:
+      out: folder for comparison.json and all differences as Parquet; None: nowhere.
+      junit: file for CI.
+    """
+
+    out: Path | None = None
+    junit: Path | None = None
+
+
+def compare(run: str, other: str, wanted: Wanted, written: Written, master: str | None, conf: Mapping[str, str]) -> int:
+    """Compares the final rows of a run with those of another run, or with a table.
+
+    Returns:
+      As ``spe report``: CONSISTENT, INCONSISTENT, or UNKNOWN.
+
+    Raises:
+      SpeError: they cannot be compared, or Spark fails.
+    """
+    from consistency.proof.beside.decision import text, worst
+    from consistency.proof.beside.model import SideBySide
+    from consistency.proof.trouble import explained
+
+    _check_before(run, other, wanted)
+    tell = ReportProgress(silent=False)
+    started = try_to_start(tell, master, conf)
+    if isinstance(started, SpeError):
+        raise started
+    spark, _ = started
+    began = time.monotonic()
+    with explained():
+        try:
+            outputs = _compared(spark, run, other, wanted, written, tell)
+        finally:
+            spark.stop()
+    found = SideBySide(verdict=worst(o.verdict for o in outputs), outputs=outputs)
+    for one in outputs:
+        print("\n" + "\n".join(text(one)), flush=True)
+    if written.out is not None:
+        _write(written.out / _DATA, found.model_dump_json(indent=1) + "\n")
+        print(f"\ndata    {written.out}")
+    if written.junit is not None:
+        from consistency.proof.report.junit import Case, write_junit
+
+        cases = [Case(o.output, o.verdict, o.reasons, text(o)) for o in outputs]
+        write_junit(written.junit, [(f"{run} beside {other}", time.monotonic() - began, cases)])
+    return {"CONSISTENT": CONSISTENT, "INCONSISTENT": INCONSISTENT}.get(str(found.verdict), UNKNOWN)
+
+
+def _check_before(run: str, other: str, wanted: Wanted) -> None:
+    """What can be seen without Spark.  Raises SpeError."""
+    from consistency.proof.beside.choice import chosen_client, chosen_key, chosen_outputs
+    from consistency.proof.remote import is_remote
+    from consistency.proof.run import Run
+
+    if not 0 <= wanted.tolerance < 1:
+        raise SpeError(f"--tolerance: expected a share from 0 to below 1, got {wanted.tolerance:g}")
+    if is_remote(run):
+        return
+    ours = Run.open(_local(run, _RUN_HAS))
+    theirs: Plan | None = None
+    if not is_remote(other):
+        path = _local(other)
+        if (path / _RUN_HAS).is_file():
+            opened = Run.open(path)
+            theirs = opened.plan
+        else:
+            _format_here(path, wanted)
+    else:
+        return
+    for output in chosen_outputs(ours.plan, wanted, theirs):
+        chosen_key(ours.plan, output, wanted)
+        name = chosen_client(ours.directory, output, wanted.client)
+        if theirs is not None:
+            chosen_client(opened.directory, output, "", name)
+
+
+def _local(place: str, has: str = "") -> Path:
+    from consistency.proof.remote import local_path
+
+    path = local_path(place)
+    if not path.exists():
+        raise SpeError(f"{place}: there is no such file or directory")
+    if has and not (path / has).is_file():
+        raise SpeError(f"{place} is not the directory of a run: it has no {has}; give the run first, then the table")
+    return path
+
+
+def _format_here(path: Path, wanted: Wanted) -> str:
+    from consistency.proof.beside.choice import format_of
+
+    names = [str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path.name]
+    return format_of(sorted(names), str(path), wanted.format)
+
+
+def _compared(
+    spark: SparkSession, run: str, other: str, wanted: Wanted, written: Written, tell: Callable[[str], None]
+) -> list[ComparedOutput]:
+    from consistency.proof.beside.choice import chosen_client, chosen_key, chosen_outputs, compared
+    from consistency.proof.beside.judge import compare_output
+    from consistency.proof.beside.sides import recorded
+    from consistency.proof.kept import freed_at_the_end
+    from consistency.proof.remote import opened
+
+    found = []
+    with ExitStack() as stack:
+        ours = stack.enter_context(opened(spark, run))
+        theirs = stack.enter_context(_other_run(spark, other))
+        for output in chosen_outputs(ours.plan, wanted, None if theirs is None else theirs.plan):
+            client = chosen_client(ours.directory, output, wanted.client)
+            key, schema = chosen_key(ours.plan, output, wanted), ours.plan.query.schema_of(output)
+            tell(f"{output}: what {client} received, beside {other}")
+            with freed_at_the_end():
+                side = recorded(spark, ours, client, output, wanted)
+                beside = _beside(spark, theirs, other, client, output, schema_of=ours, wanted=wanted)
+                found.append(
+                    compare_output(
+                        str(output), client, side, beside, compared(schema, wanted), key, wanted.tolerance,
+                        _keeper(written.out, output),
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _beside(
+    spark: SparkSession,
+    theirs: Run | None,
+    other: str,
+    client: str,
+    output: StreamId,
+    *,
+    schema_of: Run,
+    wanted: Wanted,
+) -> ComparedSide:
+    from consistency.proof.beside.choice import chosen_client, format_of
+    from consistency.proof.beside.sides import recorded, table
+    from consistency.proof.remote import HadoopFolder, is_remote
+
+    if theirs is not None:
+        return recorded(spark, theirs, chosen_client(theirs.directory, output, "", client), output, wanted)
+    if is_remote(other):
+        names = [str(name) for name, _ in HadoopFolder(spark, other.rstrip("/")).files()]
+        format_, uri = format_of(names, other, wanted.format), other
+    else:
+        path = _local(other)
+        format_, uri = _format_here(path, wanted), path.absolute().as_uri()
+    return table(spark, uri, other, format_, schema_of.plan.query.schema_of(output), wanted)
+
+
+@contextmanager
+def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
+    """The other side, where it is a run."""
+    from pathlib import PurePosixPath
+
+    from consistency.proof.remote import HadoopFolder, is_remote, opened
+
+    if is_remote(place):
+        there = any(name == PurePosixPath(_RUN_HAS) for name, _ in HadoopFolder(spark, place.rstrip("/")).files())
+    else:
+        there = (_local(place) / _RUN_HAS).is_file()
+    if not there:
+        yield None
+        return
+    with opened(spark, place) as run:
+        yield run
+
+
+def _keeper(out: Path | None, output: StreamId) -> Callable[[DataFrame], None] | None:
+    if out is None:
+        return None
+    place = (out / f"{output}.parquet").absolute().as_uri()
+    return lambda frame: frame.write.mode("overwrite").parquet(place)
+
+
+def _write(file: Path, content: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise SpeError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def pairs(settings: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``ATTRIBUTE=COLUMN`` each.  Raises SpeError."""
+    found = [text.partition("=") for text in settings]
+    for name, equals, value in found:
+        if not name or not equals or not value:
+            raise SpeError(f"--columns: expected ATTRIBUTE=COLUMN, got {name + equals + value!r}")
+    return tuple((name, value) for name, _, value in found)

@@ -1,0 +1,74 @@
+"""The proof of a run within a Spark session of the caller's: ``prove(spark, run)`` of the package ``spe``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from replicas.planning.configured import fidelity_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from consistency.proof.report.model import Report
+    from consistency.proof.run import Run
+
+
+def _silent(step: str) -> None:
+    pass
+
+
+def prove(spark: SparkSession, run: str | Path, *, tell: Callable[[str], None] = _silent) -> Report:
+    """The report on a run, which is also written into its directory, as ``spe report`` does.
+
+    Args:
+      spark: any session but one of Spark Connect; its settings and its cache stay as they are.
+      run: path of the directory, which every executor sees, or a URI that Spark reads.
+      tell: is told each step as it begins.
+
+    Raises:
+      SpeError: the run cannot be judged, the session cannot be used, or Spark fails.
+    """
+    from consistency.proof.judge import write_report
+    from consistency.proof.remote import opened
+    from consistency.proof.spark import within
+    from consistency.proof.trouble import explained
+
+    with explained():
+        own = within(spark)
+        with opened(own, run) as one:
+            found = judged(own, one, tell)
+            write_report(own, found, one)
+            return found
+
+
+def judged(
+    spark: SparkSession, run: Run, tell: Callable[[str], None], started_s: float = 0.0, *, tables: str | None = None
+) -> Report:
+    """The report on a run that is open; see ``consistency.proof.judge``."""
+    from consistency.proof.judge import judge_run
+
+    steps = {"start-up of Spark": started_s} if started_s else {}
+    fidelity = partial(fidelity_of, run.plan, run.directory)
+    return judge_run(spark, run, tell, steps, fidelity, tables=tables)
+
+
+def again(spark: SparkSession, run: Run, tell: Callable[[str], None]) -> Report:
+    """The report on a run, computed once more; the run's directory is left as it is.
+
+    On a cluster, tables are written beside the run while it takes, since executors see it.
+    """
+    from consistency.proof.remote import HadoopFolder
+
+    if str(spark.sparkContext.master).startswith("local") and not run.origin:
+        with TemporaryDirectory(prefix="spe-verify-") as folder:
+            return judged(spark, run, tell, tables=folder)
+    beside, _, name = (run.origin or str(run.path.absolute())).rpartition("/")
+    name = f"{name}.verification"
+    try:
+        return judged(spark, run, tell, tables=f"{beside}/{name}")
+    finally:
+        HadoopFolder(spark, beside).remove(PurePosixPath(name))

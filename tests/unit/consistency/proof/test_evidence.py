@@ -1,0 +1,161 @@
+"""Digests of a run's files: what they cover, and how a difference is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consistency.proof.evidence import (
+    BLOCKS,
+    differences,
+    digests_below,
+    digests_outside,
+    evidence,
+    file_digest,
+    stamps,
+    unchanged,
+)
+from consistency.proof.reading import read
+from consistency.proof.run import Run
+from spe.errors import SpeError
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from tests.support.runs import make_run
+from tests.support.streams import parse
+
+LOG = "sources/a/00000000000000000001-00000001.seg"
+CONFIG: dict[str, Any] = {
+    "sources": {
+        "a": {
+            "schema": {"ts": "timestamp", "n": "int64"},
+            "time": "ts",
+            "from": {"jsonl": "in.jsonl"},
+            "replay": {"max": True},
+        }
+    },
+    "query": {"out": {"custom": {"class": "own_operator_of_test:Own", "from": ["a"]}}},
+    "outputs": ["out"],
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    config = {**CONFIG, "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}}}
+    path = tmp_path / "run"
+    (tmp_path / "in.jsonl").write_text('{"ts": 0, "n": 1}\n')
+    elements = parse("S1/10:10,1 S2/20:20,2 Binf(2)", Schema.of(ts="timestamp", n="int64"))
+    events = [{"t": 0, "event": "begin", "begun_us": 0}]
+    make_run(path, config, {StreamId("a"): elements}, events=events, data=tmp_path)
+    return path
+
+
+def test_all_that_a_verdict_rests_on_has_a_digest(run_dir: Path) -> None:
+    found = evidence(Run.open(run_dir))
+    assert {LOG, "config.yaml", "cluster.json", "events.jsonl", "sources/a/mark.0"} <= {f.path for f in found.files}
+    assert not any(Path(f.path).name == "lock" for f in found.files)
+    (log,) = [f for f in found.files if f.path == LOG]
+    content = (run_dir / LOG).read_bytes()
+    assert (log.bytes, log.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert [f.path for f in found.outside] == [str(run_dir.parent / "in.jsonl")]
+
+
+def _append(path: Path, more: bytes) -> None:
+    path.write_bytes(path.read_bytes() + more)
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: _flip(run / LOG, 40), f"{LOG} differs; other bytes in the range 0 to "),
+        (lambda run: (run / LOG).write_bytes((run / LOG).read_bytes()[:-5]), f"{LOG} has lost its end: it has "),
+        (lambda run: _append(run / "events.jsonl", b"{}\n"), "events.jsonl has grown: it has "),
+        (lambda run: (run / "events.jsonl").unlink(), "events.jsonl is missing; the report rests on its "),
+        (
+            lambda run: (run / "summary.json").write_text("{}"),
+            "summary.json was not there when the report was made",
+        ),
+    ],
+    ids=["other bytes", "cut", "grown", "missing", "added"],
+)
+def test_a_difference_names_the_file_and_what_differs(run_dir: Path, spoil: Callable[[Path], None], said: str) -> None:
+    kept = digests_below(run_dir)
+    assert differences(kept, digests_below(run_dir)) == []
+    spoil(run_dir)
+    (found,) = differences(kept, digests_below(run_dir))
+    assert found.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda f: _flip(f, 0), "f differs; other bytes in the range 0 to 4,095"),
+        (lambda f: (_flip(f, 5_000), _flip(f, 9_000)), "f differs; other bytes in the range 4,096 to 12,287"),
+        (
+            lambda f: (_flip(f, 4_095), _flip(f, 99_999)),
+            "f differs; other bytes in the ranges 0 to 4,095, 98,304 to 99,999",
+        ),
+        (
+            lambda f: f.write_bytes(f.read_bytes()[:50_000]),
+            "f has lost its end: it has 50,000 bytes, and had 100,000; equal in the first 49,152 bytes",
+        ),
+        (
+            lambda f: (_append(f, b"x"), _flip(f, 0)),
+            "f has grown: it has 100,001 bytes, and had 100,000; other bytes in the range 0 to 4,095",
+        ),
+    ],
+)
+def test_the_range_of_a_difference_is_told_by_blocks(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(os.urandom(100_000))
+    kept = file_digest(file, "f")
+    spoil(file)
+    assert differences([kept], [file_digest(file, "f")]) == [said]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4_096, 4_097, 4_096 * BLOCKS, 4_096 * BLOCKS + 1, 5_000_000])
+def test_a_file_of_any_size_has_few_blocks(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(bytes(size))
+    found = file_digest(file, "f")
+    assert len(found.blocks) <= BLOCKS
+    assert found.sha256 == hashlib.sha256(bytes(size)).hexdigest()
+
+
+def test_modules_of_the_query_have_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "own_operator_of_test.py"
+    module.write_text("from operators.custom import CustomOperator\n\n\nclass Own(CustomOperator):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    opened: Any = SimpleNamespace(path=tmp_path, facts={"data": str(tmp_path)}, reading=read(json.dumps(CONFIG)))
+    assert [d.path for d in digests_outside(opened)] == [str(module)]
+
+
+def test_a_file_that_is_written_while_the_run_is_judged_is_an_error(run_dir: Path) -> None:
+    run = Run.open(run_dir)
+    before = stamps(run)
+    unchanged(before, run)
+    _append(run_dir / "events.jsonl", b"{}\n")
+    with pytest.raises(SpeError, match=r"events\.jsonl was written while the run was judged"):
+        unchanged(before, run)
+
+
+def test_a_run_goes_on_while_its_supervisor_runs_and_has_no_summary(run_dir: Path) -> None:
+    facts = json.loads((run_dir / "cluster.json").read_text())
+    assert not Run.open(run_dir).going_on
+    (run_dir / "cluster.json").write_text(json.dumps(facts | {"pid": os.getpid()}))
+    assert Run.open(run_dir).going_on
+    (run_dir / "summary.json").write_text('{"verdict": {}}')
+    assert not Run.open(run_dir).going_on
