@@ -144,6 +144,11 @@ edited(
     Edit(Extent, "_held_index", 'side="right"', 'side="left"'),
 )
 edited(
+    "nothing-is-too-long",
+    "what is to be read and replayed grows beyond the time to recover (G7)",
+    Edit(log_task, "to_rewrite", "fits = (seconds <= log.recovery_us * 1e-6) & short", "fits = seconds >= 0"),
+)
+edited(
     "slices-cost-nothing",
     "a log grows for ever where little comes, and takes long to read (G7)",
     Edit(Extent, "choices", " + SLICE_RECORDS * read", ""),

@@ -62,6 +62,11 @@ edited(
     ),
 )
 edited(
+    "groups-begin-anew",
+    "a group that is made again has forgotten when it began, and none of its results shows it (G4)",
+    Edit(Cells, "adopt", "self.add(all_slots[places], np.sort(born))", "self.add(all_slots[places], 0 * born)"),
+)
+edited(
     "final-too-early",
     "a footprint from before the end of its pane counts as final (G3)",
     Edit(WindowAggregate, "_live", "times < self._panes.end(number)", "times < self._panes.end(number - 1)"),

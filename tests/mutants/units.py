@@ -70,6 +70,8 @@ Test = Callable[[], Awaitable[None] | None]
 UNITS: Final[dict[str, Test]] = {
     "more-of-a-slice-replaces-it": state_log.test_more_of_a_slice_needs_what_was_written_of_it_before,
     "slices-cost-nothing": partial(extent.test_slices_without_anything_are_counted, Continuous(200_000), 2_000),
+    "groups-begin-anew": partial(logged.test_the_log_is_bounded_and_what_is_made_again_is_what_was_there, "count"),
+    "nothing-is-too-long": partial(logged.test_the_log_is_bounded_and_what_is_made_again_is_what_was_there, "count"),
     "time-for-rewriting-is-ignored": extent.test_whoever_has_little_time_begins_with_the_oldest,
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
     "only-standbys-restore": (restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for),

@@ -27,6 +27,7 @@ from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState
 from spe.wire.messages import SnapshotRefused
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.log_checks import logs_checked
 from tests.support.situations import Met, play
 
 QUERIES: dict[str, dict[str, Any]] = {
@@ -117,6 +118,19 @@ def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
     met = play(*logged(query, reconcile=reconcile), script)
     assert origins(met)[2:].count("log") >= 2
     assert not told(met, "log_refused")
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_log_is_bounded_and_what_is_made_again_is_what_was_there(query: str) -> None:
+    async def script(cluster: FaultyCluster) -> None:
+        for _ in range(2):
+            await killed("na", "nb", at=3.0)(cluster)
+
+    with logs_checked(3_000) as checked:
+        met = play(*logged(query, recovery="3ms", share="100%", replicas=2, seconds=14), script)
+    assert origins(met)[2:] == ["log"] * 4
+    assert checked.states == 4
+    assert checked.slices > 100
 
 
 def killed(*nodes: str, power: bool = False, at: float = 3.0) -> Callable[[FaultyCluster], Awaitable[None]]:

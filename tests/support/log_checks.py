@@ -1,0 +1,82 @@
+"""Checks of what replicas write to their checkpoint logs and make again from them, while a cluster is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest.mock import patch
+
+from consistency.dpc.instance import Instance
+from consistency.dpc.manager import UnitReplica
+from operators.footprints import Tree
+from operators.fragment_log import FragmentLog
+from replicas.checkpoint.extent import SLICE_RECORDS
+from replicas.checkpoint.meter import LogMeter
+from replicas.checkpoint.state_log import StableSlice, StateLog
+from replicas.checkpoint.targets import ASSUMED
+from tests.support.logged import digest
+
+#: Slices that are kept only because a client has not yet acknowledged what it read, and the one that is new.
+_UNREAD: Final = 8
+
+
+@dataclass
+class Checked:
+    """Attributes: ``states``: how many were compared after they were made again; ``slices``: that were bounded."""
+
+    states: int = 0
+    slices: int = 0
+
+
+@contextmanager
+def logs_checked(recovery_us: int) -> Iterator[Checked]:
+    """One partition: what is made again is the state of the commit, by digest (G4), and the log is bounded (G7).
+
+    Args:
+      recovery_us: that its log is told, with time enough for rewriting; at the machine's assumed speeds.
+    """
+    found, states, logged = Checked(), dict[int, Any](), dict[StateLog, dict[int, tuple[int, int, int]]]()
+    log_slice, replayed, write = UnitReplica._log_slice, FragmentLog.replayed, StateLog.write
+
+    def remembered(self: UnitReplica, instance: Instance, end: int, *rewriting: int) -> Any:
+        states[end] = digest(instance.fragment)
+        return (yield from log_slice(self, instance, end, *rewriting))
+
+    def compared(self: FragmentLog, commit: Tree, end: int) -> None:
+        replayed(self, commit, end)
+        assert digest(self._fragment) == states[end], f"the state of {end} is another one"
+        found.states += 1
+
+    async def bounded(self: StateLog, one: StableSlice) -> bool:
+        before = self.extent.choices() if self.extent else None
+        if not await write(self, one):
+            return False
+        slices = logged.setdefault(self, {})
+        if one.made.complete:
+            slices.clear()
+        previous = max((rows for _, rows, _ in slices.values()), default=one.rows)
+        newest = self._log.commits[-1]
+        slices[newest.first] = one.made.written, one.rows, one.end
+        read = [counts for first, counts in slices.items() if first >= newest.needs]
+        begins = [rows for _, rows, end in read if end == self._written[-1][1]]
+        if before is not None and min(slices) <= newest.needs and begins:
+            took = _us(sum(count for count, _, _ in read) + SLICE_RECORDS * len(read), one.rows - begins[0])
+            least = float(before.seconds(ASSUMED.load_us, ASSUMED.replay_us).min())
+            new = _us(one.made.written + _UNREAD * SLICE_RECORDS, one.rows - previous)
+            assert took <= max(recovery_us, least) + new, f"{took} µs to recover at {one.end}"
+            found.slices += 1
+        return True
+
+    with (
+        patch.object(UnitReplica, "_log_slice", remembered),
+        patch.object(FragmentLog, "replayed", compared),
+        patch.object(StateLog, "write", bounded),
+        patch.object(LogMeter, "speeds", ASSUMED),
+    ):
+        yield found
+
+
+def _us(records: int, rows: int) -> float:
+    return ASSUMED.load_us * records + ASSUMED.replay_us * rows
