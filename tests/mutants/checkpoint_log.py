@@ -269,7 +269,7 @@ edited(
 edited(
     "complete-slice-lacks-output",
     "output that consumers have not acknowledged is only in a log that cannot be read (G1, A2)",
-    Edit(LogSide, "outputs_to_log", "return firsts if one.slice.made.complete else ", "return "),
+    Edit(LogSide, "outputs_to_log", "return firsts if one.slice.made.complete or all_anew else ", "return "),
 )
 edited(
     "complete-slice-is-not-asked-for",
