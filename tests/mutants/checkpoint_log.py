@@ -107,7 +107,7 @@ edited(
 edited(
     "what-the-commit-has-is-acknowledged",
     "upstream forgets what is replayed from T on (G5)",
-    Edit(StateLog, "_synced", "_, begin = self._written.popleft()", "begin, _ = self._written.popleft()"),
+    Edit(StateLog, "_synced", "self._positions[0][1]", "self._positions[-1][1]"),
 )
 edited(
     "slice-after-a-refused-one-is-taken",
