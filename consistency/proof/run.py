@@ -19,7 +19,7 @@ from consistency.proof.reading import Reading, read
 from spe.config import load
 from spe.errors import LogCorrupt, SpeError
 from spe.log.announced import RecordedAnnouncement, announced_folder, read_announced
-from spe.log.format import Segment
+from spe.log.format import Segment, encode_header
 from spe.log.issued import IssuedVersion, MadeMove, read_issued, read_moves
 from spe.log.origin import combined, read_identity
 from spe.log.provenance import PROVENANCE, read_provenance
@@ -33,6 +33,9 @@ from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
+#: How every log begins, before the version of its format; and how long both are together.
+_LOG: Final = b"SPELOG"
+_MAGIC_BYTES: Final = 8
 #: A process id that no process has.
 _NOBODY: Final = 2**31 - 1
 _CONFIG: Final = "config.yaml"
@@ -101,15 +104,30 @@ class Run:
             raise SpeError(f"{self.path}: {error}") from error
 
     def check(self) -> None:
-        """Raises SpeError where a source's log or a client's recording is missing or visibly incomplete."""
+        """Raises SpeError where a source's log or a client's recording is missing, visibly incomplete or not ours."""
         for stream in self.plan.sources:
-            self.source_segments(stream)
+            self._check_version(self.source_path(stream), self.source_segments(stream))
         for name, channel in self.recordings():
             folder = self.path / channel_folder(client_folder(name), channel)
             if not folder.is_dir():
                 raise SpeError(f"{self.path} is incomplete: there is no {folder}, what client {name!r} received")
-
+            self._check_version(folder, live_segments([p.name for p in folder.iterdir()]))
         self._check_origins()
+
+    def _check_version(self, folder: Path, segments: list[Segment]) -> None:
+        """Raises SpeError for a log of another version of the format, which would look damaged.
+
+        What is no log at all is told where it is read: the end of a log may be torn.
+        """
+        for segment in segments:
+            with (folder / segment.name).open("rb") as file:
+                found = file.read(_MAGIC_BYTES)
+            ours = encode_header(segment)[:_MAGIC_BYTES]
+            if found != ours and found.startswith(_LOG):
+                there, here = (text.removeprefix(_LOG).decode("ascii", "replace").strip() for text in (found, ours))
+                raise SpeError(
+                    f"{folder / segment.name} is a log of version {there}; this release reads version {here}"
+                )
 
     def _check_origins(self) -> None:
         """Raises SpeError where a recording comes from other source logs than those of the run (rule S6).

@@ -152,6 +152,16 @@ def test_a_file_that_is_written_while_the_run_is_judged_is_an_error(run_dir: Pat
         unchanged(before, run)
 
 
+def test_a_log_of_another_version_is_named_before_anything_is_read(run_dir: Path) -> None:
+    whole = (run_dir / LOG).read_bytes()
+    (run_dir / LOG).write_bytes(whole.replace(b"SPELOG1\n", b"SPELOG2\n"))
+    with pytest.raises(SpeError, match=rf"{LOG} is a log of version 2; this release reads version 1"):
+        Run.open(run_dir)
+    for torn in (b"", whole[:5], bytes(8) + whole[8:]):
+        (run_dir / LOG).write_bytes(torn)
+        Run.open(run_dir)
+
+
 def test_a_run_goes_on_while_its_supervisor_runs_and_has_no_summary(run_dir: Path) -> None:
     facts = json.loads((run_dir / "cluster.json").read_text())
     assert not Run.open(run_dir).going_on

@@ -1,0 +1,71 @@
+"""``spe compare``: what is refused before Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spe.cli.app import execute
+from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from tests.support.runs import make_run
+from tests.support.streams import parse
+
+CONFIG: dict[str, Any] = {
+    "sources": {
+        "a": {
+            "schema": {"ts": "timestamp", "n": "int64"},
+            "time": "ts",
+            "from": {"jsonl": "in.jsonl"},
+            "replay": {"max": True},
+        }
+    },
+    "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
+    "outputs": ["out"],
+    "clients": {"one": {"reads": ["out"]}, "two": {"reads": ["out"]}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs, one of which has another attribute, and a table; whoever starts Spark fails."""
+    elements = parse("S1/10:10,1 Binf(1)", Schema.of(ts="timestamp", n="int64"))
+    make_run(tmp_path / "run", CONFIG, {StreamId("a"): elements})
+    other = {**CONFIG, "query": {"out": {"map": {"from": "a", "compute": {"n": "n", "m": "n + 1"}}}}}
+    make_run(tmp_path / "other", other, {StreamId("a"): elements})
+    (tmp_path / "table.csv").write_text("ts,n\n")
+    (tmp_path / "table.txt").write_text("ts,n\n")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("spe.cli.compare.try_to_start", lambda *args: pytest.fail("Spark is started"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run none.csv", "none.csv: there is no such file or directory"),
+        ("none table.csv", "none: there is no such file or directory"),
+        ("table.csv run", "table.csv is not the directory of a run: it has no cluster.json; give the run first"),
+        ("run empty", "empty has no files: it is neither a run nor a table"),
+        ("run table.txt --client one", "cannot see the format of table.txt; say it with --format"),
+        ("run table.csv --format avro --client one", "--format: expected one of: parquet, csv, jsonl, got 'avro'"),
+        ("run table.csv", "several clients read 'out'; say whose rows count with --client, one of: one, two"),
+        ("run table.csv --client three", "no client 'three'"),
+        ("run table.csv --client one --output outs", "no output 'outs' (did you mean 'out'?)"),
+        ("run table.csv --client one --key m", "no attribute 'm'"),
+        ("run table.csv --client one --ignore m", "no attribute 'm'"),
+        ("run table.csv --client one --columns n", "--columns: expected ATTRIBUTE=COLUMN, got 'n'"),
+        ("run table.csv --client one --tolerance 1", "--tolerance: expected a share from 0 to below 1, got 1"),
+        ("run table.csv --client one --conf memory", "--conf: expected NAME=VALUE"),
+        ("run other --client one", "output 'out' of the other run has no attribute 'ts'; leave it out with --ignore"),
+        ("run other --client one --ignore ts", "output 'out' has no attribute 'm', which it has in the other run"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_first(
+    folder: Path, command: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["compare", *command.split()]) == 2
+    assert said in capsys.readouterr().err
