@@ -373,7 +373,7 @@ class FileDigest(_Data):
     Attributes:
       path: below the directory of the run; of a file elsewhere the whole path.
       sha256: of all of it.
-      blocks: the first digits of the SHA-256 of each block: a power of two of bytes, at least 4,096, at most 64 blocks.
+      blocks: the CRC-32 of each block, in hexadecimal: a power of two of bytes, at least 4,096, at most 64 blocks.
     """
 
     path: str
