@@ -9,6 +9,7 @@ not match at its place.  Nothing is collected; what is wrong comes out as a fram
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -42,7 +43,9 @@ def alike(one: Column, other: Column, type_: AttributeType, tolerance: float = F
 
     if type_ is not AttributeType.FLOAT64:
         return one.eqNullSafe(other)
-    near = F.abs(one - other) <= F.lit(tolerance) * F.greatest(F.abs(one), F.abs(other))
+    larger = F.greatest(F.abs(one), F.abs(other))
+    # To Spark NaN is larger than all else, and the infinities are as near to a number as their share of infinity.
+    near = (larger < F.lit(math.inf)) & (F.abs(one - other) <= F.lit(tolerance) * larger)
     return one.eqNullSafe(other) | F.coalesce(near, F.lit(False))
 
 
