@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spe.errors import SpeError
@@ -19,6 +19,7 @@ class Offset:
       origins: the source logs that the tuples come from (rule S6), by partition; "" where nothing was read yet.
       incarnation: of who acknowledged last; the next one's is larger, whatever its clock says.
       session, change: of mode ``changes``: whose numbers, and the last one.
+      begins: ``ids`` of where the query began.
     """
 
     output: str
@@ -29,6 +30,7 @@ class Offset:
     incarnation: int = 0
     session: str = ""
     change: int = 0
+    begins: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Equal offsets give equal texts."""
@@ -39,6 +41,7 @@ class Offset:
             "ids": {str(p): self.ids[p] for p in sorted(self.ids)},
             "origins": {str(p): self.origins.get(p, "") for p in sorted(self.ids)},
             "incarnation": self.incarnation,
+            "begins": {str(p): self.begins[p] for p in sorted(self.begins)},
         }
         return found if self.mode == "stable" else {**found, "session": self.session, "change": self.change}
 
@@ -62,6 +65,7 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
             int(data["incarnation"]),
             str(data.get("session", "")),
             int(data.get("change", 0)),
+            {int(p): int(i) for p, i in data.get("begins", {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise SpeError(f"the checkpoint is not of an output of a running cluster: {data}") from None
@@ -70,12 +74,37 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
             raise SpeError(
                 f"the checkpoint is of {what} {theirs!r}, and {ours!r} is to be read: use another checkpoint"
             )
-    if found.query != expected.query or found.ids.keys() != expected.ids.keys():
+    partitions = expected.ids.keys()
+    if (
+        found.query != expected.query
+        or found.ids.keys() != partitions
+        or found.begins.keys() not in (partitions, set())
+    ):
         raise SpeError(
             f"the checkpoint is of another query ({found.query}) than the one that makes {expected.output!r} now "
             f"({expected.query}), whose ids mean other tuples: use another checkpoint"
         )
     return found
+
+
+def start_of(start: Offset, end: Offset) -> Offset:
+    """Where a micro-batch begins.
+
+    Spark does not keep where a query began: it asks again while the first batch is under way, and after a restart.
+    The answer may be another one by then, so the end of the batch says which one counts.
+
+    Raises:
+      SpeError: the batch would begin behind its end.
+    """
+    if end.begins and start.begins != end.begins:
+        start = replace(start, ids=end.begins, begins=end.begins)
+    for p, at in sorted(start.ids.items()):
+        if at > end.ids[p]:
+            raise SpeError(
+                f"a micro-batch of {end.output}/{p} would begin behind id {at} and end with id {end.ids[p]}: the "
+                "checkpoint was changed, or made by an older version: use another checkpoint"
+            )
+    return start
 
 
 def ahead(ids: Mapping[int, int], latest: Mapping[int, int], rows: int | None) -> dict[int, int]:

@@ -25,7 +25,7 @@ from replicas.client.positions import OutputPositions
 from replicas.link.signal import Signal
 from replicas.spark.background import Background
 from replicas.spark.live import LiveOutput
-from replicas.spark.offsets import Offset, ahead, offset_of
+from replicas.spark.offsets import Offset, ahead, offset_of, start_of
 from replicas.spark.pieces import APART, Fetched, Piece, given, read_piece
 from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory
@@ -161,8 +161,13 @@ class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _place(self, data: Mapping[str, Any]) -> Offset:
         return offset_of(data, self._output.nowhere())
 
+    def _span(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Offset, Offset]:
+        last = self._place(end)
+        return start_of(self._place(start), last), last
+
     def initialOffset(self) -> dict[str, Any]:
-        start = replace(self._output.nowhere(), ids=self._positions().first())
+        ids = self._positions().first()
+        start = replace(self._output.nowhere(), ids=ids, begins=ids)
         self._positions().origins(start)  # is it still there?
         return start.to_json()
 
@@ -211,7 +216,7 @@ class StableReader(_Streaming):
         }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = self._place(start), self._place(end)
+        first, last = self._span(start, end)
         directory = self._positions(last).directory()
         return _excerpts(replace(first, origins=last.origins), last.ids, directory)
 
@@ -310,7 +315,7 @@ class ChangesReader(_Streaming):
         return {**dict(zip(("backlog", "tentative", "undone"), counts)), "states": states}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = self._place(start), self._place(end)
+        first, last = self._span(start, end)
         if self._session is None or last.session != self._session.name:
             begin, directory = replace(first, origins=last.origins), self._positions(last).directory()
             return [_again(begin, last, channel.partition, directory) for channel in self._output.channels]

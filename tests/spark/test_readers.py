@@ -45,10 +45,12 @@ class Nodes:
         self.incarnation = 5
         self.ids = {0: 0, 1: 0}
         self.known = {0: "log", 1: "log"}
+        #: Where a query begins that begins now.
+        self.begins = {0: 0, 1: 0}
         self.acknowledged: list[dict[int, int]] = []
 
     def first(self) -> dict[int, int]:
-        return {0: 0, 1: 0}
+        return dict(self.begins)
 
     def latest(self) -> dict[int, int]:
         return dict(self.ids)
@@ -206,6 +208,41 @@ def test_what_goes_to_tasks_has_no_connection_and_no_token(output: LiveOutput, m
     assert b"hunter2" not in data
     assert pickle.loads(data)._connected is None
     assert pickle.loads(data)._output.plan.fingerprint == output.plan.fingerprint
+
+
+def test_the_first_batch_begins_where_it_began_though_spark_asks_again_later(output: LiveOutput) -> None:
+    """1. a query begins now, at 10; 2. more comes before Spark asks again, in this session, and after a restart"""
+    reader, nodes = StableReader(output), Nodes(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    nodes.begins, nodes.ids = {0: 10, 1: 7}, {0: 15, 1: 7}
+    end = through(reader.latestOffset(through(reader.initialOffset()), ReadAllAvailable()))
+    for now in ({0: 12, 1: 9}, {0: 100, 1: 70}):
+        nodes.begins = now
+        assert excerpts(reader.partitions(through(reader.initialOffset()), end)) == [(0, 10, 15, "log")]
+    nodes.ids = {0: 20, 1: 8}
+    second = through(reader.latestOffset(end, ReadAllAvailable()))
+    assert excerpts(reader.partitions(end, second)) == [(0, 15, 20, "log"), (1, 7, 8, "log")]
+
+
+def test_the_first_portion_of_changes_begins_where_it_began(changed: LiveOutput) -> None:
+    reader, nodes = ChangesReader(changed), Nodes(changed)
+    reader._connected = nodes  # type: ignore[assignment]
+    nodes.begins = {0: 10, 1: 7}
+    end = {**through(reader.initialOffset()), "ids": {"0": 15, "1": 7}, "session": "then", "change": 4}
+    nodes.begins = {0: 100, 1: 70}
+    pieces = reader.partitions(through(reader.initialOffset()), end)
+    parts = [part for piece in pieces for part in piece.parts]  # type: ignore[attr-defined]
+    assert [(p.what.partition, p.what.from_id, p.what.upto_id) for p in parts] == [(0, 10, 15), (1, 7, 7)]
+
+
+def test_a_batch_that_would_begin_behind_its_end_is_refused(output: LiveOutput) -> None:
+    reader, nodes = StableReader(output), Nodes(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    nodes.begins = {0: 100, 1: 7}
+    start = through(reader.initialOffset())
+    end = {**start, "ids": {"0": 15, "1": 9}, "begins": {}}  # an older version did not say where it began
+    with pytest.raises(SpeError, match=r"totals/0 would begin behind id 100 and end with id 15"):
+        reader.partitions(start, end)
 
 
 def test_a_portion_of_changes_travels_with_the_tasks_until_it_is_finished(changed: LiveOutput) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replicas.spark.offsets import Offset, ahead, offset_of
 from spe.errors import SpeError
 
-HERE = Offset("best", "stable", "f00d", {0: 4, 1: 7}, {0: "a", 1: "b"}, 17)
+HERE = Offset("best", "stable", "f00d", {0: 4, 1: 7}, {0: "a", 1: "b"}, 17, begins={0: 2, 1: 7})
 
 
 @pytest.mark.parametrize("one", [HERE, replace(HERE, mode="changes", session="s", change=9)])
@@ -33,6 +33,7 @@ def test_equal_places_are_equal_texts() -> None:
         ({"output": "worst"}, "of output 'worst', and 'best' is to be read"),
         ({"mode": "changes"}, "of mode 'changes', and 'stable' is"),
         ({"ids": {"0": 4}, "origins": {}}, "another query"),
+        ({"begins": {"0": 4}}, "another query"),
         ({"ids": 4}, "not of an output of a running cluster"),
     ],
 )
