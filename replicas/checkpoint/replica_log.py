@@ -59,6 +59,12 @@ class ReplicaLog:
         return self._log
 
     @property
+    def is_safe(self) -> bool:
+        """Is the newest commit synced in both copies (G5)?"""
+        log = self._log
+        return log is not None and not log.faults and bool(log.commits) and log.held_by_both == log.commits[-1]
+
+    @property
     def trouble(self) -> str:
         if self._log is None:
             return self._cannot

@@ -86,7 +86,8 @@ class _Writer:
         now = hosting.now()
         self._pacing = Pacing(settings.share, now, settings.period_us)
         self._synced_at = self._restored_at = now
-        self._unsynced = False
+        #: The replica before may have left something.
+        self._unsynced = True
         #: Written when all output was written last.
         self._output_bytes = 0
         self._pause_us = self._rest_us = EVERY_US
@@ -308,9 +309,13 @@ class _Writer:
                 await kept.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
-            self._acknowledge(state)
+        self._acknowledge(state)
         kept.tell()
 
     def _acknowledge(self, state: StateLog) -> None:
-        if self._is_current() and (durable := state.acknowledged()) is not None:
+        """What both copies hold; while that is replayed, what lies before the replay."""
+        durable, found = state.acknowledged(), self._host.remaking
+        if found is not None and self._kept.is_safe:
+            durable = list(found.positions[found.begin])
+        if self._is_current() and durable is not None:
             self._host.replica.recovery.logged(durable)

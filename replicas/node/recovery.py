@@ -306,7 +306,7 @@ class ReplicaRecovery:
         While these lie before those of a checkpoint that we went on from, that one counts.
         """
         if self._durable is not None and all(map(ge, positions, self._durable)):
-            self._durable = list(positions)
+            self._durable = self._newest = list(positions)
 
     def went_on_from(self, snapshot: Mapping[str, Any]) -> None:
         """It came from our disk.  Of the one before it we know nothing any more, so where two must hold it, we wait."""

@@ -164,7 +164,7 @@ class RecoveryTask:
                 host.remaking = found._replace(slices=[], released=[])
             host.load_ns = clock.step_ns() - begun
             host.log_meter.learn([float(us) for us in found.speeds])
-            replica.install_logged(instance, found, hosting.now())
+            replica.install_logged(instance, found, hosting.now(), safe=log.is_safe)
 
     async def refuse_log(self, host: ReplicaHost, why: str) -> None:
         """What was replayed is not what had been given: the replica begins again, without its log."""

@@ -279,8 +279,12 @@ class Replica:
         self.install(snapshot, now)
         self.recovery.went_on_from(snapshot)
 
-    def install_logged(self, instance: Instance, found: LoggedState, now: int) -> None:
-        """Goes on from our log (G4): ``instance`` has its footprints, and what came since is read again."""
+    def install_logged(self, instance: Instance, found: LoggedState, now: int, *, safe: bool) -> None:
+        """Goes on from our log (G4): ``instance`` has its footprints, and what came since is read again.
+
+        Args:
+          safe: both copies hold it.
+        """
         self.recovery.stored = None
         last_ids = []
         for at, (log, state) in enumerate(zip(self.logs, found.outputs, strict=True)):
@@ -293,6 +297,8 @@ class Replica:
         )
         if self.logging is not None:
             self.logging.goes_on(found.released, last_ids)
+        if safe:  # else a full producer may wait for us as we wait for what it cannot make
+            self.recovery.logged(positions)
         self._follows(list(found.origins), now)
 
     def _follows(self, origins: Sequence[str], now: int) -> None:
