@@ -180,10 +180,23 @@ class PushedBatch:
 
 @dataclass(frozen=True)
 class LastPushed:
-    """The last batch of a writer, and the query that it is of."""
+    """The last batch of a writer, and the query that it is of.
+
+    Attributes:
+      earlier: last batches of queries that others took the place of: one of them may take its place again.
+    """
 
     query: str
     batch: int
+    earlier: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, query: str) -> int | None:
+        """The last batch of a query; None where there is none."""
+        return self.batch if query == self.query else self.earlier.get(query)
+
+    def followed_by(self, query: str, batch: int) -> LastPushed:
+        earlier = {name: last for name, last in {**self.earlier, self.query: self.batch}.items() if name != query}
+        return LastPushed(query, batch, earlier)
 
 
 @dataclass(frozen=True)
@@ -202,24 +215,28 @@ class PushLedger:
     def refuse(self, writer: str, query: str, batch: int, replaces: str) -> str:
         """Why a batch cannot be the next one of its writer; "" where it can, or is there already."""
         known = self.writers.get(writer)
-        if known is None or (known.query == query and batch >= known.batch) or known.query == replaces:
+        if known is None:
             return ""
-        if known.query == query:
+        last = known.of(query)
+        if query != known.query and replaces != known.query:
             return (
-                f"{writer} has pushed batch {known.batch} of query {query}, and Spark repeats no other than its last "
-                f"one: the checkpoint is an older copy, by which batch {batch} may have other rows; go on with the "
-                f"newest one, or begin another query with the option replaces={query}"
+                f"{writer} has pushed batches up to {known.batch} of query {known.query}, and this is query {query}, "
+                "whose batches may have the same rows: go on with the checkpoint of that query; or, to begin another "
+                f"one, give the option replaces={known.query}"
             )
-        return (
-            f"{writer} has pushed batches up to {known.batch} of query {known.query}, and this is query {query}, whose "
-            "batches may have the same rows: go on with the checkpoint of that query; or, to begin another one, give "
-            f"the option replaces={known.query}"
-        )
+        if last is not None and batch < last:
+            return (
+                f"{writer} has pushed batch {last} of query {query}, and Spark repeats no other than its last one: the "
+                f"checkpoint is an older copy, by which batch {batch} may have other rows; go on with the newest one, "
+                f"or begin another query, with another checkpoint, with the option replaces={known.query}"
+            )
+        return ""
 
     def has(self, writer: str, query: str, batch: int) -> bool:
         """Is it committed?"""
         known = self.writers.get(writer)
-        return known is not None and known.query == query and batch <= known.batch
+        last = None if known is None else known.of(query)
+        return last is not None and batch <= last
 
     def committed(
         self, writer: str, query: str, batch: int, parts: Sequence[tuple[str, Part]], consumed: int
@@ -233,7 +250,9 @@ class PushLedger:
         size = sum(part.bytes for _, part in parts)
         new = PushedBatch(self.rows, rows, size, tuple((name, part.digest) for name, part in parts))
         pending = tuple(one for one in self.pending if one.upto > consumed) + ((new,) if rows else ())
-        return PushLedger(self.rows + rows, {**self.writers, writer: LastPushed(query, batch)}, pending)
+        known = self.writers.get(writer)
+        last = LastPushed(query, batch) if known is None else known.followed_by(query, batch)
+        return PushLedger(self.rows + rows, {**self.writers, writer: last}, pending)
 
     def without(self, consumed: int) -> PushLedger:
         """Only what the source's log does not have."""
@@ -252,7 +271,7 @@ class PushLedger:
         data = {
             "version": _VERSION,
             "rows": self.rows,
-            "writers": {name: [one.query, one.batch] for name, one in self.writers.items()},
+            "writers": {name: [one.query, one.batch, dict(one.earlier)] for name, one in self.writers.items()},
             "pending": [[one.after, one.rows, one.bytes, [list(p) for p in one.parts]] for one in self.pending],
         }
         text = json.dumps(data)
@@ -271,7 +290,7 @@ def read_ledger(data: bytes) -> PushLedger:
             raise LogCorrupt(f"version {found['version']}; this release knows {_VERSION}")
         return PushLedger(
             int(found["rows"]),
-            {name: LastPushed(str(query), int(batch)) for name, (query, batch) in found["writers"].items()},
+            {name: _last_pushed(*one) for name, one in found["writers"].items()},
             tuple(
                 PushedBatch(int(after), int(rows), int(size), tuple((str(n), str(d)) for n, d in parts))
                 for after, rows, size, parts in found["pending"]
@@ -279,3 +298,8 @@ def read_ledger(data: bytes) -> PushLedger:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogCorrupt(f"no ledger of pushed batches: {error!r}") from None
+
+
+def _last_pushed(query: str, batch: int, earlier: Mapping[str, int] | None = None) -> LastPushed:
+    """As it was written, also by a version that did not keep earlier queries."""
+    return LastPushed(str(query), int(batch), {str(q): int(b) for q, b in (earlier or {}).items()})

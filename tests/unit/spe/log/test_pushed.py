@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ SCHEMA = Schema.of(n="int64!", word="string")
 ROWS = [Rows.from_tuples(SCHEMA, [0] * 5, [(n, None if n == 3 else f"w{n % 2}") for n in range(5)])]
 LEDGER = PushLedger(
     9,
-    {"writer:etl": LastPushed("query", 4), "writer:x": LastPushed("other", 0)},
+    {"writer:etl": LastPushed("query", 4, {"before": 7}), "writer:x": LastPushed("other", 0)},
     (PushedBatch(4, 2, 80, (("a" * 32, "d1"),)), PushedBatch(6, 3, 90, (("b" * 32, "d2"), ("c" * 32, "d3")))),
 )
 
@@ -82,3 +84,37 @@ def test_pending_batches_cover_the_rows_that_the_log_does_not_have(sizes: list[i
         assert ledger.has("writer:etl", "query", batch)
         assert not ledger.has("writer:etl", "query", batch + 1)
     assert ledger.fault(ledger.rows + 1).startswith(f"the log has {ledger.rows + 1} pushed rows")
+
+
+def ledger_after(*batches: tuple[str, int]) -> PushLedger:
+    ledger = PushLedger()
+    for query, batch in batches:
+        ledger = ledger.committed("writer:etl", query, batch, [], 0)
+    return read_ledger(ledger.encode())
+
+
+def test_an_older_checkpoint_is_refused_whatever_the_query_says_it_replaces() -> None:
+    """Else batches that are other rows would be taken for those that are committed, and lost."""
+    ledger = ledger_after(("q", 7))
+    for replaces in ("", "q", "p"):
+        assert "the checkpoint is an older copy" in ledger.refuse("writer:etl", "q", 5, replaces)
+        assert ledger.refuse("writer:etl", "q", 7, replaces) == ledger.refuse("writer:etl", "q", 8, replaces) == ""
+
+
+def test_a_query_that_takes_its_place_again_goes_on_behind_its_last_batch() -> None:
+    ledger = ledger_after(("q", 7), ("q2", 3))
+    assert "of query q2, and this is query q" in ledger.refuse("writer:etl", "q", 7, "")
+    assert "the checkpoint is an older copy" in ledger.refuse("writer:etl", "q", 6, "q2")
+    assert ledger.refuse("writer:etl", "q", 7, "q2") == ""
+    assert ledger.has("writer:etl", "q", 7)  # not taken a second time
+    assert not ledger.has("writer:etl", "q", 8)
+    back = ledger_after(("q", 7), ("q2", 3), ("q", 8))
+    assert back.writers == {"writer:etl": LastPushed("q", 8, {"q2": 3})}
+    assert back.has("writer:etl", "q2", 3)
+    assert "of query q, and this is query q2" in back.refuse("writer:etl", "q2", 4, "q3")
+
+
+def test_a_ledger_that_knows_no_earlier_queries_is_read() -> None:
+    text = json.dumps({"version": 1, "rows": 0, "writers": {"writer:etl": ["q", 7]}, "pending": []})
+    data = json.dumps({"digest": digest_of(text.encode()), "ledger": text}).encode()
+    assert read_ledger(data) == ledger_after(("q", 7))
