@@ -174,6 +174,12 @@ class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._output.what.rows)
 
+    def _nothing_after(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Spark commits a batch when it has planned the next one; none may come before this one is acknowledged, where
+        it is all that the nodes can keep.  Whoever asks what follows it has finished it."""
+        self.commit(start)
+        return start
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Piece)
         return read_piece(self._output, partition)
@@ -203,7 +209,9 @@ class StableReader(_Streaming):
         if self._ends:
             self._until = latest = _all_known(latest, known) if self._until is None else self._until
         self._reached = ids = ahead(at.ids, _known(latest, known), rows)
-        return start if ids == dict(at.ids) else replace(known, ids=ids).to_json()
+        if ids == dict(at.ids):
+            return self._nothing_after(start)
+        return replace(known, ids=ids).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if self._connected is None:
@@ -296,7 +304,7 @@ class ChangesReader(_Streaming):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         portion = self._session.ask(lambda buffer: buffer.portion(at.change, rows, _now_us()))
         if portion is None:
-            return start
+            return self._nothing_after(start)
         end = replace(
             at,
             ids=portion.ids,

@@ -134,12 +134,40 @@ def test_batches_are_bounded_planned_from_ids_and_acknowledged_when_they_are_fin
     assert end["ids"] == {"0": 7, "1": 3}
     assert (reader.reportLatestOffset() or {})["backlog"] == 23
     assert excerpts(reader.partitions(start, end)) == [(0, 0, 7, "log"), (1, 0, 3, "log")]
-    assert nodes.acknowledged == []
+    assert nodes.acknowledged[1:] == []  # but where it began
     reader.commit(end)
-    assert nodes.acknowledged == [{0: 7, 1: 3}]
+    assert nodes.acknowledged[1:] == [{0: 7, 1: 3}]
     assert excerpts(reader.partitions(end, through(reader.latestOffset(end, ReadAllAvailable())))) == [
         (0, 7, 30, "log")
     ]
+
+
+def test_a_batch_is_acknowledged_when_nothing_follows_it(output: LiveOutput) -> None:
+    """Nodes whose buffers it fills make nothing more before, so Spark would never commit it."""
+    reader, nodes = StableReader(output), Nodes(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    nodes.ids = {0: 4, 1: 3}
+    start = through(reader.initialOffset())
+    end = through(reader.latestOffset(start, ReadAllAvailable()))
+    reader.partitions(start, end)
+    assert nodes.acknowledged == []
+    assert through(reader.latestOffset(end, ReadAllAvailable())) == end
+    assert nodes.acknowledged == [{0: 4, 1: 3}]
+
+
+def test_a_portion_of_changes_is_acknowledged_when_nothing_follows_it(changed: LiveOutput) -> None:
+    reader, nodes = ChangesReader(changed), Nodes(changed)
+    reader._connected = nodes  # type: ignore[assignment]
+    start = through(reader.initialOffset())
+    session = Session(changed, {0: 0, 1: 0}, 0)
+    reader._session = session  # type: ignore[assignment]
+    rows = Rows.from_tuples(changed.table.schema, [1], [(7, 0, 1, 2)])
+    session.buffer.add(Change(changed.channels[1], Batch(Kind.STABLE, 0, 1, None, rows), 8))
+    end = through(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert nodes.acknowledged == []
+    assert through(reader.latestOffset(end, reader.getDefaultReadLimit())) == end
+    assert nodes.acknowledged == [{0: 0, 1: 1}]
+    assert session.buffer.changes(0, 3) == []
 
 
 def test_a_partition_whose_logs_are_not_known_waits(output: LiveOutput) -> None:
