@@ -330,6 +330,11 @@ class UnitReplica:
         return instance is not None and instance.replay is not None
 
     @property
+    def is_whole(self) -> bool:
+        """Is nothing of the checkpoint log left to replay?"""
+        return self._lacks is None
+
+    @property
     def _lacks(self) -> LogReplay | None:
         """What of the checkpoint log was not replayed yet: until it is, there is no whole stable state."""
         instance = self._stable_instance()

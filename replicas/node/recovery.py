@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import ge
 from typing import Any, NamedTuple
 
@@ -95,6 +95,8 @@ class ReplicaRecovery:
         self.replays = False
         self.prefers_own = False
         self.partners_are_known = False
+        #: Input positions from which our log is replayed, and whether that has ended; None: we did not go on from it.
+        self._replay: tuple[list[int], Callable[[], bool]] | None = None
         #: Input positions that the newest checkpoint on disk holds (A8); None: there are to be none.
         self._durable: list[int] | None = None
         self._newest: list[int] | None = None
@@ -183,7 +185,7 @@ class ReplicaRecovery:
 
     def other_is_older(self) -> bool:
         """Is what lies beside what is written of no use any more: may upstream have forgotten what follows it?"""
-        if self.other is None or not self._inputs.installed:
+        if self.other is None or not self._inputs.installed or self._replayed_from() is not None:
             return False
         acks, needed = [upto for _, upto in self.acks()], list(self.other.positions)
         return acks != needed and all(map(ge, acks, needed))
@@ -264,6 +266,8 @@ class ReplicaRecovery:
         acks = self._sunion.acknowledged()
         if self._durable is not None:
             acks = list(map(min, acks, self._durable))
+        if (begin := self._replayed_from()) is not None:  # whoever kills us now needs the log, and what follows it
+            acks = list(map(min, acks, begin))
         return list(zip((i.channel for i in self._inputs.inputs), acks, strict=True))
 
     def worth_storing(self) -> bool:
@@ -307,6 +311,21 @@ class ReplicaRecovery:
         """
         if self._durable is not None and all(map(ge, positions, self._durable)):
             self._durable = self._newest = list(positions)
+
+    def replays_log(self, positions: Sequence[int], *, safe: bool, ended: Callable[[], bool]) -> None:
+        """Input is read again from these positions on.
+
+        Args:
+          safe: both copies of the log are whole.  A full producer may wait for us as we wait for what it cannot make.
+          ended: is the state whole?
+        """
+        self._replay = list(positions), ended
+        if safe:
+            self.logged(positions)
+
+    def _replayed_from(self) -> list[int] | None:
+        """None: the state is whole."""
+        return None if self._replay is None or self._replay[1]() else self._replay[0]
 
     def went_on_from(self, snapshot: Mapping[str, Any]) -> None:
         """It came from our disk.  Of the one before it we know nothing any more, so where two must hold it, we wait."""

@@ -297,8 +297,7 @@ class Replica:
         )
         if self.logging is not None:
             self.logging.goes_on(found.released, last_ids)
-        if safe:  # else a full producer may wait for us as we wait for what it cannot make
-            self.recovery.logged(positions)
+        self.recovery.replays_log(positions, safe=safe, ended=lambda: self.core.is_whole)
         self._follows(list(found.origins), now)
 
     def _follows(self, origins: Sequence[str], now: int) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import trio
 
+from replicas.node.replica import Replica
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.stream.names import NodeState
-from tests.simulation.test_checkpoint_log import origins
-from tests.simulation.test_cut_off_replay import states
+from tests.simulation.test_checkpoint_log import kept_by, origins
+from tests.simulation.test_cut_off_replay import logged, states
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import play, until
 
@@ -70,3 +71,43 @@ def test_a_full_producer_and_its_consumer_restart_together(syncs: bool) -> None:
 
     met = play(*chain_of_two(), script)
     assert origins(met)[2:] == ["log", "log"]
+
+
+def test_a_log_that_was_turned_off_is_needed_until_all_was_replayed() -> None:
+    """Nothing else is on disk; who is killed meanwhile goes on from it again."""
+    plan, on = logged("count")
+    off = replace(on, logs={})
+    plan = replace(plan, limits=replace(plan.limits, slice_rows=4))  # the replay takes long
+    replays = 0
+
+    def acknowledges(replica: Replica) -> list[int]:
+        return [upto for _, upto in replica.recovery.acks()]
+
+    async def all_restart(cluster: FaultyCluster) -> None:
+        for node in ("na", "nb"):
+            cluster.kill(node)
+            cluster.directories[node] = off
+        await trio.sleep(0.3)
+        for node in ("na", "nb"):
+            cluster.restart(node)
+        await until(lambda: all(r.reading.installed for r in cluster.replicas().values()))
+
+    async def script(cluster: FaultyCluster) -> None:
+        nonlocal replays
+        await trio.sleep(4.3)
+        for _ in range(2):
+            await all_restart(cluster)
+            for _ in range(10):
+                for replica in cluster.replicas().values():
+                    if not replica.core.is_whole:
+                        replays += 1
+                        assert replica.recovery.other is not None
+                        assert acknowledges(replica) <= list(replica.recovery.other.positions)
+                        assert kept_by(cluster, replica.id.node) == {"log"}
+                await trio.sleep(0.02)
+        await until(lambda: states(cluster) == {NodeState.STABLE})
+        await until(lambda: not kept_by(cluster, "na") | kept_by(cluster, "nb"))
+
+    met = play(plan, on, script, turn_us=15_000)
+    assert replays >= 8
+    assert origins(met)[2:] == ["log"] * 4
