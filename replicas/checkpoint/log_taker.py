@@ -51,9 +51,9 @@ class LogTaker:
         self._log, self._since = ANY, 0
 
     async def look_on_disk(self) -> None:
-        """Finds what was there before a restart: it counts."""
+        """Finds what was there before a restart, or was written by a replica here: it counts."""
         head = await self._kept.head()
-        if head is not None and self._kept.log is not None and not self._kept.log.faults:
+        if head is not None and await self._kept.make_safe():
             self._standby.follows(head.positions, head.origins)
         self._standby.holds_if_newer(await self._store.newest())
 

@@ -120,6 +120,15 @@ class ReplicaLog:
             await self.refuse(str(error))
             return None
 
+    async def make_safe(self) -> bool:
+        """Syncs what a replica wrote here before; is the newest commit in both copies now?"""
+        if self._log is not None and self._log.commits and not self.is_safe:
+            try:
+                await self._log.sync()
+            except (LogError, OSError) as error:
+                self._env.trace.event("log_not_synced", replica=str(self._id), why=str(error))
+        return self.is_safe
+
     async def read(self) -> LoggedState | None:
         """All of it; None: it is damaged, and refused."""
         if self._reader is None:

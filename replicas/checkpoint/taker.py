@@ -50,7 +50,8 @@ class CheckpointTaker:
         head = await self._kept.head() if self._kept.is_there() else None
         if head is not None:
             self._logged = head.positions
-            self._standby.follows(head.positions, head.origins)
+            if await self._kept.make_safe():
+                self._standby.follows(head.positions, head.origins)
         self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ from replicas.checkpoint.log import LogKind
 from replicas.checkpoint.log_taker import LogTaker
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_snapshot
+from replicas.checkpoint.taker import CheckpointTaker
 from replicas.placement.standby import Standby
 from replicas.simulation.disk import SimDisk
 from spe.runtime.env import Env
@@ -138,3 +140,37 @@ async def test_a_log_from_before_what_is_held_is_told_and_waited_for(full: bool)
         await goes_on(at)
     assert one.trouble == ""
     assert positions(one) == [25, 25, 25]
+
+
+@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.parametrize("follows", [True, False])
+async def test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledged(works: bool, follows: bool) -> None:
+    """The same process has it open, with a commit that no copy has synced; the power may fail.
+
+    Args:
+      works: the disk still syncs.
+      follows: the standby goes on with the log; else with checkpoints.
+    """
+    maker, disk, one = Maker(), SimDisk(), standby()
+    taker: LogTaker | CheckpointTaker = made(maker, one, disk)
+    env, kept = taker._env, taker._kept
+    await kept.open()
+    log = kept.log
+    assert log is not None
+
+    def writes(at: int) -> None:
+        log.write(at, [], encode_state({"begin": at, "positions": [at] * 3, "origins": ["", "", ""]}))
+
+    writes(10)
+    await log.sync()
+    writes(20)
+    disk.sync_fails = not works
+    if not follows:
+        taker = CheckpointTaker(env, maker.plan, one, taker._store, kept, lambda id, name: maker.fetch(id, name, "", 0))
+    await taker.look_on_disk()
+    assert positions(one) == ([20] * 3 if works else [0] * 3)
+    id = ReplicaId(*PARTITION, one.id.node)
+    after = ReplicaLog(replace(env, storage=disk.power_loss(lambda path, synced, written: synced)), maker.plan, id)
+    head = await after.head()
+    assert head is not None
+    assert head.positions >= positions(one), "what is acknowledged survives"
