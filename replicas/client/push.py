@@ -16,6 +16,7 @@ from spe.errors import LinkBroken, LinkClosed, NotReachable, PeerBusy, PeerRefus
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
+from spe.runtime.log_line import Level, say
 from spe.stream.names import StreamId
 from spe.wire.messages import (
     SNAPSHOT_PART_BYTES,
@@ -24,6 +25,7 @@ from spe.wire.messages import (
     Message,
     PartStaged,
     PushCommitted,
+    PushWaits,
     StagePart,
     expect,
 )
@@ -37,13 +39,33 @@ _BUSY_S = 1.0
 
 
 class _Waiting:
-    """Ends a request that gets no further for too long."""
+    """Ends a request that gets no further for too long.
 
-    def __init__(self, scope: trio.CancelScope, patience_s: float) -> None:
+    Attributes:
+      why: what the source said last that it waits for; "" where it said nothing.
+
+    Args:
+      told: called with it each time that patience would have ended.
+    """
+
+    def __init__(self, scope: trio.CancelScope, patience_s: float, told: Callable[[str], None]) -> None:
+        self.why = ""
+        self._told = told
+        self._told_s = trio.current_time() + patience_s
         self._scope = scope
         self._patience_s = patience_s
         self._furthest = -1
         self.again()
+
+    async def answer(self, connection: Connection, kind: type[T]) -> T:
+        """The answer of a source, which may say for a long time that it will come."""
+        while isinstance(message := await connection.receive_message(), PushWaits):
+            self.why = message.reason
+            self.again()
+            if trio.current_time() >= self._told_s:
+                self._told_s += self._patience_s
+                self._told(self.why)
+        return expect(message, kind)
 
     def again(self) -> None:
         """The source has answered."""
@@ -102,7 +124,7 @@ class Pusher:
 
         async def send(connection: Connection, waiting: _Waiting) -> PartStaged:
             async def answered() -> None:
-                answers.append(expect(await connection.receive_message(), PartStaged))
+                answers.append(await waiting.answer(connection, PartStaged))
                 nursery.cancel_scope.cancel()
 
             answers: list[PartStaged] = []
@@ -131,7 +153,7 @@ class Pusher:
 
         async def send(connection: Connection, waiting: _Waiting) -> PushCommitted:
             await connection.send(CommitPushed(query, batch, tuple(parts), replaces))
-            return expect(await connection.receive_message(), PushCommitted)
+            return await waiting.answer(connection, PushCommitted)
 
         self._check((await self._repeated(send)).error)
 
@@ -154,10 +176,13 @@ class Pusher:
         if error:
             raise SpeError(f"{self._peer} refuses what {self._me.name} pushes: {error}")
 
+    def _told(self, why: str) -> None:
+        say(f"{self._peer} has not taken yet what {self._me.name} pushes: {why}", Level.WARNING)
+
     async def _repeated(self, send: Callable[[Connection, _Waiting], Awaitable[T]]) -> T:
-        why = "it is connected, and says nothing"
+        why = ""
         with trio.CancelScope() as scope:
-            waiting = _Waiting(scope, self._patience_s)
+            waiting = _Waiting(scope, self._patience_s, self._told)
             while True:
                 try:
                     return await self._once(send, waiting)
@@ -174,7 +199,8 @@ class Pusher:
                     why = str(gone.exceptions[0])
                 await self._env.clock.sleep(_AGAIN_S)
         raise NotReachable(
-            f"{self._peer} at {self._address} did not answer {self._me.name} for {self._patience_s:g} s: {why}"
+            f"{self._peer} at {self._address} did not answer {self._me.name} for {self._patience_s:g} s: "
+            + (why or f"it is connected, and says nothing{waiting.why and f' since it waited: {waiting.why}'}")
         )
 
     async def _once(self, send: Callable[[Connection, _Waiting], Awaitable[T]], waiting: _Waiting) -> T:

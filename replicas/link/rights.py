@@ -41,6 +41,7 @@ from spe.wire.messages import (
     PartnerRequest,
     PartStaged,
     PushCommitted,
+    PushWaits,
     Refused,
     SetAnswer,
     SetMode,
@@ -105,6 +106,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         OrderAnswer: _NOBODY,
         PartStaged: _NOBODY,
         PushCommitted: _NOBODY,
+        PushWaits: _NOBODY,
     }
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -53,6 +54,7 @@ from spe.wire.messages import (
     PartnerRequest,
     PartStaged,
     PushCommitted,
+    PushWaits,
     Refused,
     SetAnswer,
     SetMode,
@@ -71,6 +73,7 @@ from spe.wire.messages import (
 )
 
 #: Makes a fault happen in this process, for experiments; returns "" or why not.
+T = TypeVar("T")
 Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Most that one pull may bring: what is encoded and sent in one piece.
@@ -79,6 +82,8 @@ PULL_BYTES = 512 << 10
 OTHER_LOGS_MAX = 64
 #: Longest time that a writer may say nothing while we wait for it: its task hangs, and another one needs its place.
 WRITER_SILENT_S: Final = 60.0
+#: A writer that waits for an answer is told so each time.
+WRITER_TOLD_S: Final = 1.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.runtime.network).
 ANSWER_SECONDS = 10.0
@@ -148,6 +153,10 @@ class Service(Protocol):
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted: ...
 
+    def push_waits(self) -> str:
+        """What an answer to these two waits for."""
+        ...
+
     def drop_parts(self, peer: str, message: DropParts) -> None: ...
 
     def status(self) -> ProcessStatus: ...
@@ -170,6 +179,9 @@ class NoSource:
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
         return PushCommitted(message.batch, f"{self.who} takes no pushed rows")
+
+    def push_waits(self) -> str:
+        return ""
 
     def drop_parts(self, peer: str, message: DropParts) -> None:
         """There are none."""
@@ -338,10 +350,12 @@ class Server:
             elif isinstance(message, JoinCluster):
                 await _answer(connection, await service.join(peer, message))
             elif isinstance(message, StagePart):
-                if (staged := await service.stage(connection, peer, message)) is not None:
+                taken = service.stage(connection, peer, message)
+                if (staged := await self._waited_for(connection, taken)) is not None:
                     await _answer(connection, staged)
             elif isinstance(message, CommitPushed):
-                await _answer(connection, await service.commit_pushed(peer, message))
+                committed = service.commit_pushed(peer, message)
+                await _answer(connection, await self._waited_for(connection, committed))
             elif isinstance(message, DropParts):
                 service.drop_parts(peer, message)
             elif isinstance(message, StatusRequest):
@@ -352,6 +366,28 @@ class Server:
                 await _answer(connection, InjectAnswer(not error, error))
             else:
                 raise RemoteProtocolError(f"unexpected {type(message).__name__}")
+
+    async def _waited_for(self, connection: Connection, answer: Awaitable[T]) -> T:
+        """An answer to a writer, who is told what it waits for, so that it does not take us for dead."""
+        failed: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_waits, connection)
+            try:
+                found = await answer
+            except Exception as error:
+                failed = error
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return found
+
+    async def _tell_waits(self, connection: Connection) -> None:
+        """Never ends, but where the writer is gone."""
+        with contextlib.suppress(LinkBroken):
+            while True:
+                await self._env.clock.sleep(WRITER_TOLD_S)
+                with trio.CancelScope(shield=True):  # half a message would be the end of the connection
+                    await _answer(connection, PushWaits(self._service.push_waits()))
 
     def status(self) -> ProcessStatus:
         """What the process says of itself, and who is connected to it."""

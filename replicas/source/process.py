@@ -256,6 +256,11 @@ class SourceProcess(Bystander):
         intake = self._intake
         return await super().commit_pushed(peer, message) if intake is None else await intake.commit(peer, message)
 
+    def push_waits(self) -> str:
+        proxy, intake = self._proxy, self._intake
+        full = "" if proxy is None else proxy.disk_full
+        return full or ("" if intake is None else intake.waits())
+
     def drop_parts(self, peer: str, message: DropParts) -> None:
         if self._intake is not None:
             self._intake.drop(peer, message)

@@ -228,9 +228,21 @@ class PushIntake(Live):
         """Answers when the batch is durable, and the source is not far behind."""
         async with self._committing:
             why = self._stopped or await self._committed(writer, message)
-        while not why and not self._stopped and sum(one.bytes for one in self._ledger.pending) > PENDING_BYTES:
+        while not why and not self._stopped and self._pending() > PENDING_BYTES:
             await self._changed.wait(self._changed.token())
         return PushCommitted(message.batch, why)
+
+    def _pending(self) -> int:
+        """Bytes that are committed, and not in the source's log."""
+        return sum(one.bytes for one in self._ledger.pending)
+
+    def waits(self) -> str:
+        """What a writer waits for that has no answer yet."""
+        if self._trouble.why:
+            return f"{self._folder}: {self._trouble.why}"
+        if pending := self._pending():
+            return f"{max(1, pending >> 20)} MiB of committed batches are not in the log yet"
+        return "the disk, or the check of a part, takes long"
 
     async def _committed(self, writer: str, message: CommitPushed) -> str:
         query, batch = message.query, message.batch

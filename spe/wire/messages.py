@@ -618,7 +618,7 @@ class JoinClusterAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class StagePart(Message):
-    """A piece of a part of a pushed batch: what one task of the writer has; answered once all of it is durable (W1).
+    """A piece of what one task of a writer has of a batch; answered once all is durable (W1).
 
     Attributes:
       query, batch: of the writer's.
@@ -662,7 +662,7 @@ class CommitPushed(Message):
 
 @dataclass(frozen=True, slots=True)
 class PushCommitted(Message):
-    """A batch is durable, now or since long, or ``error`` says why it is refused."""
+    """A batch is durable, or ``error`` says why it is refused."""
 
     TAG: ClassVar[int] = 36
     batch: Id
@@ -671,10 +671,18 @@ class PushCommitted(Message):
 
 @dataclass(frozen=True, slots=True)
 class DropParts(Message):
-    """The batch of these parts will never be committed; there is no answer."""
+    """These parts will never be committed; no answer."""
 
     TAG: ClassVar[int] = 37
     parts: Annotated[Sequence[Name], names]
+
+
+@dataclass(frozen=True, slots=True)
+class PushWaits(Message):
+    """What an answer to a writer waits for; each second until it comes."""
+
+    TAG: ClassVar[int] = 38
+    reason: Reason
 
 
 # -- decoding ------------------------------------------------------------------------------------------------------
@@ -717,6 +725,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     CommitPushed,
     PushCommitted,
     DropParts,
+    PushWaits,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

@@ -187,3 +187,44 @@ async def test_patience_is_for_a_source_that_gets_no_further(jump_clock: JumpClo
             with pytest.raises(NotReachable, match="did not answer writer:etl for 4 s"):
                 await one.stage("query", 1, data)
             assert trio.current_time() - begun < 6
+
+
+async def test_a_source_that_is_slow_or_has_no_room_is_waited_for(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1. its disk is full for much longer than patience, while a part comes; 2. again, while the batch is committed;
+    3. its log takes longer than patience for what is committed"""
+    monkeypatch.setattr("replicas.source.push.PENDING_BYTES", 10)
+    plan, directory = plan_with_writer()
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(1)
+            one, disk = pusher(cluster, 4), cluster.disks["source:a"]
+
+            async def room() -> None:
+                await trio.sleep(20)
+                disk.space_left = None
+
+            async with trio.open_nursery() as nursery:
+                disk.space_left = 10
+                nursery.start_soon(room)
+                name = await one.stage("query", 0, part([1], cluster.env("client:c").clock.wall_us()))
+            assert trio.current_time() >= 21
+            assert "source:a has not taken yet what writer:etl pushes: " in capsys.readouterr().err
+            async with trio.open_nursery() as nursery:
+                disk.space_left = 10
+                nursery.start_soon(room)
+                await one.commit("query", 0, [name])
+            assert trio.current_time() >= 41
+            disk.sync_s = 7.0
+            name = await one.stage("query", 1, part([2], cluster.env("client:c").clock.wall_us()))
+            begun = trio.current_time()
+            await one.commit("query", 1, [name])
+            assert trio.current_time() - begun >= 14  # the ledger, and the log
+            assert "MiB of committed batches are not in the log yet" in capsys.readouterr().err
+            disk.sync_s = 0.0
+            assert logged(cluster) == [1, 2]
+            cluster.freeze("source:a")
+            with pytest.raises(NotReachable, match="did not answer writer:etl for 4 s"):
+                await one.commit("query", 2, [])

@@ -39,6 +39,7 @@ from spe.wire.messages import (
     PartnerRequest,
     PartStaged,
     PushCommitted,
+    PushWaits,
     Refused,
     SetAnswer,
     SetMode,
@@ -139,6 +140,7 @@ def all_messages(role: Role) -> list[Message]:
         CommitPushed("q", 0, ["0" * 32], ""),
         PushCommitted(0, ""),
         DropParts([]),
+        PushWaits("its disk is full"),
     ]
 
 

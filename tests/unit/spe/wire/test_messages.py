@@ -49,6 +49,7 @@ from spe.wire.messages import (
     PartStaged,
     ProposedMove,
     PushCommitted,
+    PushWaits,
     Refused,
     Remark,
     SetAnswer,
@@ -115,6 +116,7 @@ EXAMPLES: list[Message] = [
     CommitPushed("query", 3, ("0" * 32, "1" * 32), ""),
     PushCommitted(3, ""),
     DropParts(("0" * 32,)),
+    PushWaits("its disk is full"),
 ]
 
 
