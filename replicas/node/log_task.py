@@ -306,7 +306,8 @@ class _Writer:
             try:
                 await state.sync()
                 self._unsynced = not kept.log.is_synced  # there may have been no room for a mark
-                await kept.forget_refused()
+                if kept.log.held_by_both is not None:
+                    await kept.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
         self._acknowledge(state)

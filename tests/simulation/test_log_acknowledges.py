@@ -11,8 +11,9 @@ import trio
 from replicas.node.replica import Replica
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
-from spe.stream.names import NodeState
-from tests.simulation.test_checkpoint_log import kept_by, origins
+from spe.stream.ids import ReplicaId
+from spe.stream.names import NodeId, NodeState, UnitId
+from tests.simulation.test_checkpoint_log import damaged, files_of, kept_by, origins, told
 from tests.simulation.test_cut_off_replay import logged, states
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.situations import play, until
@@ -111,3 +112,30 @@ def test_a_log_that_was_turned_off_is_needed_until_all_was_replayed() -> None:
     met = play(plan, on, script, turn_us=15_000)
     assert replays >= 8
     assert origins(met)[2:] == ["log"] * 4
+
+
+def test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state() -> None:
+    """People may still save something of it."""
+
+    def numbers(cluster: FaultyCluster) -> set[str]:
+        return {path.parent.parent.name for path in files_of(cluster, "na")}
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(4)
+        cluster.kill("na")
+        damaged(cluster, "na", "01")
+        await trio.sleep(0.2)
+        cluster.restart("na")
+        await until(lambda: "na" in cluster.nodes)
+        kept = cluster.nodes["na"].hosting.log(ReplicaId(UnitId("f"), 0, NodeId("na")))
+        await until(lambda: kept.folder.name == "1" and kept.log is not None)
+        assert kept.log is not None
+        kept.log._written[1].fails(OSError("it is gone"))
+        await trio.sleep(3)
+        assert kept.log.commits, "one copy is written"
+        assert numbers(cluster) == {"0", "1"}
+        await until(lambda: numbers(cluster) == {"1"})
+        assert kept.log.held_by_both is not None
+
+    met = play(*logged("count"), script)
+    assert len(told(met, "log_refused")) == 1
