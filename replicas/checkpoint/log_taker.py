@@ -121,11 +121,12 @@ class LogTaker:
             self._log = ANY
             await kept.replace(slices)
         self._log, self._since = identity, last
-        log, head = kept.log, await kept.head()
-        if log is not None and head is not None and log.held_by_both == log.commits[-1]:
-            standby.follows(head.positions, head.origins, maker)
-            self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
-            await self._store.forget()
+        if (head := await kept.head()) is None or not kept.is_safe:  # of what is damaged another one is begun
+            self._tell_of_trouble(f"its log is not in both copies: {kept.trouble or 'it is begun anew'}")
+            return False
+        standby.follows(head.positions, head.origins, maker)
+        self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
+        await self._store.forget()
         return True
 
     async def _is_behind(self, maker: str) -> None:

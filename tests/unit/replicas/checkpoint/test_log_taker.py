@@ -7,6 +7,7 @@ from dataclasses import replace
 from io import StringIO
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -18,6 +19,8 @@ from replicas.checkpoint.store import CheckpointStore, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.placement.standby import Standby
 from replicas.simulation.disk import SimDisk
+from spe.errors import LogFull
+from spe.log.marks import Marks
 from spe.runtime.env import Env
 from spe.stream.ids import ReplicaId
 from spe.wire.state import encode_state
@@ -174,3 +177,27 @@ async def test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledg
     head = await after.head()
     assert head is not None
     assert head.positions >= positions(one), "what is acknowledged survives"
+
+
+async def test_a_log_that_a_copy_takes_no_mark_of_is_told() -> None:
+    """It is not acknowledged; once it is marked, that is over."""
+    maker, one = Maker(), standby()
+    taker = made(maker, one, SimDisk())
+
+    async def goes_on(upto: int) -> None:
+        maker.at = upto
+        hears(one, A, output(upto))
+        await taker.take_if_due()
+
+    await goes_on(2)
+    taker._since = 0  # the maker sends what follows: no other log is begun
+    taker._log = f"a/{(at := 3)}"
+    with patch.object(Marks, "write", side_effect=LogFull("no room for a mark")), redirect_stderr(StringIO()) as said:
+        await goes_on(at)
+    assert one.trouble == "its log is not in both copies: no room for a mark"
+    assert said.getvalue().count("no room for a mark") == 1
+    assert positions(one) == [2, 2, 2]
+    taker._since, taker._log = 0, "a/4"
+    await goes_on(4)
+    assert one.trouble == ""
+    assert positions(one) == [4, 4, 4]
