@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from pathlib import PurePosixPath
+from threading import Lock
 from typing import Final
 
 from replicas.checkpoint.log_reader import COPIES, LogReader
@@ -49,13 +50,14 @@ class _Copy:
 
     def append(self, storage: Storage, segment: Segment, data: bytes) -> None:
         """Appends all or nothing; where a part cannot be taken back, the copy fails.  Raises OSError."""
-        if self.file is None:
-            self.file = begin_segment(storage, self.folder, segment)
-        size = self.file.size()
+        file = self.file
+        if file is None:
+            file = self.file = begin_segment(storage, self.folder, segment)
+        size = file.size()
         try:
-            write_whole(self.file, data)
+            write_whole(file, data)
         except OSError as error:
-            if self.file.size() != size:
+            if file.size() != size:
                 self.fails(error)
             raise
 
@@ -79,6 +81,9 @@ class CheckpointLog(LogReader):
         self._begins = True
         self._busy = False
         self._restoring = False
+        self._closed = False
+        #: Held while a slice is written.
+        self._writing = Lock()
         #: Segments that count no more, and whose files may be there still.
         self._cut_off: list[Segment] = []
         self.full = ""
@@ -179,8 +184,17 @@ class CheckpointLog(LogReader):
 
         Raises:
           LogFull: no copy has room; the slice is not in the log, and the next one may be written.
-          LogError: no copy can be written, until they are restored.
+          LogError: no copy can be written, until they are restored; or it was closed.
         """
+        try:
+            with self._writing:
+                return self._write(time, records, commit, needs)
+        finally:
+            self._close_unless_writing()
+
+    def _write(self, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int | None) -> Commit:
+        if self._closed:
+            raise LogError(f"checkpoint log {self._folder}: is not used any more")
         if self._restoring:  # the copies would no longer be equal
             raise RuntimeError("written while a copy is restored")
         if self.commits and time < self.commits[-1].time:
@@ -299,11 +313,19 @@ class CheckpointLog(LogReader):
             self._cut_off.pop(0)
 
     def close(self) -> None:
-        """Closes the files.  What was not synced is left to the operating system."""
-        for copy in self._written:
-            copy.leave()
-            if copy.marks is not None:
-                copy.marks.close()
+        """Closes the files.  What was not synced is left to the operating system.  A slice that a thread is writing is
+        written to its end, and the thread closes them: else its bytes could go to another file.
+        """
+        self._closed = True
+        self._close_unless_writing()
+
+    def _close_unless_writing(self) -> None:
+        if self._closed and self._writing.acquire(blocking=False):
+            for copy in self._written:
+                copy.leave()
+                if copy.marks is not None:
+                    copy.marks.close()
+            self._writing.release()
 
     def _leave_segment(self) -> None:
         self._begins = True

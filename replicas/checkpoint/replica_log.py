@@ -31,6 +31,8 @@ class ReplicaLog:
     """Of one partition on one node; it outlives replicas, which may be made anew in the same process.
 
     Attributes:
+      writing: held by the one task that writes and syncs.  One that was cancelled still waits for its thread, while the
+        next one has begun.
       state: what writes it; None: it could not be opened to be written.
       trouble: why not, or why a copy is not written; "" where both are.
     """
@@ -45,6 +47,7 @@ class ReplicaLog:
         self._reader: LogReader | None = None
         self._log: CheckpointLog | None = None
         self.state: StateLog | None = None
+        self.writing = trio.Lock()
         self._opening = trio.Lock()
         self._cannot = ""
         self._told = ""

@@ -75,7 +75,7 @@ class LoggedState(NamedTuple):
     """What a log says of its newest commit.
 
     Attributes:
-      end: t_c; ``commit``: of the operators, and ``outputs``, of its slice.
+      end: t_c; ``commit``: of the operators, and ``outputs``, of its slice; ``last``: its last record.
       begin: T; ``start``: what the operators committed there.
       positions: of each input, at the ends of slices from T on: input is replayed from those of T.
       slices: footprints and closings, from the oldest that counts on.
@@ -85,6 +85,7 @@ class LoggedState(NamedTuple):
     """
 
     end: int
+    last: int
     commit: Tree
     outputs: Sequence[Tree]
     begin: int
@@ -128,12 +129,18 @@ class StateLog:
         #: Input positions that upstream need not keep; None: the log holds no state yet.
         self._durable: list[int] | None = None
 
-    async def goes_on(self, found: LoggedState, live: LiveFootprints) -> None:
-        """The replica has the state of the newest commit.
+    async def goes_on(self, found: LoggedState, live: LiveFootprints) -> bool:
+        """The replica has the state of a commit.
 
         Args:
           live: its footprints that count.
+
+        Returns:
+          False: it is not the newest one, for the replica before was still writing: what that wrote counts until a
+            complete state follows it.
         """
+        if found.last != self._log.last_sequence:
+            return False
         ends = found.extent.ends
         counts = await self._compute.run(lambda: counted(ends, *live))
         self.extent = found.extent
@@ -143,6 +150,7 @@ class StateLog:
         self._positions = deque((end, list(positions)) for end, positions in found.positions.items())
         self._written = deque([(self._log.last_sequence, found.begin)])  # perhaps others were of a replica before
         self._synced(self._log.held_by_both)
+        return True
 
     async def write(self, one: StableSlice) -> bool:
         """Writes a slice; returns whether it is in the log.
@@ -316,6 +324,8 @@ class _Found:
     def take(self, portion: Sequence[LogRecord] | None) -> bool:
         """The next records; None: there are no more."""
         for record in portion or ():
+            if record.sequence > self._newest.last:  # written meanwhile
+                return False
             if record.kind is not LogKind.COMMIT:
                 self._parts.setdefault(record.kind, []).append(record.payload)
                 continue
@@ -335,6 +345,7 @@ class _Found:
         start = self._commits[commit["begin"]]
         return LoggedState(
             self._newest.time,
+            self._newest.last,
             commit["fragment"],
             commit["outputs"],
             commit["begin"],

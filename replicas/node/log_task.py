@@ -52,11 +52,12 @@ class LogTask:
         """Until there is no replica any more."""
         hosting = self._hosting
         kept = hosting.log(ReplicaId(*partition, hosting.node))
-        await kept.open()
-        while (host := hosting.running.get(partition)) is not None:
-            side = host.replica.logging
-            assert side is not None, "G1: it writes a log"
-            await _Writer(hosting, host, side, kept, settings).run()
+        async with kept.writing:
+            await kept.open()
+            while (host := hosting.running.get(partition)) is not None:
+                side = host.replica.logging
+                assert side is not None, "G1: it writes a log"
+                await _Writer(hosting, host, side, kept, settings).run()
 
 
 def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
@@ -171,7 +172,8 @@ class _Writer:
         state = self._kept.state
         if state is None or found is None or remade is None:
             return
-        await state.goes_on(found, remade)
+        if not await state.goes_on(found, remade):  # the next slice has a complete state
+            return
         self._rows = found.rows
         choices = state.extent.choices()
         records, rows = int(choices.records[0]), int(choices.rows[0])

@@ -190,12 +190,13 @@ class NodeProcess(NoSource):
             taker = LogTaker(self._env, self._plan, standby, kept, store, self._snapshots.fetch)
         else:
             taker = CheckpointTaker(self._env, self._plan, standby, store, kept, self._snapshots.fetch)
-        await taker.look_on_disk()
-        if hosting.standbys.get(partition) is standby:
-            hosting.upstream.add(standby)
-        while hosting.standbys.get(partition) is standby:
-            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            await taker.take_if_due()
+        async with kept.writing:
+            await taker.look_on_disk()
+            if hosting.standbys.get(partition) is standby:
+                hosting.upstream.add(standby)
+            while hosting.standbys.get(partition) is standby:
+                await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+                await taker.take_if_due()
 
     def replicas(self) -> dict[str, Replica]:
         """What runs here, by name."""

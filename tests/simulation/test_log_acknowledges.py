@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
 
+from replicas.checkpoint.log import CheckpointLog, Commit
 from replicas.node.replica import Replica
+from replicas.simulation.disk import SimDisk
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.stream.ids import ReplicaId
@@ -139,3 +142,37 @@ def test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state() 
 
     met = play(*logged("count"), script)
     assert len(told(met, "log_refused")) == 1
+
+
+def test_who_stops_to_write_a_log_and_who_begins_are_never_at_it_together() -> None:
+    """A task that was cancelled waits for its thread, and a sync takes long here."""
+    busy: set[int] = set()
+    overlaps: list[bool] = []
+    moving, sync = SimDisk.moving, CheckpointLog.sync
+
+    async def in_a_thread(disk: SimDisk) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.2)
+        await moving(disk)
+
+    async def alone(log: CheckpointLog) -> Commit | None:
+        overlaps.append(id(log) in busy)
+        busy.add(id(log))
+        try:
+            return await sync(log)
+        finally:
+            busy.discard(id(log))
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        cluster.kill("na")
+        await trio.sleep(4)
+        assert [r.id.node for r in cluster.replicas().values()] == ["nb"]
+        cluster.restart("na")
+        await trio.sleep(6)
+        assert [r.id.node for r in cluster.replicas().values()] == ["na"], "the other one stands by again"
+
+    with patch.object(SimDisk, "moving", in_a_thread), patch.object(CheckpointLog, "sync", alone):
+        play(*logged("count", standbys=1, seconds=20), script)
+    assert overlaps
+    assert not any(overlaps)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from random import Random
+from threading import Event
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -19,7 +20,7 @@ from replicas.simulation.disk import SimDisk, torn
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.format import HEADER_BYTES, Segment, encode_header, encode_record
 from spe.runtime.production import ThreadCompute
-from spe.runtime.storage import DiskStorage
+from spe.runtime.storage import DiskFile, DiskStorage
 
 T = TypeVar("T")
 LOG = PurePosixPath("log")
@@ -489,6 +490,36 @@ async def test_a_log_in_files_is_read_in_threads_while_it_is_written(tmp_path: P
     assert both[0] == both[1]
     assert len(both[0]) == 3
     again.close()
+
+
+async def test_a_log_is_closed_behind_the_slice_that_a_thread_is_writing(tmp_path: Path) -> None:
+    """Its files are not closed under it: their numbers could be those of others by then."""
+    begun, goes_on = Event(), Event()
+    append = DiskFile.append
+
+    def slow(file: DiskFile, data: bytes) -> None:
+        begun.set()
+        assert goes_on.wait(10)
+        append(file, data)
+
+    compute = ThreadCompute()
+    log = await CheckpointLog.open(DiskStorage(tmp_path), LOG, compute)
+    log.write(*SLICES[0], needs=1)
+    await log.sync()
+    files = [copy.file for copy in log._written]
+    with patch.object(DiskFile, "append", slow):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(compute.run, lambda: log.write(*SLICES[1], needs=1))
+            await compute.run(lambda: begun.wait(10))
+            log.close()
+            goes_on.set()
+    assert not log.faults
+    for file in files:
+        assert isinstance(file, DiskFile)
+        assert file._descriptor == -1
+    with pytest.raises(LogError, match="is not used any more"):
+        log.write(*SLICES[2], needs=1)
+    assert contents(await LogReader.open_to_read(DiskStorage(tmp_path), LOG)) == SLICES[:2]
 
 
 async def test_a_record_of_an_unknown_kind_is_named() -> None:

@@ -281,6 +281,26 @@ async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_
     assert one.acknowledged == [2, 0]
 
 
+async def test_what_a_thread_writes_for_the_replica_before_is_not_taken_for_what_was_read() -> None:
+    """Its records are in the log before the commit is known, and the commit before the next replica goes on."""
+    one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
+    for end in (10, 20, 30):
+        await one.slice(end)
+    late = one.log.commits.pop()
+    found = await read_state(one.log, Here())
+    one.log.commits.append(late)
+    assert found is not None
+    assert found.end == found.slices[-1].end == 20
+    assert list(found.positions)[-1] == 20
+    assert list(found.extent.ends)[-1] == 20
+    one.state.lacks = True
+    assert not await one.state.goes_on(found, one.operators.live())
+    assert one.state.lacks, "a complete state is to follow"
+    found = await read_state(one.log, Here())
+    assert found is not None
+    assert await one.state.goes_on(found, one.operators.live())
+
+
 async def test_one_copy_does_for_what_was_acknowledged() -> None:
     for copy in COPIES:
         one = await replica_with(TRACE_11)
