@@ -188,7 +188,7 @@ class PushIntake(Live):
                 self._remove({name})
                 if self._staged_bytes[one.writer] <= room:
                     return ""
-        return f"the parts that arrive have more than {STAGED_BYTES >> 20} MiB: limit what a trigger of the query takes"
+        return f"the parts that arrive have more than {STAGED_BYTES >> 20} MiB. {_too_large(one.batch)}"
 
     async def _complete(self, one: _Arriving) -> str:
         """Why a part that has arrived is refused; else "", and it is on the disk."""
@@ -259,10 +259,7 @@ class PushIntake(Live):
         if strange := [name for name, part in known if (part.query, part.batch) != (query, batch)]:
             return f"batch {batch}: part {strange[0]} is of another batch"
         if (size := sum(part.bytes for _, part in known)) > BATCH_BYTES:
-            return (
-                f"batch {batch} has {size >> 20} MiB; a batch has at most {BATCH_BYTES >> 20}: limit what a trigger of "
-                "the query takes"
-            )
+            return f"batch {batch} has {size >> 20} MiB; a batch has at most {BATCH_BYTES >> 20}. {_too_large(batch)}"
         ledger = self._ledger.committed(writer, query, batch, known, self._consumed)
         write = partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode())
         await self._until_room(write)
@@ -338,6 +335,15 @@ class PushIntake(Live):
         """Raises LogCorrupt."""
         sizes = [self._staged[name].bytes for name, _ in batch.parts]
         return read_batch(self._env.storage, self._folder / "parts", batch, sizes, self._schema, self._time)
+
+
+def _too_large(batch: int) -> str:
+    """What to do: that Spark repeats a batch is in the checkpoint since before it has run."""
+    return (
+        f"Nothing of it is taken, and Spark repeats it after each restart, unless you remove offsets/{batch} and "
+        f"offsets/.{batch}.crc from the checkpoint of the query (where it reads files, also sources/*/N and .N.crc, "
+        f'where offsets/{batch} says "logOffset":N) and limit what a trigger of the query takes'
+    )
 
 
 async def _append(file: AppendFile, data: bytes) -> None:

@@ -309,6 +309,29 @@ async def test_a_commit_that_does_not_fit_is_refused(autojump_clock: Any, messag
     assert logged(disk) == []
 
 
+async def test_a_batch_that_is_too_large_is_refused_with_what_makes_spark_repeat_it(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicas.source.push.BATCH_BYTES", 2 * len(part_of([1])) - 1)
+    disk = SimDisk()
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake, names = process.intake, ["0" * 32, "1" * 32]
+        for name in names:
+            assert await stage(intake, name, part_of([1]), 7) == ""
+        error = (await intake.commit(WRITER, CommitPushed(QUERY, 7, names, ""))).error
+        assert "a batch has at most" in error
+        assert "unless you remove offsets/7 and offsets/.7.crc from the checkpoint" in error
+        assert "limit what a trigger of the query takes" in error
+        assert await stage(intake, "2" * 32, part_of([3]), 7) == ""  # the same batch, made anew
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 7, ["2" * 32], ""))).error == ""
+        await process.proxy.settled(1)
+        nursery.cancel_scope.cancel()
+    assert logged(disk) == [3]
+
+
 async def test_another_query_takes_the_place_of_one_only_when_it_says_so(autojump_clock: Any) -> None:
     disk = SimDisk()
     async with trio.open_nursery() as nursery:
