@@ -12,7 +12,7 @@ from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
 from replicas.checkpoint.log_records import Copies
 from replicas.checkpoint.log_taker import LogTaker
-from replicas.checkpoint.state_log import StateLog
+from replicas.checkpoint.state_log import StateLog, _Found
 from replicas.node import log_task, recovery
 from replicas.node.log_side import LogSide
 from replicas.node.recovery import ReplicaRecovery
@@ -75,13 +75,13 @@ edited(
 edited(
     "part-of-a-slice-stays",
     "what the disk took of a slice that it refused is not taken back (G1)",
-    Edit(_Copy, "append", "write_whole(self.file, data)", "self.file.append(data)"),
-    Edit(_Copy, "append", "if self.file.size() != size:", "if False:"),
+    Edit(_Copy, "append", "write_whole(file, data)", "file.append(data)"),
+    Edit(_Copy, "append", "if file.size() != size:", "if False:"),
 )
 edited(
     "copy-without-room-is-written-on",
     "a copy that refused a slice which the other one took is written on with the next (G5)",
-    Edit(CheckpointLog, "write", "copy.fails(reason)", "pass"),
+    Edit(CheckpointLog, "_write", "copy.fails(reason)", "pass"),
 )
 edited(
     "written-while-a-copy-is-made-whole",
@@ -119,6 +119,22 @@ edited(
     "more-of-a-slice-replaces-it",
     "what was written of a slice before more was is cut off, or not read (G5)",
     Edit(StateLog, "_first_of", "bisect_left(commits, needs,", "bisect_left(commits, needs + 1,"),
+)
+
+edited(
+    "what-comes-while-a-state-is-read-is-in-it",
+    "a slice counts that was written behind the newest commit (G1)",
+    Edit(_Found, "take", "if record.sequence > self._newest.last:", "if False:"),
+)
+edited(
+    "replay-acknowledges-nothing",
+    "a full producer and a replica that replays wait for each other (G5)",
+    Edit(log_task._Writer, "_acknowledge", "self._kept.is_safe", "False"),
+)
+edited(
+    "refused-log-goes-too-early",
+    "what was refused goes before both copies of the next log hold a state (G5)",
+    Edit(log_task._Writer, "_look_after", "if kept.log.held_by_both is not None:", "if True:"),
 )
 
 # --- what to rewrite ---
@@ -315,7 +331,19 @@ edited(
     Edit(ReplicaRecovery, "other_is_older", "return acks != needed and all(map(ge, acks, needed))", "return True"),
 )
 
+edited(
+    "log-goes-before-it-was-replayed",
+    "a log that was turned off goes while the state is not whole (A8)",
+    Edit(ReplicaRecovery, "_replayed_from", "or self._replay[1]()", "or True"),
+)
+
 # --- standbys ---
+
+edited(
+    "unsynced-log-is-acknowledged",
+    "a standby acknowledges what a replica here has not synced (G5)",
+    Edit(LogTaker, "look_on_disk", " and await self._kept.make_safe()", ""),
+)
 
 edited(
     "older-log-is-taken",

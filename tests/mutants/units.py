@@ -15,6 +15,7 @@ from spe.plan.continuous import Continuous
 from spe.stream.names import NodeState
 from tests.simulation import test_checkpoint_log as logged
 from tests.simulation import test_cut_off_replay as cut_off_replay
+from tests.simulation import test_log_acknowledges as acknowledges
 from tests.simulation import test_moves as simulated
 from tests.simulation import test_set as settings_simulated
 from tests.simulation import test_standbys as standbys
@@ -289,6 +290,19 @@ UNITS: Final[dict[str, Test]] = {
     "log-counts-whatever-a-checkpoint-has": (logged.test_a_log_that_a_checkpoint_has_left_behind_is_not_gone_on_from),
     "checkpoint-goes-before-the-log-has-more": partial(
         logged.test_the_setting_changes_again_before_anything_is_written_the_new_way, "count"
+    ),
+    "what-comes-while-a-state-is-read-is-in-it": (
+        state_log.test_what_a_thread_writes_for_the_replica_before_is_not_taken_for_what_was_read
+    ),
+    "replay-acknowledges-nothing": partial(
+        acknowledges.test_a_full_producer_and_its_consumer_restart_together, syncs=False
+    ),
+    "refused-log-goes-too-early": (
+        acknowledges.test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state
+    ),
+    "log-goes-before-it-was-replayed": (acknowledges.test_a_log_that_was_turned_off_is_needed_until_all_was_replayed),
+    "unsynced-log-is-acknowledged": partial(
+        log_taker.test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledged, works=False, follows=True
     ),
     "older-log-is-taken": partial(log_taker.test_a_log_from_before_what_is_held_is_told_and_waited_for, False),
     "no-snapshot-in-place-of-a-log": log_taker.test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had,
