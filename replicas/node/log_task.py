@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from replicas.checkpoint.extent import Extent, Pacing
@@ -197,7 +198,9 @@ class _Writer:
         after = side.outputs_to_log(waiting, all_anew=anew)
         if (entries := await self._entries(after)) is None:
             return
-        one, released = waiting.slice, logged_output(entries, after, waiting.last_ids)
+        one, output = waiting.slice, partial(logged_output, entries, after, waiting.last_ids)
+        # All that somebody may still ask for may be much.
+        released = await hosting.env.compute.run(output) if anew or one.made.complete else output()
         new = StableSlice(
             one.end,
             one.made,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -10,8 +11,11 @@ import pytest
 import trio
 
 from replicas.checkpoint.log import CheckpointLog, Commit
+from replicas.node import log_task
 from replicas.node.replica import Replica
+from replicas.producer.log_entry import Entry
 from replicas.simulation.disk import SimDisk
+from replicas.simulation.host import SimCompute
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.stream.ids import ReplicaId
@@ -176,3 +180,40 @@ def test_who_stops_to_write_a_log_and_who_begins_are_never_at_it_together() -> N
         play(*logged("count", standbys=1, seconds=20), script)
     assert overlaps
     assert not any(overlaps)
+
+
+def test_all_output_of_before_is_put_together_off_the_event_loop() -> None:
+    """While a client is away it is written anew, and it may be much."""
+    depth = 0
+    found: list[tuple[bool, int]] = []
+    run, output = SimCompute.run, log_task.logged_output
+
+    async def in_a_thread(compute: SimCompute, function: Callable[[], Any]) -> Any:
+        def inside() -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return function()
+            finally:
+                depth -= 1
+
+        return await run(compute, inside)
+
+    def seen(entries: Sequence[Sequence[Entry]], *more: Any) -> Any:
+        found.append((depth > 0, len(entries[0])))
+        return output(entries, *more)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        for node in ("na", "nb"):
+            cluster.cut("client:client", node)
+        await trio.sleep(6)
+        cluster.heal()
+
+    with (
+        patch.multiple(log_task, OUTPUT_BYTES=0, OUTPUT_AGAIN=0, logged_output=seen),
+        patch.object(SimCompute, "run", in_a_thread),
+    ):
+        play(*logged("count"), script)
+    assert max(many for inside, many in found if inside) > 40
+    assert max(many for inside, many in found if not inside) < 20
