@@ -53,6 +53,11 @@ def local_path(place: str) -> Path:
     return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else Path(place)
 
 
+def spark_path(path: Path) -> str:
+    """A path of this machine as Spark and Hadoop take it: as a text, in which they decode no %20."""
+    return f"file:{path.absolute()}"
+
+
 def fetched_text(spark: SparkSession, uri: str) -> str:
     """The text of a file on another file system.  Raises SpeError where there is none."""
     beside, _, name = uri.rpartition("/")
@@ -119,7 +124,7 @@ class HadoopFolder:
         return self._hadoop_path(f"{self.uri}/{name}".rstrip("/"))
 
     def _local(self, path: Path) -> Any:
-        return self._hadoop_path(path.absolute().as_uri())
+        return self._hadoop_path(spark_path(path))
 
     def _hadoop_path(self, text: str) -> Any:
         jvm: Any = self.spark._jvm

@@ -585,7 +585,7 @@ def compare(
         list[str] | None, Parameter(help="ATTRIBUTE=COLUMN, where a table has another name; may be repeated.")
     ] = None,
     time: Annotated[
-        str, Parameter(help="Column of a table with the tuple time, needed if the run has not ended.")
+        str, Parameter(help="Column of a table with the tuple time, to compare it; needed if the run has not ended.")
     ] = "",
     format: Annotated[str, Parameter(help="Of a table: parquet, csv or jsonl; by default by its files' names.")] = "",
     delimiter: Annotated[str, Parameter(help="Of CSV.")] = ",",

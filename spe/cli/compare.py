@@ -164,7 +164,7 @@ def _beside(
 ) -> ComparedSide:
     from consistency.proof.beside.choice import chosen_client, format_of
     from consistency.proof.beside.sides import recorded, table
-    from consistency.proof.remote import HadoopFolder, is_remote
+    from consistency.proof.remote import HadoopFolder, is_remote, spark_path
 
     if theirs is not None:
         return recorded(spark, theirs, chosen_client(theirs.directory, output, "", client), output, wanted)
@@ -173,7 +173,7 @@ def _beside(
         format_, uri = format_of(names, other, wanted.format), other
     else:
         path = _local(other)
-        format_, uri = _format_here(path, wanted), path.absolute().as_uri()
+        format_, uri = _format_here(path, wanted), spark_path(path)
     return table(spark, uri, other, format_, schema_of.plan.query.schema_of(output), wanted)
 
 
@@ -196,9 +196,11 @@ def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
 
 
 def _keeper(out: Path | None, output: StreamId) -> Callable[[DataFrame], None] | None:
+    from consistency.proof.remote import spark_path
+
     if out is None:
         return None
-    place = (out / f"{output}.parquet").absolute().as_uri()
+    place = spark_path(out / f"{output}.parquet")
     return lambda frame: frame.write.mode("overwrite").parquet(place)
 
 

@@ -129,7 +129,12 @@ def test_each_difference_is_named_by_key(
     assert execute(command) == 1
     one = found(out)
     assert (one.run_rows, one.other_rows, one.missing, one.added, one.differs) == (6, 6, 1, 1, 2)
-    assert (one.columns, one.apart, one.key, one.floats) == ({"x": 1, "s": 1}, ["extra"], ["k"], "exactly")
+    assert (one.columns, one.apart, one.key, one.floats) == (
+        {"x": 1, "s": 1},
+        ["extra", "tuple time"],
+        ["k"],
+        "exactly",
+    )
     first = "1970-01-01 00:00:01"
     assert [(r.kind, r.run, r.other) for r in one.rows] == [
         ("missing", None, {"ts": "1970-01-01 00:00:09", "k": 9, "x": 9.0, "s": "new"}),
@@ -205,3 +210,57 @@ def test_a_table_of_another_schema_is_refused(
     assert execute(["compare", str(run_dir), str(file), "--format", format_]) == 2
 
     assert re.search(said, capsys.readouterr().err)
+
+
+HEADER = "ts,k,x,s"
+FIRST, SECOND = "1970-01-01T00:00:01Z,1,0.1,a", "1970-01-01T00:00:02Z,2,0.0,b"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"t.csv": [HEADER, FIRST, f"{SECOND},5"]}, "t.csv has a row of more or fewer cells than its header: [1970-"),
+        ({"t.csv": [HEADER, "1970-01-01T00:00:01Z,1"]}, "t.csv has a row of more or fewer cells than its header"),
+        ({"a.csv": [HEADER, FIRST], "b.csv": ["ts,x,k,s", FIRST]}, " has another header than ts,"),
+        ({"a.csv": [HEADER, FIRST], "more/b.csv": [HEADER, SECOND]}, "more/b.csv lies in a folder of its own"),
+    ],
+    ids=["long row", "short row", "other order", "subfolder"],
+)
+def test_csv_that_would_be_read_as_something_else_is_refused(
+    tmp_path: Path, files: dict[str, list[str]], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, table = a_run(tmp_path / "run", [(1, 1, 0.1, "a"), (2, 2, 0.0, "b")]), tmp_path / "a table"
+    for name, lines in files.items():
+        (table / name).parent.mkdir(parents=True, exist_ok=True)
+        (table / name).write_text("\n".join(lines) + "\n")
+    assert execute(["compare", str(run), (table / "t.csv" if "t.csv" in files else table).as_uri()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_csv_may_have_many_files_and_columns_without_a_name(run_dir: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    for number, part in enumerate((ROWS[:2], ROWS[2:])):
+        (table / f"day={number}").mkdir(parents=True)
+        a_table(table / f"day={number}" / "part.csv", part)
+    assert execute(["compare", str(run_dir), str(table)]) == 0
+    one = a_table(tmp_path / "one.csv", ROWS)
+    one.write_text(
+        "".join(f"{',' if at == 0 else f'{at},'}{line}\n" for at, line in enumerate(one.read_text().splitlines()))
+    )
+    assert execute(["compare", str(run_dir), str(one)]) == 0
+
+
+def test_tuple_time_is_compared_where_both_sides_have_it(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = [datetime.fromtimestamp(ts + (k == 2), UTC) for ts, k, *_ in ROWS]
+    table = a_table(tmp_path / "t.parquet", ROWS, _time=later)
+    out = tmp_path / "what was found"
+    assert execute(["compare", str(run_dir), str(table), "--out", str(out)]) == 1
+    assert list((out / "out.parquet").glob("*.parquet"))
+    one = found(out)
+    assert (one.missing, one.added, one.differs, one.columns, one.apart) == (0, 0, 1, {"tuple time": 1}, [])
+    said = capsys.readouterr().out
+    assert "tuple time 1970-01-01 00:00:02, other 1970-01-01 00:00:03" in said
+    assert execute(["compare", str(run_dir), str(a_table(tmp_path / "u.parquet", ROWS))]) == 0
+    assert "not compared: tuple time" in capsys.readouterr().out

@@ -128,13 +128,14 @@ def format_of(names: Sequence[str], where: str, given: str) -> str:
       given: by the user; "": by the names.
 
     Raises:
-      SpeError: it is not known, or there is no file.
+      SpeError: it is not known, there is no file, or Spark would leave files out.
     """
     if given and given not in FORMATS:
         raise SpeError(f"--format: expected {one_of(FORMATS)}, got {given!r}")
-    files = [n for n in names if not PurePosixPath(n).name.startswith((".", "_"))]
+    files = [n for n in names if not any(_is_hidden(part) for part in PurePosixPath(n).parts)]
     if not files:
         raise SpeError(f"{where} has no files: it is neither a run nor a table")
+    _check_folders(files, where)
     if given:
         return given
     found = {_FORMATS.get(PurePosixPath(name).suffix) for name in files}
@@ -142,6 +143,32 @@ def format_of(names: Sequence[str], where: str, given: str) -> str:
     if one is None:
         raise SpeError(f"{where}: cannot see the format of {files[0]}; say it with --format, {one_of(FORMATS)}")
     return one
+
+
+def _is_hidden(part: str) -> bool:
+    """Does Spark pass over files and folders of this name?"""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
+
+
+def _check_folders(files: Sequence[str], where: str) -> None:
+    """Raises SpeError unless all files lie in the table's folder, or all in folders of the same partition columns."""
+    first = _partition_columns(files[0], where)
+    for name in files[1:]:
+        if _partition_columns(name, where) != first:
+            raise SpeError(f"{where}: {files[0]} and {name} lie in folders of different columns (COLUMN=VALUE)")
+
+
+def _partition_columns(name: str, where: str) -> list[str]:
+    columns = []
+    for folder in PurePosixPath(name).parts[:-1]:
+        column, equals, _ = folder.partition("=")
+        if not equals:
+            raise SpeError(
+                f"{where}: {name} lies in a folder of its own; expected files in {where} itself, or in folders "
+                "COLUMN=VALUE"
+            )
+        columns.append(column)
+    return columns
 
 
 def columns_of(there: Sequence[str], schema: Schema, wanted: Wanted, where: str) -> tuple[dict[str, str], list[str]]:

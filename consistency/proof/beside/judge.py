@@ -23,7 +23,7 @@ from consistency.proof.offenders import in_micros, plain_row
 from consistency.proof.report.words import moment
 from consistency.proof.truth.stream import TIME, quoted
 from spe.errors import SpeError
-from spe.stream.schema import Schema
+from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FIRST: Final = 10
 WINDOWS: Final = 20
 _WINDOW: Final = "__window"
+#: Compared like an attribute where both sides have it.
+TUPLE_TIME: Final = "tuple time"
 
 
 def compare_output(
@@ -45,7 +47,7 @@ def compare_output(
     tolerance: float,
     keep: Callable[[DataFrame], None] | None = None,
 ) -> ComparedOutput:
-    """What differs between the two sides of one output.
+    """What differs between the two sides of one output: in its attributes, and in TUPLE_TIME where both sides have it.
 
     Args:
       schema: the attributes that are compared.
@@ -56,6 +58,9 @@ def compare_output(
     """
     until_us = min(run.until_us, other.until_us)
     ours, theirs = (_before(one, until_us) for one in (run, other))
+    if both_timed := run.timed and other.timed:
+        schema = Schema((*schema, Attribute(TUPLE_TIME, AttributeType.TIMESTAMP)))
+        ours, theirs = (one.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for one in (ours, theirs))
     surplus = on_disk(left_over(ours, theirs, schema))
     found = on_disk(differences(surplus, schema, key, tolerance))
     counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in found.groupBy(KIND).count().collect()}
@@ -63,7 +68,7 @@ def compare_output(
     if keep is not None and counts:
         keep(found.select(F.col(KIND).alias("kind"), F.col(TIME).alias("time_us"), F.col(RUN).alias("run"),
                           F.col(OTHER).alias("other")))  # fmt: skip
-    timed = by or (run.timed and other.timed and "the tuple time") or ""
+    timed = by or ("the tuple time" if both_timed else "")
     columns = found.agg(*in_columns(schema, tolerance)).first() if counts.get(DifferenceKind.DIFFERS) else None
     figures = Found(
         run_rows=ours.count(),
@@ -83,7 +88,7 @@ def compare_output(
         verdict=verdict,
         reasons=reasons,
         key=list(key),
-        apart=[*run.apart, *other.apart],
+        apart=[*run.apart, *other.apart, *([] if both_timed else [TUPLE_TIME])],
         until=figures.until,
         floats=floats_text(tolerance),
         run_rows=figures.run_rows,

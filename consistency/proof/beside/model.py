@@ -53,7 +53,7 @@ class ComparedOutput(_Data):
       client: whose stable rows were compared.
       run, other: the two sides, as they were named.
       key: attributes that make two rows the same result.
-      apart: attributes and columns that were not compared.
+      apart: what was not compared: attributes, columns, the tuple time.
       until: tuple time before which rows were compared; "" : all.
       run_rows, other_rows: how many were compared.
       columns: attributes in which rows with one key differ, and in how many.

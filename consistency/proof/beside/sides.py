@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -33,6 +36,11 @@ _READ: Final[Mapping[AttributeType, tuple[type[T.DataType], ...]]] = {
     AttributeType.STRING: (T.StringType,),
     AttributeType.TIMESTAMP: (T.TimestampType, T.TimestampNTZType),
 }
+
+#: What Spark says of a file that it cannot read, and of CSV.
+_FILE: Final = re.compile(r"while reading file (?:file://)?(\S+?)\.\s")
+_BAD_ROW: Final = re.compile(r"Malformed records are detected in record parsing: (.{0,80})")
+_OTHER_HEADER: Final = "CSV header does not conform to the schema"
 
 
 @dataclass(frozen=True)
@@ -106,8 +114,12 @@ def _read(spark: SparkSession, uri: str, where: str, format_: str, wanted: Wante
     if format_ == "parquet":
         return spark.read.parquet(uri)
     if format_ == "csv":
-        options = {"sep": wanted.delimiter, "header": True, "escape": '"', "multiLine": True}
-        return spark.read.options(**options).csv(uri)  # type: ignore[arg-type]
+        options = {"sep": wanted.delimiter, "header": True, "escape": '"', "multiLine": True, "mode": "FAILFAST",
+                   "columnPruning": False}  # fmt: skip
+        seen = spark.read.options(**options).csv(uri)  # type: ignore[arg-type]
+        if len(seen.inputFiles()) > 1:  # of one file, columns without a name do no harm
+            seen = spark.read.options(**options, enforceSchema=False).csv(uri)  # type: ignore[arg-type]
+        return seen
     seen = spark.read.options(primitivesAsString=True).json(uri)
     if "_corrupt_record" in seen.columns:
         raise SpeError(f"{where} has lines that are no JSON objects")
@@ -143,8 +155,29 @@ def _check_texts(frame: DataFrame, names: Mapping[str, str], columns: Mapping[st
         lost.append((column, F.min(F.when(bad, given.cast("string")))))
     if not lost:
         return
-    row = frame.agg(*[found.alias(f"_{n}") for n, (_, found) in enumerate(lost)]).first()
+    with _files_named(frame.columns):
+        row = frame.agg(*[found.alias(f"_{n}") for n, (_, found) in enumerate(lost)]).first()
     assert row is not None
     for (column, _), example in zip(lost, row):
         if example is not None:
             raise SpeError(f"column {column!r} of {where} has {example[:80]!r}, which is no value of its attribute")
+
+
+@contextmanager
+def _files_named(columns: Sequence[str]) -> Iterator[None]:
+    """Raises SpeError where Spark finds that a file of CSV is no table, or not of the same columns as the others."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        text = str(error)
+        file, row = _FILE.search(text), _BAD_ROW.search(text)
+        if file is not None and _OTHER_HEADER in text:
+            raise SpeError(
+                f"{unquote(file[1])} has another header than {', '.join(columns)}, that of another file of the table; "
+                "expected the same columns in one order, each with a name of its own"
+            ) from error
+        if file is not None and row is not None:
+            raise SpeError(f"{unquote(file[1])} has a row of more or fewer cells than its header: {row[1]}") from error
+        raise

@@ -149,9 +149,11 @@ def test_the_client_is_the_only_reader_or_the_one_that_is_named() -> None:
     ("names", "given", "expected"),
     [
         (["a.parquet"], "", "parquet"),
-        (["_SUCCESS", ".part.crc", "b/part-0.csv", "c.csv"], "", "csv"),
+        (["_SUCCESS", ".part.crc", "part-0.csv", "c.csv"], "", "csv"),
         (["a.json", "b.jsonl"], "", "jsonl"),
         (["a.txt"], "csv", "csv"),
+        (["k=1/d=2/a.csv", "k=2/d=1/b.csv", "_delta_log/0.json", ".x/a.json"], "", "csv"),
+        (["_k=1/a.csv"], "", "csv"),
     ],
 )
 def test_the_format_of_a_table_follows_from_its_files(names: list[str], given: str, expected: str) -> None:
@@ -164,6 +166,9 @@ def test_the_format_of_a_table_follows_from_its_files(names: list[str], given: s
         (["a.txt"], "", "t: cannot see the format of a.txt; say it with --format"),
         (["a.csv", "a.parquet"], "", "cannot see the format"),
         (["_SUCCESS"], "", "t has no files: it is neither a run nor a table"),
+        (["a.csv", "more/b.csv"], "", "t: more/b.csv lies in a folder of its own; expected files in t itself, or in"),
+        (["k=1/a.csv", "k=1/more/b.csv"], "csv", "t: k=1/more/b.csv lies in a folder of its own"),
+        (["a.csv", "k=1/b.csv"], "", "t: a.csv and k=1/b.csv lie in folders of different columns"),
         (["a.csv"], "avro", "--format: expected one of: parquet, csv, jsonl, got 'avro'"),
     ],
 )
