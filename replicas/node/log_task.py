@@ -10,7 +10,7 @@ from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import COPIES, SEGMENT_BYTES
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
-from replicas.checkpoint.targets import to_rewrite
+from replicas.checkpoint.targets import SLICES_MOST, to_rewrite
 from replicas.node.hosting import Hosting
 from replicas.node.log_side import LogSide, Waiting, logged_output
 from replicas.node.replica_host import ReplicaHost
@@ -252,7 +252,9 @@ class _Writer:
         one, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
         self._pause_us = max(EVERY_US, round(_RESTS * took_us))
-        self._rest_us = max(self._pause_us, min(round(_RESTS_TO_SYNC * took_us), SYNC_US))
+        self._rest_us = max(
+            self._pause_us, min(round(_RESTS_TO_SYNC * took_us), SYNC_US), self._spread_us(state, one.end)
+        )
         if again := one.made.rewritten:
             share = again / one.made.written
             self._pacing.spent(share * took_us)
@@ -260,6 +262,15 @@ class _Writer:
         rows = 0 if self._rows is None else one.rows - self._rows
         self._rows = one.rows
         self._meter.committed(now, one.made.written - again, rows)
+
+    def _spread_us(self, state: StateLog, end: int) -> int:
+        """Between two slices where many are read already: rows that a join keeps may hold the oldest one for long, and
+        no rewriting helps.
+        """
+        ends = state.extent.ends
+        if len(ends) < SLICES_MOST // 2 or end == END_OF_TIME:
+            return 0
+        return min((end - int(ends[0])) // SLICES_MOST, AGAIN_MOST_US)
 
     async def _entries(self, after: Sequence[int]) -> list[list[Entry]] | None:
         """Of each output what it has beyond an id; None: the replica has ended meanwhile."""

@@ -217,3 +217,20 @@ def test_all_output_of_before_is_put_together_off_the_event_loop() -> None:
         play(*logged("count"), script)
     assert max(many for inside, many in found if inside) > 40
     assert max(many for inside, many in found if not inside) < 20
+
+
+def test_few_slices_are_read_also_where_a_join_keeps_rows_for_long() -> None:
+    """None of them can be left out by rewriting, so that they come less often."""
+    read: list[int] = []
+    plan, directory = logged("join", seconds=16)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(12)
+        for node in ("na", "nb"):
+            log = cluster.nodes[node].hosting.log(ReplicaId(UnitId("f"), 0, NodeId(node))).log
+            assert log is not None
+            read.append(sum(c.last >= log.commits[-1].needs for c in log.commits))
+
+    with patch.object(log_task, "SLICES_MOST", 4):
+        play(plan, directory, script)
+    assert max(read) <= 8
