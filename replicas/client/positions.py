@@ -7,6 +7,7 @@ asks every replica for its state and carries the acknowledgements; each piece is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -83,6 +84,8 @@ class OutputPositions:
         #: What each replica that answers said last, by partition.
         self._said: dict[int, dict[str, OutputStatus]] = {c.partition: {} for c in self.channels}
         self._heard = Signal()
+        #: Since when all who answer lack what we need of a partition.
+        self._gone_us: dict[int, int] = {}
         #: How often each peer was lost.
         self._lives: dict[str, int] = {}
         #: A partition has had nobody who serves it for a while.
@@ -214,17 +217,18 @@ class OutputPositions:
                 return
             await self._heard.wait(token)
 
-    async def origin(self, channel: Channel, position: int, known: str) -> str:
+    async def origin(self, channel: Channel, position: int, known: str, patience_s: float = math.inf) -> str:
         """Where a channel comes from (rule S6), asked of its replicas; "" where none says it now.
 
         Args:
           position: last id that we hold.
           known: origin of what we hold; "" where we hold nothing.
+          patience_s: longest time for which all who answer lack what follows, while others do not answer.
 
         Raises:
           OtherOrigin: it does not continue what we hold; or nobody has what follows ``position`` any more.
         """
-        gone: list[int] = []
+        gone: dict[str, int] = {}
         foreign = ""
         addresses = self.directory.producer_addresses(self._plan, channel)
         for peer, address in addresses.items():
@@ -235,19 +239,27 @@ class OutputPositions:
                 continue
             if isinstance(answer, Subscribed) and answer.origin:
                 self._origins[channel.partition] = answer.origin
+                self._gone_us.pop(channel.partition, None)
                 return answer.origin
             if isinstance(answer, OtherLog):
                 foreign = answer.reason
             elif isinstance(answer, Truncated):
-                gone.append(answer.first)
+                gone[peer] = answer.first
         if foreign:
             raise OtherOrigin(f"{self.name} cannot go on with {channel}: {foreign}")
-        if gone and len(gone) == len(addresses):
-            raise OtherOrigin(
-                f"{self.name} needs {channel} from id {position + 1} on, and has acknowledged that before: the nodes"
-                f" begin at id {min(gone)}; start from the checkpoint that goes on there, or use another name"
-            )
-        return ""
+        if not gone:
+            self._gone_us.pop(channel.partition, None)
+            return ""
+        now = self._env.clock.monotonic_us()
+        since = self._gone_us.setdefault(channel.partition, now)
+        silent = sorted(addresses.keys() - gone.keys())
+        if silent and now - since < 1e6 * patience_s:
+            return ""
+        others = f" ({', '.join(silent)} did not serve it for {patience_s:g} s)" if silent else ""
+        raise OtherOrigin(
+            f"{self.name} needs {channel} from id {position + 1} on, and has acknowledged that before: the nodes begin"
+            f" at id {min(gone.values())}{others}; start from the checkpoint that goes on there, or use another name"
+        )
 
     async def _greeting(self, peer: str, address: str, channel: Channel, position: int, known: str) -> object:
         """The answer to a subscription that is ended at once."""

@@ -111,6 +111,7 @@ class Positions:
                     channel,
                     at.ids[p],
                     at.origins.get(p, ""),
+                    self._output.what.patience,
                     waits_for=f"no replica said from which source logs {channel} comes",
                 )
             ):

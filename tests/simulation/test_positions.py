@@ -205,6 +205,38 @@ async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_
                 await read(cluster, Excerpt("s1", 0, 0, 5, kept.origin))
 
 
+async def test_what_was_acknowledged_is_refused_in_the_end_while_a_replica_is_dead(jump_clock: JumpClock) -> None:
+    """It is waited for, since it might have what is needed; for good only as long as the user has patience."""
+    kept = Checkpoint()
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await started(cluster, kept)
+            await trio.sleep(4)
+            cluster.kill("client:c")
+            cluster.kill("n1b")
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                await one.heard_of_all()
+                begun = trio.current_time()
+                with pytest.raises(
+                    OtherOrigin, match=r"from id 1 on, .* begin at id \d+ \(n1b did not serve it for 8 s\)"
+                ):
+                    await raised_by(one)
+                assert 8 <= trio.current_time() - begun < 12
+                assert await one.origin(OUT, one.oldest()[0] - 1, kept.origin, 8.0) == kept.origin
+                assert await one.origin(OUT, 0, "", 8.0) == ""  # it begins anew
+                nursery.cancel_scope.cancel()
+
+
+async def raised_by(one: OutputPositions) -> None:
+    with trio.fail_after(30):
+        while True:
+            assert await one.origin(OUT, 0, "", 8.0) == ""
+            await trio.sleep(0.5)
+
+
 async def test_what_does_not_come_is_told_with_whom_it_was_read_from(jump_clock: JumpClock) -> None:
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
