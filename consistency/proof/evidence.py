@@ -18,8 +18,8 @@ from consistency.proof.report.model import Evidence, FileDigest
 from consistency.proof.report.words import count, plural
 from consistency.proof.run import Run
 from spe.errors import SpeError
-from spe.log.announced import ANNOUNCED
 from spe.log.format import Segment
+from spe.log.provenance import PROVENANCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +38,7 @@ _FILES: Final = (
     "malformed/*.jsonl",
     "sources/*/*",
     "clients/*/*/*.seg",
+    f"clients/*/{PROVENANCE}",
 )
 _LOCK: Final = "lock"
 NONE: Final[Mapping[Path, FileDigest]] = MappingProxyType({})
@@ -49,7 +50,7 @@ Stamps = Mapping[Path, tuple[int, int]]
 def files_of(folder: Path) -> list[Path]:
     """The files below the directory of a run that the verdict rests on, in order."""
     found = {p for pattern in _FILES for p in folder.glob(pattern) if p.is_file()}
-    return sorted(p for p in found if p.name != _LOCK and p.parent.name != ANNOUNCED)
+    return sorted(p for p in found if p.name != _LOCK)
 
 
 def evidence(run: Run, spark: SparkSession | None = None) -> Evidence:

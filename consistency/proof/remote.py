@@ -1,9 +1,9 @@
 """Directories of runs on the file systems of Hadoop: hdfs://, s3a://, whatever this Spark can read.
 
-What is small (configuration, events, traces, marks) is fetched into a folder that looks like the run's own; a log's
-segments stay where they are, with sparse files of their size in their place, and executors read them through Spark's
-``binaryFile``.  Of each source's log the first record of each segment is fetched, too, which says what it continues,
-and the last segment: it says how far the source came.
+What is small (configuration, events, traces, marks, what nodes announced, the coordinator's database) is fetched into a
+folder that looks like the run's own; a log's segments stay where they are, with sparse files of their size in their
+place, and executors read them through Spark's ``binaryFile``.  Of each source's log the first record of each segment is
+fetched, too, which says what it continues, and the last segment: it says how far the source came.
 """
 
 from __future__ import annotations
@@ -23,12 +23,24 @@ from consistency.proof.source import source_table, stretches
 from spe.errors import SpeError
 from spe.log.announced import ANNOUNCED
 from spe.log.format import FIRST_BYTES, Segment, first_record_bytes
+from spe.log.issued import PATH as DATABASE
+from spe.log.provenance import PROVENANCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What the proof reads of a run beside segments: patterns below its directory.
-_SMALL: Final = ("*.yaml", "*.json", "events.jsonl", "trace/*.jsonl", "malformed/*.jsonl", "sources/*/*")
+#: What the proof reads of a run beside the segments of streams: patterns below its directory.
+_SMALL: Final = (
+    "*.yaml",
+    "*.json",
+    "events.jsonl",
+    "trace/*.jsonl",
+    "malformed/*.jsonl",
+    "sources/*/*",
+    f"clients/*/{PROVENANCE}",
+    f"clients/*/{ANNOUNCED}/*",
+    str(DATABASE),
+)
 
 
 @contextmanager

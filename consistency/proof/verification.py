@@ -14,8 +14,8 @@ from spe.errors import SpeError
 
 #: What says where and how long it was computed, and not what was found.
 _APART: Final = frozenset({"name", "folder", "versions", "timings_s", "evidence"})
-#: What Spark computes approximately, and how far it may be off.
-_APPROXIMATE: Final = frozenset({"median_us", "p99_us", "stood_median_us"})
+#: What Spark computes approximately, and how far it may be off; the prediction rests on the median.
+_APPROXIMATE: Final = frozenset({"median_us", "p99_us", "stood_median_us", "predicted_us"})
 _NEAR: Final = 0.01
 #: Sums of floats depend on the order in which Spark adds.
 _EQUAL: Final = 1e-9

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consistency.proof.evidence import evidence
 from consistency.proof.remote import HadoopFolder, is_remote, local_path, opened
+from consistency.proof.run import Run
 from spe.cli.report import report
 from spe.errors import SpeError
+from spe.log.announced import RecordedAnnouncement
+from spe.log.issued import ISSUED, MOVES
+from spe.log.issued import PATH as DATABASE
+from spe.log.provenance import PROVENANCE, encode_provenance
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
+from spe.wire.messages import Announcement
 from tests.support.runs import make_run, mounted
 
 if TYPE_CHECKING:
@@ -31,6 +41,10 @@ CONFIG: dict[str, Any] = {
     "outputs": ["out"],
 }  # fmt: skip
 
+SAID = Announcement("n1", "out", 1, 2_000_000, 2_000_000, 2_000_000, 0.9, "process", "process", "checkpoint", 0)
+MOVE = {"number": 1, "partition": ["out", 0], "source": "n1", "target": "n2", "reason": "x", "began_us": {},
+        "predicted_us": None, "why": ""}  # fmt: skip
+
 
 def batch(kind: Kind, first: int, count: int) -> Batch:
     tuples = [(n * 10, n) for n in range(first, first + count)]
@@ -43,7 +57,10 @@ def runs(tmp_path: Path) -> Path:
     sent: list[Element] = [batch(Kind.STABLE, n, 2) for n in range(1, 200, 2)]
     end = Boundary(Kind.STABLE, END_OF_TIME, 200)
     received = {"client": [Change(Channel(StreamId("out"), 0), end, 1000)]}
-    make_run(tmp_path / "runs" / "mine", CONFIG, {A: [*sent, end]}, received, segment_bytes=2000)
+    make_run(
+        tmp_path / "runs" / "mine", CONFIG, {A: [*sent, end]}, received, segment_bytes=2000,
+        announced=[RecordedAnnouncement(2_500_000, SAID)],
+    )  # fmt: skip
     return tmp_path / "runs"
 
 
@@ -77,6 +94,24 @@ def test_only_the_last_segment_of_each_source_is_fetched(spark: SparkSession, ru
         assert [a.read_bytes() == b.read_bytes() for a, b in zip(here, there)] == [False] * (len(here) - 1) + [True]
         folder = HadoopFolder(spark, run.origin)
         assert {name for name, _ in folder.files()} > {PurePosixPath("cluster.json"), PurePosixPath("config.yaml")}
+
+
+def test_what_the_report_says_of_promises_and_changes_is_fetched(spark: SparkSession, runs: Path) -> None:
+    """From a directory whose name has a space, too."""
+    path = (runs / "mine").rename(runs / "my run")
+    here = Run.open(path)
+    (path / DATABASE).parent.mkdir()
+    with closing(sqlite3.connect(path / DATABASE)) as database:
+        database.executescript(ISSUED + MOVES)
+        database.execute("INSERT INTO issued VALUES (?, 1, 2, 3, 'x')", (here.plan.fingerprint,))
+        database.execute("INSERT INTO moves VALUES (?, 1, ?)", (here.plan.fingerprint, json.dumps(MOVE)))
+        database.commit()
+    (path / "clients" / "client" / PROVENANCE).write_bytes(encode_provenance({}))
+    with opened(spark, mounted(spark, runs, "promised") + "/my run") as run:
+        assert run.announced("client") == here.announced("client") == [RecordedAnnouncement(2_500_000, SAID)]
+        assert run.issued() == here.issued() != []
+        assert run.moves() == here.moves() != []
+        assert evidence(run, spark).files == evidence(here).files
 
 
 def test_a_file_uri_is_a_path(spark: SparkSession, runs: Path) -> None:

@@ -25,8 +25,11 @@ from consistency.proof.evidence import (
 from consistency.proof.reading import read
 from consistency.proof.run import Run
 from spe.errors import SpeError
+from spe.log.announced import RecordedAnnouncement
+from spe.log.provenance import encode_provenance
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
+from spe.wire.messages import Announcement
 from tests.support.runs import make_run
 from tests.support.streams import parse
 
@@ -44,6 +47,9 @@ CONFIG: dict[str, Any] = {
     "outputs": ["out"],
 }
 
+SAID = Announcement("n1", "out", 1, 0, 2_000_000, 2_000_000, 0.9, "process", "process", "checkpoint", 0)
+ANNOUNCED = RecordedAnnouncement(1, SAID)
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
@@ -52,13 +58,16 @@ def run_dir(tmp_path: Path) -> Path:
     (tmp_path / "in.jsonl").write_text('{"ts": 0, "n": 1}\n')
     elements = parse("S1/10:10,1 S2/20:20,2 Binf(2)", Schema.of(ts="timestamp", n="int64"))
     events = [{"t": 0, "event": "begin", "begun_us": 0}]
-    make_run(path, config, {StreamId("a"): elements}, events=events, data=tmp_path)
+    make_run(path, config, {StreamId("a"): elements}, events=events, data=tmp_path, announced=[ANNOUNCED])
+    (path / "clients" / "client" / ".spe.json").write_bytes(encode_provenance({}))
     return path
 
 
 def test_all_that_a_verdict_rests_on_has_a_digest(run_dir: Path) -> None:
     found = evidence(Run.open(run_dir))
     assert {LOG, "config.yaml", "cluster.json", "events.jsonl", "sources/a/mark.0"} <= {f.path for f in found.files}
+    assert "clients/client/.spe.json" in {f.path for f in found.files}
+    assert any(f.path.startswith("clients/client/announced/") and f.path.endswith(".seg") for f in found.files)
     assert not any(Path(f.path).name == "lock" for f in found.files)
     (log,) = [f for f in found.files if f.path == LOG]
     content = (run_dir / LOG).read_bytes()

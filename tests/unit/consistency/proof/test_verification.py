@@ -71,6 +71,7 @@ def test_a_changed_figure_is_named(path: str, value: Any, expected: str) -> None
         ("versions", {"spe": "9"}),
         ("timings_s", {}),
         ("outputs.0.delay.p99_us", 1_009_000),  # Spark computes it approximately
+        ("outputs.0.delay.predicted_us", 2_110_000),  # from the median
         ("outputs.0.accuracy.overall.exact", 0.083 * (1 + 1e-12)),
     ],
 )
