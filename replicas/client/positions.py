@@ -184,10 +184,16 @@ class OutputPositions:
         least_s = TAKEN_LATER_S if self._admitted else TAKEN_S
         patience_us = max(round(1e6 * least_s), 2 * self._plan.timing.gone_us())
         if self._env.clock.monotonic_us() - self._taken_us > patience_us:
-            raise SpeError(
-                f"{self.name} is in use: another process reads and acknowledges in its name, says "
-                f"{', '.join(sorted(self._taken))}; end that one, or give each query a client of its own"
-            )
+            raise SpeError(self.in_use())
+
+    def in_use(self) -> str:
+        """Who says that another process speaks for our client, and what to do; "" where nobody says so now."""
+        if not self._taken:
+            return ""
+        return (
+            f"{self.name} is in use: another process reads and acknowledges in its name, says "
+            f"{', '.join(sorted(self._taken))}; end that one, or give each query a client of its own"
+        )
 
     def latest(self) -> dict[int, int]:
         """Last stable id of each partition, as far as anybody has said one.  Raises as :meth:`check` does."""

@@ -65,6 +65,9 @@ class Positions:
         try:
             return self.background.call(function, *arguments, seconds=self._output.what.patience, waits_for=waits_for)
         except SpeError as error:
+            if isinstance(error, NotReachable) and (why := self.background.ask(self._one.in_use)):
+                patience = self._output.what.patience
+                raise SpeError(f"{why}; it was so for {patience:g} s (option patience)") from None
             said = self.background.ask(self._one.said)
             tried = ", ".join(f"{who}: {what}" for who, what in said.items())
             raise type(error)(

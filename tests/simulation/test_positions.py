@@ -292,6 +292,7 @@ async def test_of_two_readers_of_one_name_the_second_is_refused_and_a_restarted_
                 nursery.start_soon(restarts, cluster)
                 with pytest.raises(SpeError, match=r"client:c is in use: another process .* says n1[ab]"):
                     await other.heard_of_all()
+                assert "says n1" in other.in_use()
                 other.committed[0] = 10**6  # whatever it says does not count
                 await trio.sleep(0.5)
                 nursery.cancel_scope.cancel()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from replicas.client.buffer import ChangeBuffer
@@ -18,7 +19,7 @@ from replicas.spark.live import LiveOutput
 from replicas.spark.offsets import Offset
 from replicas.spark.options import read_options
 from replicas.spark.pieces import APART, Carried, Fetched, Piece
-from replicas.spark.readers import ChangesReader, LiveReader, StableReader
+from replicas.spark.readers import ChangesReader, LiveReader, Positions, StableReader
 from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory, Version
 from spe.stream.batch import Batch, Rows
@@ -226,6 +227,44 @@ def test_the_next_session_acknowledges_as_a_later_one_whatever_its_clock_says(
     StableReader(output).commit(end)
     StableReader(output).partitions(start, end)  # what was planned by an earlier session, and not finished
     assert after == [0, 5, 5, 5]
+
+
+class Heartbeats:
+    """Stands in for heartbeats that never make us the one who speaks for the client."""
+
+    name, incarnation, used = "client:spark", 1, "client:spark is in use: another process reads"
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def heard_of_all(self) -> None:
+        await trio.sleep_forever()
+
+    def in_use(self) -> str:
+        return self.used
+
+    def said(self) -> dict[str, str]:
+        return {"n1 at here": "serves none of it"}
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        (Heartbeats.used, r"client:spark is in use: .* for 0\.05 s \(option patience\)"),
+        ("", r"some partition of totals was served by nobody within 0\.05 s .*n1 at here: serves none of it"),
+    ],
+)
+def test_a_client_that_is_in_use_is_told_from_an_output_that_nobody_serves(
+    output: LiveOutput, monkeypatch: pytest.MonkeyPatch, used: str, said: str
+) -> None:
+    monkeypatch.setattr("replicas.spark.readers.OutputPositions", Heartbeats)
+    monkeypatch.setattr(Heartbeats, "used", used)
+    with pytest.raises(SpeError, match=said):
+        Positions(replace(output, what=replace(output.what, patience=0.05)))
 
 
 def test_what_goes_to_tasks_has_no_connection_and_no_token(output: LiveOutput, monkeypatch: pytest.MonkeyPatch) -> None:
