@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -49,6 +50,30 @@ def compare(run: str, other: str, wanted: Wanted, written: Written, master: str 
     """
     from consistency.proof.beside.decision import text, worst
     from consistency.proof.beside.model import SideBySide
+    from consistency.proof.report.junit import Case, unknown, write_junit
+
+    began, suite = time.monotonic(), f"{run} beside {other}"
+    try:
+        outputs = _found(run, other, wanted, written, master, conf)
+    except SpeError as error:
+        if written.junit is not None:
+            write_junit(written.junit, [(suite, time.monotonic() - began, [unknown(str(error))])])
+        raise
+    found = SideBySide(verdict=worst(o.verdict for o in outputs), outputs=outputs)
+    for one in outputs:
+        print("\n" + "\n".join(text(one)), flush=True)
+    if written.out is not None:
+        _write(written.out / _DATA, found.model_dump_json(indent=1) + "\n")
+        print(f"\ndata    {written.out}")
+    if written.junit is not None:
+        cases = [Case(o.output, o.verdict, o.reasons, text(o)) for o in outputs]
+        write_junit(written.junit, [(suite, time.monotonic() - began, cases)])
+    return {"CONSISTENT": CONSISTENT, "INCONSISTENT": INCONSISTENT}.get(str(found.verdict), UNKNOWN)
+
+
+def _found(
+    run: str, other: str, wanted: Wanted, written: Written, master: str | None, conf: Mapping[str, str]
+) -> list[ComparedOutput]:
     from consistency.proof.trouble import explained
 
     _check_before(run, other, wanted)
@@ -57,24 +82,11 @@ def compare(run: str, other: str, wanted: Wanted, written: Written, master: str 
     if isinstance(started, SpeError):
         raise started
     spark, _ = started
-    began = time.monotonic()
     with explained():
         try:
-            outputs = _compared(spark, run, other, wanted, written, tell)
+            return _compared(spark, run, other, wanted, written, tell)
         finally:
             spark.stop()
-    found = SideBySide(verdict=worst(o.verdict for o in outputs), outputs=outputs)
-    for one in outputs:
-        print("\n" + "\n".join(text(one)), flush=True)
-    if written.out is not None:
-        _write(written.out / _DATA, found.model_dump_json(indent=1) + "\n")
-        print(f"\ndata    {written.out}")
-    if written.junit is not None:
-        from consistency.proof.report.junit import Case, write_junit
-
-        cases = [Case(o.output, o.verdict, o.reasons, text(o)) for o in outputs]
-        write_junit(written.junit, [(f"{run} beside {other}", time.monotonic() - began, cases)])
-    return {"CONSISTENT": CONSISTENT, "INCONSISTENT": INCONSISTENT}.get(str(found.verdict), UNKNOWN)
 
 
 def _check_before(run: str, other: str, wanted: Wanted) -> None:
@@ -146,9 +158,11 @@ def _compared(
                 found.append(
                     compare_output(
                         str(output), client, side, beside, compared(schema, wanted), key, wanted.tolerance,
-                        _keeper(written.out, output),
+                        _keeper(written.out, output, other),
                     )
                 )  # fmt: skip
+            if written.out is not None and not (found[-1].missing or found[-1].added or found[-1].differs):
+                _remove(_differences(written.out, output))
     return found
 
 
@@ -195,13 +209,30 @@ def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
         yield run
 
 
-def _keeper(out: Path | None, output: StreamId) -> Callable[[DataFrame], None] | None:
-    from consistency.proof.remote import spark_path
+def _keeper(out: Path | None, output: StreamId, other: str) -> Callable[[DataFrame], None] | None:
+    from consistency.proof.remote import is_remote, local_path, spark_path
 
     if out is None:
         return None
-    place = spark_path(out / f"{output}.parquet")
+    folder = _differences(out, output)
+    if not is_remote(other) and folder.resolve() == local_path(other).resolve():
+        raise SpeError(f"{other} would be overwritten with the differences; expected another folder for --out")
+    place = spark_path(folder)
     return lambda frame: frame.write.mode("overwrite").parquet(place)
+
+
+def _differences(out: Path, output: StreamId) -> Path:
+    """Where the differences of an output go."""
+    return out / f"{output}.parquet"
+
+
+def _remove(folder: Path) -> None:
+    """Removes the differences of an earlier comparison."""
+    if (folder / "_SUCCESS").is_file():  # Spark's; a table of the user's stays
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise SpeError(f"{folder} cannot be removed: {error.strerror}") from error
 
 
 def _write(file: Path, content: str) -> None:

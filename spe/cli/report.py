@@ -58,20 +58,20 @@ def report(
 
     if verify:
         return _verify(folders, master, conf)
-    if not wait:
-        _check(folders)
-    tell = ReportProgress(silent=wait)
-    if wait:
-        os.nice(_NICENESS)
-    started = try_to_start(tell, master, conf)
-    if wait and sys.stdin.readline().strip() != GO:
-        return UNKNOWN
-    tell.speak()
-    if isinstance(started, SpeError):
-        raise started
-    spark, took_s = started
     reports: list[Report] = []
     with _written_to(junit, folders, reports), explained():
+        if not wait:
+            _check(folders)
+        tell = ReportProgress(silent=wait)
+        if wait:
+            os.nice(_NICENESS)
+        started = try_to_start(tell, master, conf)
+        if wait and sys.stdin.readline().strip() != GO:
+            return UNKNOWN
+        tell.speak()
+        if isinstance(started, SpeError):
+            raise started
+        spark, took_s = started
         try:
             for folder in folders:
                 reports.append(_one(spark, folder, tell, took_s))

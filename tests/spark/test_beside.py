@@ -39,6 +39,7 @@ CONFIG: dict[str, Any] = {
     "outputs": ["out"],
     "clients": {"board": {"reads": ["out"]}},
 }
+NAMES = {"ts": "timestamp", "more": "int64", "window_end": "int64"}
 SCHEMA = Schema.of(ts="timestamp", k="int64", x="float64", s="string")
 #: ts, k, x, s.  Rows 3 and 4 are equal.
 ROWS: list[tuple[int, int | None, float | None, str | None]] = [
@@ -262,5 +263,29 @@ def test_tuple_time_is_compared_where_both_sides_have_it(
     assert (one.missing, one.added, one.differs, one.columns, one.apart) == (0, 0, 1, {"tuple time": 1}, [])
     said = capsys.readouterr().out
     assert "tuple time 1970-01-01 00:00:02, other 1970-01-01 00:00:03" in said
-    assert execute(["compare", str(run_dir), str(a_table(tmp_path / "u.parquet", ROWS))]) == 0
+    assert execute(["compare", str(run_dir), str(a_table(tmp_path / "u.parquet", ROWS)), "--out", str(out)]) == 0
     assert "not compared: tuple time" in capsys.readouterr().out
+    assert not (out / "out.parquet").exists()
+    assert found(out).verdict == "CONSISTENT"
+    mine = (tmp_path / "t.parquet").rename(tmp_path / "out.parquet")
+    assert execute(["compare", str(run_dir), str(mine), "--out", str(tmp_path)]) == 2
+    assert "would be overwritten with the differences" in capsys.readouterr().err
+
+
+def test_attributes_may_have_the_names_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``more`` was a column of ours; ``window_end`` need not be the end of a window."""
+    query = {"out": {"filter": {"from": "a", "where": "more > 0"}}}
+    config = {**CONFIG, "sources": {"a": {**CONFIG["sources"]["a"], "schema": NAMES}}, "query": query}
+    schema, output = Schema.of(**NAMES), Channel(StreamId("out"), 0)
+    elements = parse("S1/1000000:1000000,1,5 Binf(1)", schema)
+    make_run(
+        tmp_path / "run", config, {StreamId("a"): elements}, {"board": [Change(output, e, 1_000) for e in elements]}
+    )
+    table, junit = tmp_path / "t.csv", tmp_path / "found.xml"
+    table.write_text("ts,more,window_end\n1970-01-01T00:00:01Z,1,6\n")
+    assert execute(["compare", str(tmp_path / "run"), str(table), "--key", "more"]) == 1
+    assert "differs: more 1: window_end 5, other 6" in capsys.readouterr().out
+    table.write_text("ts,more,window_end\n1970-01-01T00:00:01Z,many,6\n")
+    assert execute(["compare", str(tmp_path / "run"), str(table), "--junit", str(junit)]) == 2
+    (error,) = ET.parse(junit).getroot().iter("error")
+    assert "has 'many', which is no value" in error.get("message", "")

@@ -33,7 +33,8 @@ def chosen_outputs(plan: Plan, wanted: Wanted, other: Plan | None) -> list[Strea
       other: of the other run; None: it is a table.
 
     Raises:
-      SpeError: an output is unknown, missing on the other side, or has another schema there.
+      SpeError: an output is unknown, missing on the other side, or has another schema there; or options of a table
+        are given beside a run.
     """
     known = [str(o) for o in plan.query.outputs]
     for name in wanted.outputs:
@@ -43,6 +44,7 @@ def chosen_outputs(plan: Plan, wanted: Wanted, other: Plan | None) -> list[Strea
         if len(names) > 1:
             raise SpeError(f"a table is one output; say which with --output: {one_of(names)}")
         return [StreamId(n) for n in names]
+    _check_no_table(wanted)
     theirs = [str(o) for o in other.query.outputs]
     for name in names:
         if name not in theirs:
@@ -51,6 +53,18 @@ def chosen_outputs(plan: Plan, wanted: Wanted, other: Plan | None) -> list[Strea
     if not wanted.outputs and (more := [name for name in theirs if name not in names]):
         raise SpeError(f"the run has no output {more[0]!r}, which the other run has; choose with --output")
     return [StreamId(n) for n in names]
+
+
+def _check_no_table(wanted: Wanted) -> None:
+    """Raises SpeError where something is said of a table, and the other side is a run."""
+    given = {
+        "--columns": wanted.columns,
+        "--time": wanted.time,
+        "--format": wanted.format,
+        "--delimiter": wanted.delimiter != Wanted.delimiter,
+    }
+    if found := [option for option, value in given.items() if value]:
+        raise SpeError(f"{found[0]} is for tables; the other side is a run")
 
 
 def check_same(output: str, ours: Schema, theirs: Schema, wanted: Wanted) -> None:
@@ -117,7 +131,7 @@ def compared(schema: Schema, wanted: Wanted) -> Schema:
 
 def window_of(schema: Schema) -> str:
     """The attribute by which differences are counted; "" where there is none."""
-    return WINDOW_END if WINDOW_END in schema else ""
+    return WINDOW_END if WINDOW_END in schema and schema[WINDOW_END].type is AttributeType.TIMESTAMP else ""
 
 
 def format_of(names: Sequence[str], where: str, given: str) -> str:

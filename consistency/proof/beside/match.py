@@ -26,18 +26,19 @@ KIND: Final = "__kind"
 RUN: Final = "__run"
 OTHER: Final = "__other"
 _NTH: Final = "__nth"
+_MORE: Final = "__more"
 
 
 def left_over(run: DataFrame, other: DataFrame, schema: Schema) -> DataFrame:
     """Rows that one side has more often: the attributes, TIME, and how many more the run (RUN) and the other has."""
     names = [quoted(n) for n in schema.names]
     both = run.select(TIME, *names, F.lit(1).alias(RUN)).unionByName(other.select(TIME, *names, F.lit(-1).alias(RUN)))
-    surplus = both.groupBy(*names).agg(F.sum(RUN).alias("more"), F.min(TIME).alias(TIME)).where("more <> 0")
+    surplus = both.groupBy(*names).agg(F.sum(RUN).alias(_MORE), F.min(TIME).alias(TIME)).where(F.col(_MORE) != 0)
     return surplus.select(
         TIME,
         *names,
-        F.greatest("more", F.lit(0)).cast("int").alias(RUN),
-        F.greatest(-F.col("more"), F.lit(0)).cast("int").alias(OTHER),
+        F.greatest(_MORE, F.lit(0)).cast("int").alias(RUN),
+        F.greatest(-F.col(_MORE), F.lit(0)).cast("int").alias(OTHER),
     )
 
 

@@ -29,6 +29,7 @@ from spe.config import load_data
 from spe.errors import SpeError
 from spe.plan.deploy import Deployed, with_default_client
 from spe.stream.names import StreamId
+from spe.stream.schema import Schema
 
 QUERY: dict[str, Any] = {
     "out": {"filter": {"from": "a", "where": "k > 0"}},
@@ -119,6 +120,7 @@ def test_the_key_is_that_of_the_operator_or_all_but_floats() -> None:
     assert chosen_key(PLAN, OUT, Wanted()) == ["ts", "k", "s"]
     assert window_of(PLAN.query.schema_of(SUMS)) == "window_end"
     assert window_of(PLAN.query.schema_of(OUT)) == ""
+    assert window_of(Schema.of(window_end="int64")) == ""
     with pytest.raises(SpeError, match="no attribute 'm'"):
         chosen_key(PLAN, SUMS, Wanted(key=("m",)))
     with pytest.raises(SpeError, match="no attribute 'm'"):

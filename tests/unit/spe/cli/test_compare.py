@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from spe.cli.app import execute
+from spe.errors import SpeError
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.runs import make_run
@@ -62,6 +64,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run table.csv --client one --conf memory", "--conf: expected NAME=VALUE"),
         ("run other --client one", "output 'out' of the other run has no attribute 'ts'; leave it out with --ignore"),
         ("run other --client one --ignore ts", "output 'out' has no attribute 'm', which it has in the other run"),
+        ("run run --client one --columns n=m", "--columns is for tables; the other side is a run"),
+        ("run run --client one --time ts", "--time is for tables"),
+        ("run run --client one --format csv", "--format is for tables"),
+        ("run run --client one --delimiter ;", "--delimiter is for tables"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_first(
@@ -69,3 +75,19 @@ def test_what_cannot_be_compared_is_refused_first(
 ) -> None:
     assert execute(["compare", *command.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_error_goes_into_the_file_for_ci(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is refused first, and of a Spark that does not start: of ``spe report``, too."""
+    for module in ("compare", "report"):
+        monkeypatch.setattr(f"spe.cli.{module}.try_to_start", lambda *args: SpeError("there is no Java"))
+    for command, said in (
+        ("compare run none.csv", "none.csv: there is no such file or directory"),
+        ("compare run table.csv --client one", "there is no Java"),
+        ("report run", "there is no Java"),
+        ("report none", "none: there is no such directory"),
+    ):
+        assert execute([*command.split(), "--junit", "found.xml"]) == 2
+        (error,) = ET.parse(folder / "found.xml").getroot().iter("error")
+        assert error.get("message") == said
+        (folder / "found.xml").unlink()
