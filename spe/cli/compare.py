@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from spe.cli.report import CONSISTENT, INCONSISTENT, UNKNOWN, ReportProgress, try_to_start
@@ -183,7 +183,8 @@ def _beside(
     if theirs is not None:
         return recorded(spark, theirs, chosen_client(theirs.directory, output, "", client), output, wanted)
     if is_remote(other):
-        names = [str(name) for name, _ in HadoopFolder(spark, other.rstrip("/")).files()]
+        place = PurePosixPath(other)
+        names = [str(name if name.name else place.name) for name, _ in HadoopFolder(spark, other.rstrip("/")).files()]
         format_, uri = format_of(names, other, wanted.format), other
     else:
         path = _local(other)
@@ -194,8 +195,6 @@ def _beside(
 @contextmanager
 def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
     """The other side, where it is a run."""
-    from pathlib import PurePosixPath
-
     from consistency.proof.remote import HadoopFolder, is_remote, opened
 
     if is_remote(place):

@@ -20,7 +20,7 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from tests.support.runs import make_run
+from tests.support.runs import make_run, mounted
 from tests.support.streams import parse
 
 if TYPE_CHECKING:
@@ -289,3 +289,8 @@ def test_attributes_may_have_the_names_of_others(tmp_path: Path, capsys: pytest.
     assert execute(["compare", str(tmp_path / "run"), str(table), "--junit", str(junit)]) == 2
     (error,) = ET.parse(junit).getroot().iter("error")
     assert "has 'many', which is no value" in error.get("message", "")
+
+
+def test_a_table_may_be_one_file_on_another_file_system(run_dir: Path, tmp_path: Path, spark: SparkSession) -> None:
+    a_table(tmp_path / "t.csv", ROWS)
+    assert execute(["compare", str(run_dir), f"{mounted(spark, tmp_path, 'beside')}/t.csv"]) == 0
