@@ -45,6 +45,7 @@ from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announced, Announcement, Message, expect
 
+#: Changes that may wait for the application before we stop reading.
 WAITING_CHANGES: Final = 1_000
 #: Of a reader that takes a piece, or keeps what it takes: each change may have thousands of rows.
 FEW_CHANGES: Final = 8
@@ -62,7 +63,7 @@ class Client:
       channels: what to read; None: every partition of all that the configuration says.
       acknowledges: False where somebody else of the same name does, since of two the one that began later counts.
       announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
-      waiting: changes that may wait for the application before we stop reading.
+      waiting: changes that may wait for the application before we stop reading; None: WAITING_CHANGES.
 
     Raises:
       ConfigError: the plan has no such client.
@@ -81,7 +82,7 @@ class Client:
         channels: Sequence[Channel] | None = None,
         acknowledges: bool = True,
         announced: Callable[[Sequence[Announcement]], None] | None = None,
-        waiting: int = WAITING_CHANGES,
+        waiting: int | None = None,
     ) -> None:
         check_known("client", name, directory.clients)
         self._env = env
@@ -92,7 +93,7 @@ class Client:
         self.keeper = DirectoryKeeper(env, directory, self.me, kept)
         directory = self.keeper.current
         self._waiting: deque[Change] = deque()
-        self._waiting_max = waiting
+        self._waiting_max = WAITING_CHANGES if waiting is None else waiting
         self._arrived = Signal()
         self._room = Signal()
         self._processed: dict[Channel, int] = {}

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -25,8 +25,8 @@ UNKNOWN: Final = 2
 
 #: What a waiting report is told when the run is over.
 GO: Final = "go"
-#: Priority while it waits, below that of the cluster.
-_NICENESS: Final = 19
+#: How far its priority is below that of the cluster while it waits; where it may not be raised again, it stays there.
+_NICENESS: Final = 10
 
 
 def report(
@@ -63,11 +63,14 @@ def report(
         if not wait:
             _check(folders)
         tell = ReportProgress(silent=wait)
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
         if wait:
             os.nice(_NICENESS)
         started = try_to_start(tell, master, conf)
         if wait and sys.stdin.readline().strip() != GO:
             return UNKNOWN
+        if wait:
+            raise_priority(niceness)
         tell.speak()
         if isinstance(started, SpeError):
             raise started
@@ -81,6 +84,12 @@ def report(
         _compared(reports, out or _beside(folders[0]) / "comparison.html")
     worst = {str(r.verdict) for r in reports}
     return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
+
+
+def raise_priority(niceness: int) -> None:
+    """Of all threads of this process group, so of Java's as well; only root and who was given that right may do so."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PGRP, 0, niceness)
 
 
 def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str, str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,27 @@ def test_the_reporter_ends_with_an_aborted_run(started: Path) -> None:
             os.sched_yield()
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text().split()[0]), 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_once_the_run_is_over_a_report_and_its_java_have_the_priority_of_others() -> None:
+    """With the least priority it took minutes beside any work on the machine."""
+    program = """
+import os, subprocess, threading, time
+from spe.cli.report import raise_priority
+os.nice(10)
+threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+child = subprocess.Popen(["sleep", "30"])
+raise_priority(0)
+tasks = [int(task) for task in os.listdir("/proc/self/task")]
+print(len(tasks) > 1, {os.getpriority(os.PRIO_PROCESS, pid) for pid in [*tasks, child.pid]})
+child.kill()
+"""
+    command = [sys.executable, "-c", program]
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert done.stdout == "True {0}\n", done.stderr
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_a_reporter_that_never_started_can_be_ended() -> None:
