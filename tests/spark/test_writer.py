@@ -108,7 +108,7 @@ class Context:
     def __init__(self, **properties: str) -> None:
         self._properties = properties
 
-    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802: Spark's name
+    def getLocalProperty(self, name: str) -> str | None:
         return self._properties.get(name.rpartition(".")[2])
 
 
