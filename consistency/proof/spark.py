@@ -72,10 +72,10 @@ def within(spark: SparkSession) -> SparkSession:
     Raises:
       SpeError: it is of Spark Connect, was stopped, or is of a release that the proof does not work with.
     """
-    from pyspark.sql import SparkSession as Some
-
     if "pyspark.sql.connect" in type(spark).__module__:
         raise SpeError(f"this session is of Spark Connect: {_CONNECT}")
+    from pyspark.sql import SparkSession as Some
+
     if not isinstance(spark, Some):
         raise SpeError(f"expected a SparkSession, got {type(spark).__name__}")
     if spark._sc._jsc is None:

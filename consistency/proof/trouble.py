@@ -41,6 +41,19 @@ _MEMORY: Final = (
 )
 
 
+#: Of the extra ``spark``.
+_PACKAGES: Final = ("pyspark", "py4j")
+
+
+def _is_of_spark(error: Exception) -> bool:
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return False
+    return isinstance(error, PySparkException | Py4JError | ConnectionError | EOFError)
+
+
 @contextmanager
 def explained(noise: IO[str] | None = None) -> Iterator[None]:
     """Errors of Spark inside leave as SpeError, with what to do about them.  Ours leave as they are.
@@ -49,13 +62,14 @@ def explained(noise: IO[str] | None = None) -> Iterator[None]:
       noise: what Java said meanwhile; its end goes into the error.
     """
     try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-    except ImportError as error:
-        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
-    try:
         yield
-    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _PACKAGES:
+            raise
+        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
         status = _status_of_java() if _is_gone(error) else None
         raise SpeError("\n".join([said(error, status), *_end_of(noise)])) from error
 

@@ -38,6 +38,7 @@ def test_spark_connect_is_refused_by_name(
 
 
 def test_a_session_of_spark_connect_is_refused_by_name() -> None:
+    pytest.importorskip("pyspark")
     made: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     for refuse in (within, lambda one: spe.prove(one, "runs/none")):
         with pytest.raises(SpeError, match="this session is of Spark Connect: Spark Connect is not supported"):

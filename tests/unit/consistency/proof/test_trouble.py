@@ -100,3 +100,12 @@ def test_a_directory_that_an_executor_does_not_see_is_named() -> None:
     assert said(RuntimeError(text)).startswith(
         "an executor of Spark does not see /runs/a/sources/a/0001.seg: no verdict"
     )
+
+
+@pytest.mark.parametrize(("name", "told"), [("pyspark.sql", True), ("py4j", True), ("pandas", False)])
+def test_where_spark_is_missing_that_is_said_once_it_is_needed(name: str, told: bool) -> None:
+    kind, text = (SpeError, "Spark is not installed") if told else (ModuleNotFoundError, name)
+    with pytest.raises(kind, match=text), explained():
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    with pytest.raises(SpeError, match="no such directory"), explained():
+        raise SpeError("nowhere: there is no such directory")

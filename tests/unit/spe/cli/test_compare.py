@@ -15,6 +15,9 @@ from spe.stream.schema import Schema
 from tests.support.runs import make_run
 from tests.support.streams import parse
 
+pytest.importorskip("pyspark")  # what is tested names its modules, and starts no Spark
+
+
 CONFIG: dict[str, Any] = {
     "sources": {
         "a": {

@@ -22,6 +22,9 @@ from tests.support.reports import report
 from tests.support.runs import make_run
 from tests.support.streams import parse
 
+pytest.importorskip("pyspark")  # what is tested names its modules, and starts no Spark
+
+
 CONFIG: dict[str, Any] = {
     "sources": {
         "a": {
