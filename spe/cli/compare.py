@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from spe.cli.report import CONSISTENT, INCONSISTENT, UNKNOWN, ReportProgress, try_to_start
+from spe.cli.report import CONSISTENT, INCONSISTENT, UNKNOWN, ReportProgress, start_spark
 from spe.errors import SpeError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from consistency.proof.beside.model import ComparedOutput, Wanted
     from consistency.proof.beside.sides import ComparedSide
     from consistency.proof.run import Run
-    from spe.plan.plan import Plan
     from spe.stream.names import StreamId
 
 _RUN_HAS: Final = "cluster.json"
@@ -78,10 +77,7 @@ def _found(
 
     _check_before(run, other, wanted)
     tell = ReportProgress(silent=False)
-    started = try_to_start(tell, master, conf)
-    if isinstance(started, SpeError):
-        raise started
-    spark, _ = started
+    spark = start_spark(tell, master, conf)
     with explained():
         try:
             return _compared(spark, run, other, wanted, written, tell)
@@ -99,22 +95,19 @@ def _check_before(run: str, other: str, wanted: Wanted) -> None:
         raise SpeError(f"--tolerance: expected a share from 0 to below 1, got {wanted.tolerance:g}")
     if is_remote(run):
         return
-    ours = Run.open(_local(run, _RUN_HAS))
-    theirs: Plan | None = None
-    if not is_remote(other):
-        path = _local(other)
-        if (path / _RUN_HAS).is_file():
-            opened = Run.open(path)
-            theirs = opened.plan
-        else:
-            _format_here(path, wanted)
-    else:
+    ours, theirs = Run.open(_local(run, _RUN_HAS)), None
+    if is_remote(other):
         return
-    for output in chosen_outputs(ours.plan, wanted, theirs):
+    path = _local(other)
+    if (path / _RUN_HAS).is_file():
+        theirs = Run.open(path)
+    else:
+        _format_here(path, wanted)
+    for output in chosen_outputs(ours.plan, wanted, None if theirs is None else theirs.plan):
         chosen_key(ours.plan, output, wanted)
         name = chosen_client(ours.directory, output, wanted.client)
         if theirs is not None:
-            chosen_client(opened.directory, output, "", name)
+            chosen_client(theirs.directory, output, "", name)
 
 
 def _local(place: str, has: str = "") -> Path:

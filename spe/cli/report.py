@@ -96,14 +96,7 @@ def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str,
     from spe.cli.verify import verify
 
     tell = ReportProgress(silent=False)
-
-    def start() -> SparkSession:
-        started = try_to_start(tell, master, conf)
-        if isinstance(started, SpeError):
-            raise started
-        return started[0]
-
-    return verify(places, start, tell)
+    return verify(places, lambda: start_spark(tell, master, conf), tell)
 
 
 @contextmanager
@@ -148,6 +141,14 @@ class ReportProgress:
         self._last = step
         if not self._silent:
             print(f"report {time.monotonic() - self._began:>5.1f} s  {step}", flush=True)
+
+
+def start_spark(tell: ReportProgress, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """As :func:`try_to_start`.  Raises SpeError: Spark does not start."""
+    started = try_to_start(tell, master, conf)
+    if isinstance(started, SpeError):
+        raise started
+    return started[0]
 
 
 def try_to_start(

@@ -28,6 +28,20 @@ from spe.stream.schema import Schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: A source, and an output of it.
+FILTERED: dict[str, Any] = {
+    "sources": {
+        "a": {
+            "schema": {"ts": "timestamp", "n": "int64"},
+            "time": "ts",
+            "from": {"jsonl": "in.jsonl"},
+            "replay": {"max": True},
+        }
+    },
+    "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
+    "outputs": ["out"],
+}
+
 
 def make_run(
     path: Path,

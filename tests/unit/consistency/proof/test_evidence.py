@@ -30,21 +30,13 @@ from spe.log.provenance import encode_provenance
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.wire.messages import Announcement
-from tests.support.runs import make_run
+from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
 
 LOG = "sources/a/00000000000000000001-00000001.seg"
 CONFIG: dict[str, Any] = {
-    "sources": {
-        "a": {
-            "schema": {"ts": "timestamp", "n": "int64"},
-            "time": "ts",
-            "from": {"jsonl": "in.jsonl"},
-            "replay": {"max": True},
-        }
-    },
+    **FILTERED,
     "query": {"out": {"custom": {"class": "own_operator_of_test:Own", "from": ["a"]}}},
-    "outputs": ["out"],
 }
 
 SAID = Announcement("n1", "out", 1, 0, 2_000_000, 2_000_000, 0.9, "process", "process", "checkpoint", 0)
@@ -53,12 +45,11 @@ ANNOUNCED = RecordedAnnouncement(1, SAID)
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    config = {**CONFIG, "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}}}
     path = tmp_path / "run"
     (tmp_path / "in.jsonl").write_text('{"ts": 0, "n": 1}\n')
     elements = parse("S1/10:10,1 S2/20:20,2 Binf(2)", Schema.of(ts="timestamp", n="int64"))
     events = [{"t": 0, "event": "begin", "begun_us": 0}]
-    make_run(path, config, {StreamId("a"): elements}, events=events, data=tmp_path, announced=[ANNOUNCED])
+    make_run(path, FILTERED, {StreamId("a"): elements}, events=events, data=tmp_path, announced=[ANNOUNCED])
     (path / "clients" / "client" / ".spe.json").write_bytes(encode_provenance({}))
     return path
 

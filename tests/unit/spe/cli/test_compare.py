@@ -12,25 +12,13 @@ from spe.cli.app import execute
 from spe.errors import SpeError
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from tests.support.runs import make_run
+from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
 
 pytest.importorskip("pyspark")  # what is tested names its modules, and starts no Spark
 
 
-CONFIG: dict[str, Any] = {
-    "sources": {
-        "a": {
-            "schema": {"ts": "timestamp", "n": "int64"},
-            "time": "ts",
-            "from": {"jsonl": "in.jsonl"},
-            "replay": {"max": True},
-        }
-    },
-    "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
-    "outputs": ["out"],
-    "clients": {"one": {"reads": ["out"]}, "two": {"reads": ["out"]}},
-}
+CONFIG: dict[str, Any] = {**FILTERED, "clients": {"one": {"reads": ["out"]}, "two": {"reads": ["out"]}}}
 
 
 @pytest.fixture
@@ -43,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "table.csv").write_text("ts,n\n")
     (tmp_path / "table.txt").write_text("ts,n\n")
     (tmp_path / "empty").mkdir()
-    monkeypatch.setattr("spe.cli.compare.try_to_start", lambda *args: pytest.fail("Spark is started"))
+    monkeypatch.setattr("spe.cli.report.try_to_start", lambda *args: pytest.fail("Spark is started"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -82,8 +70,7 @@ def test_what_cannot_be_compared_is_refused_first(
 
 def test_an_error_goes_into_the_file_for_ci(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is refused first, and of a Spark that does not start: of ``spe report``, too."""
-    for module in ("compare", "report"):
-        monkeypatch.setattr(f"spe.cli.{module}.try_to_start", lambda *args: SpeError("there is no Java"))
+    monkeypatch.setattr("spe.cli.report.try_to_start", lambda *args: SpeError("there is no Java"))
     for command, said in (
         ("compare run none.csv", "none.csv: there is no such file or directory"),
         ("compare run table.csv --client one", "there is no Java"),

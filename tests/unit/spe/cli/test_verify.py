@@ -19,24 +19,10 @@ from spe.errors import SpeError
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.reports import report
-from tests.support.runs import make_run
+from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
 
 pytest.importorskip("pyspark")  # what is tested names its modules, and starts no Spark
-
-
-CONFIG: dict[str, Any] = {
-    "sources": {
-        "a": {
-            "schema": {"ts": "timestamp", "n": "int64"},
-            "time": "ts",
-            "from": {"jsonl": "in.jsonl"},
-            "replay": {"max": True},
-        }
-    },
-    "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
-    "outputs": ["out"],
-}
 
 
 class Spark:
@@ -66,7 +52,7 @@ def made(tmp_path: Path) -> Path:
     (tmp_path / "in.jsonl").write_text('{"ts": 0, "n": 1}\n')
     path = tmp_path / "run"
     elements = parse("S1/10:10,1 S2/20:20,2 Binf(2)", Schema.of(ts="timestamp", n="int64"))
-    make_run(path, CONFIG, {StreamId("a"): elements}, data=tmp_path)
+    make_run(path, FILTERED, {StreamId("a"): elements}, data=tmp_path)
     kept = report().model_copy(
         update={"evidence": evidence(Run.open(path)), "configuration": (path / "config.yaml").read_text()}
     )
