@@ -8,11 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-from replicas.connectors.reader import Live, Malformed, Replay, RowChunk
+from replicas.connectors.reader import Live, Malformed, Replay, Resumable, RowChunk
 from spe.errors import SpeError
 from spe.plan.plan import Source
 
-__all__ = ["KINDS", "Live", "Malformed", "Replay", "RowChunk", "open_reader"]
+__all__ = ["KINDS", "Live", "Malformed", "Replay", "Resumable", "RowChunk", "open_reader"]
 
 #: Kind -> module and class.  A module is imported when a source reads with it: a simulated run opens no files.
 _READERS: Final = {

@@ -15,6 +15,8 @@ from spe.stream.text_size import row_bytes
 
 #: Rows that a reader takes at a time: past this a larger batch gains nothing.
 CHUNK_ROWS: Final = 8192
+#: Bytes that a chunk with a cursor should have at most, as they come: it becomes one record of the log.
+CHUNK_BYTES: Final = 8 << 20
 
 
 class Malformed(NamedTuple):
@@ -49,9 +51,10 @@ class RowChunk:
       columns: one per attribute, of length n; strings in dictionaries that nobody adds to any more, because a chunk
         is made in another thread than the one that uses it.
       malformed: the rows that are missing.
+      cursor: of a :class:`Resumable` reader, what it needs to go on behind this chunk; never empty.
     """
 
-    __slots__ = ("columns", "events", "first", "malformed", "places", "taken")
+    __slots__ = ("columns", "cursor", "events", "first", "malformed", "places", "taken")
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class RowChunk:
         columns: tuple[Column, ...],
         malformed: list[Malformed],
         places: Int64Array | None = None,
+        cursor: bytes = b"",
     ) -> None:
         self.first = first
         self.taken = taken
@@ -68,6 +72,7 @@ class RowChunk:
         self.columns = columns
         self.malformed = malformed
         self.places = places
+        self.cursor = cursor
 
     def __len__(self) -> int:
         return self.taken if self.places is None else len(self.places)
@@ -83,10 +88,16 @@ class RowChunk:
         places = np.flatnonzero(mask) if self.places is None else self.places[mask]
         events = None if self.events is None else self.events[mask]
         columns = tuple([c.select(mask) for c in self.columns])
-        return RowChunk(self.first, self.taken, events, columns, self.malformed, places)
+        return RowChunk(self.first, self.taken, events, columns, self.malformed, places, self.cursor)
 
     def before_malformed(self) -> RowChunk:
-        """What comes before the first malformed row, which stays on its list; the rest was not taken."""
+        """What comes before the first malformed row, which stays on its list; the rest was not taken.
+
+        Nothing of a chunk with a cursor, which stands behind all of its rows: they will come again.
+        """
+        if self.cursor:
+            events = None if self.events is None else self.events[:0]
+            return RowChunk(self.first, 0, events, self.slice(0, 0), self.malformed[:1])
         if self.places is None:  # its place is behind all rows: a line that was too long
             return RowChunk(self.first, self.taken, self.events, self.columns, self.malformed[:1])
         gaps = np.flatnonzero(self.places != np.arange(len(self.places)))
@@ -97,7 +108,7 @@ class RowChunk:
     def in_dictionary(self, target: StringDictionary) -> RowChunk:
         """The same rows with all strings in ``target``."""
         columns = tuple([c.in_dictionary(target) for c in self.columns])
-        return RowChunk(self.first, self.taken, self.events, columns, self.malformed, self.places)
+        return RowChunk(self.first, self.taken, self.events, columns, self.malformed, self.places, self.cursor)
 
     def stop_within(self, start: int, stop: int, most_bytes: int) -> int:
         """Where rows from ``start`` on are to end, at ``stop`` at the latest, to be no more bytes; one row at least."""
@@ -142,10 +153,35 @@ class Live(ABC):
 
     Attributes:
       continues: it counts its rows over restarts, and goes on behind those that the source's log has.
+      away: why nothing can be read now, such as a server that does not answer; "" while all is well.  Meanwhile no
+        silence counts (S7), and whoever waits for results is told.
     """
 
     continues: ClassVar[bool] = False
+    away: str = ""
 
     @abstractmethod
     async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         """Hands over rows as they come; returns when there will be no more.  ``accept`` waits when we are too fast."""
+
+
+class Resumable(Live):
+    """A live reader of a server that can be asked for what follows a position (rule S9).
+
+    Each chunk has a cursor, any bytes that say where it ends.  It is written with its rows, as one record: so after
+    each restart the reader goes on exactly behind what the log has.  Keep a chunk below CHUNK_ROWS and CHUNK_BYTES.
+
+    Attributes:
+      cursor: of the last chunk in the source's log, set before ``read``; "": it has none, so begin where the options
+        say.
+    """
+
+    cursor: bytes = b""
+
+    def durable(self, cursor: bytes) -> None:
+        """All chunks up to the one with this cursor are on the source's disk, whatever happens.
+
+        Only now may the server be told that they are not needed any more.  Called on the event loop after a sync, not
+        for every chunk; must not block: remember the cursor, and acknowledge from a task of ``read``.  After a restart
+        called with ``self.cursor`` as well, before ``read``.
+        """

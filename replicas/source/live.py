@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 import trio
 
-from replicas.connectors import Live, RowChunk
+from replicas.connectors import Live, Resumable, RowChunk
 from replicas.source.watermark import ByClock, ByData, EventClock
 from replicas.source.writer import RECORD_ROWS_BYTES, SourceWriter
-from spe.errors import SpeError
+from spe.errors import LocalProtocolError, SpeError
+from spe.log.source_log import CURSOR_BYTES_MAX
 from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
 from spe.stream.times import BEFORE_TIME, SECOND
@@ -52,8 +53,10 @@ class LivePlay:
         self._step_us = max(source.boundary_us, _STEP_US)
         self._begun_us = writer.now_us()
         self._told_of_no_row = False
-        #: The reader waits until the log accounts for all rows that it gave.
-        self._continues = False
+        self._reader: Live
+        #: What was told of the reader's server; "" while it answers.
+        self._told_of_away = ""
+        self._failed = False
         #: Chunks that wait for room on the disk.
         self._waiting = 0
         self._clock: EventClock = ByClock()
@@ -64,7 +67,12 @@ class LivePlay:
 
     async def run(self, reader: Live) -> None:
         """Until the reader ends.  Raises what it raises."""
-        self._continues = reader.continues
+        self._reader = reader
+        if isinstance(reader, Resumable):
+            reader.cursor = self._writer.cursor
+            self._writer.durable = reader.durable
+            if reader.cursor:
+                reader.durable(reader.cursor)  # it is synced: the log was opened with it
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._promise)
             await reader.read(self._env, self._accept)
@@ -72,8 +80,13 @@ class LivePlay:
 
     async def _accept(self, chunk: RowChunk) -> None:
         """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
+        if self._failed:
+            await (
+                trio.sleep_forever()
+            )  # until we are cancelled: what follows a chunk that was refused must not be taken
         writer, taken = self._writer, 0
         try:
+            _check_cursor(self._reader, chunk.cursor)
             chunk = self._admit(chunk)
             n = len(chunk)
             events = chunk.events if chunk.events is not None else np.full(n, writer.now_us(), np.int64)
@@ -81,14 +94,16 @@ class LivePlay:
                 self._told_of_no_row = False
                 self._tell("")
             while taken < n:
-                stop = chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
-                writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop))
+                # Rows and cursor are one record: what has a cursor is not divided.
+                stop = n if chunk.cursor else chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
+                writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop), cursor=chunk.cursor)
                 taken = stop
-            if not n and self._continues:
-                writer.leave_out(chunk.consumed(0))
+            if not n and (self._reader.continues or chunk.cursor):
+                writer.leave_out(chunk.consumed(0), chunk.cursor)
             if (why := self._stopped()) is not None:
                 raise why
         except SpeError as error:
+            self._failed = True
             self._fail(error)
         self._waiting += 1
         try:
@@ -103,18 +118,35 @@ class LivePlay:
         writer = self._writer
         while True:
             now = writer.now_us()
-            if self._waiting:  # the disk is full, so nothing is read
+            if self._waiting or self._reader.away:  # nothing can be read: the disk is full, or the server is away
                 self._clock.heard(now)
+            if (away := self._reader.away) != self._told_of_away:
+                self._told_of_away, self._told_of_no_row = away, False
+                self._tell(f"source {self._source.stream}: {away}" if away else "")
             reached_us = self._clock.reached_us(now, writer.stands_us)
             if reached_us is not None:
                 try:
                     writer.lease(reached_us)
                 except SpeError as error:
                     self._fail(error)
-            elif writer.stands_us <= BEFORE_TIME and not self._told_of_no_row and now - self._begun_us >= _NO_ROW_US:
+            elif writer.stands_us <= BEFORE_TIME and not (self._told_of_no_row or away) and self._waits_long(now):
                 self._told_of_no_row = True
                 self._tell(
                     f"source {self._source.stream}: no row yet, so no time passes in it; what reads other sources as "
                     "well stays tentative until the first one"
                 )
             await self._env.clock.sleep(self._step_us / 1e6)
+
+    def _waits_long(self, now_us: int) -> bool:
+        return now_us - self._begun_us >= _NO_ROW_US
+
+
+def _check_cursor(reader: Live, cursor: bytes) -> None:
+    """Raises LocalProtocolError where a chunk of a reader lacks a cursor, or has one that it must not have."""
+    resumes, who = isinstance(reader, Resumable), type(reader).__name__
+    if resumes and not cursor:
+        raise LocalProtocolError(f"{who} gave a chunk without a cursor; expected one behind each chunk, never empty")
+    if cursor and not resumes:
+        raise LocalProtocolError(f"{who} gave a chunk with a cursor; expected none, for it is no Resumable reader")
+    if len(cursor) > CURSOR_BYTES_MAX:
+        raise LocalProtocolError(f"{who} gave a cursor of {len(cursor)} bytes; expected at most {CURSOR_BYTES_MAX}")

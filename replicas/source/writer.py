@@ -42,6 +42,7 @@ class SourceWriter:
       consumed: rows taken from the reader, malformed and refused ones included.
       origin_us, begun_us: event time and wall clock at which the replay began; BEFORE_TIME: it has not.
       told: called with what somebody who waits for results has to know.
+      durable: called with the cursor behind which the reader will go on after a restart, whatever happens (S9).
     """
 
     def __init__(self, env: Env, source: Source, log: SegmentedLog, state: SourceState, history: SourceHistory) -> None:
@@ -74,6 +75,8 @@ class SourceWriter:
         self.synced_consumed = state.consumed
         self.publish: Publish = _nobody
         self.told: Callable[[str], None] = _nobody
+        self.durable: Callable[[bytes], None] = _nobody
+        self._cursor = self._synced_cursor = state.cursor
         self.pace: Pace = AtOnce()
         #: Rows of ``consumed`` that became no tuple.
         self._left_out = state.consumed - state.last_id
@@ -126,8 +129,18 @@ class SourceWriter:
         """The reader counts its rows from 0, as a live one does after each start."""
         self._before = self.consumed
 
+    @property
+    def cursor(self) -> bytes:
+        """Of the last chunk that was appended; empty where the reader has none."""
+        return self._cursor
+
     def take(
-        self, events: Int64Array, columns: tuple[Column, ...], consumed: int, next_event_us: int | None = None
+        self,
+        events: Int64Array,
+        columns: tuple[Column, ...],
+        consumed: int,
+        next_event_us: int | None = None,
+        cursor: bytes = b"",
     ) -> None:
         """Stamps and appends rows.
 
@@ -136,6 +149,7 @@ class SourceWriter:
           consumed: rows of the reader that are done with after these.
           next_event_us: event time of the row after these, where it is known: the lease up to it goes into the same
             record.
+          cursor: behind these rows; empty: as it was.
 
         Raises:
           LogError: the log refused.
@@ -152,13 +166,14 @@ class SourceWriter:
         if next_event_us is not None:
             self._stamper.lease(next_event_us)
         self.consumed = consumed
+        self._cursor = cursor or self._cursor
         self._append(batch)
 
-    def leave_out(self, consumed: int) -> None:
+    def leave_out(self, consumed: int, cursor: bytes = b"") -> None:
         """Logs that rows of the reader are done with, none of which may be taken.
 
         Args:
-          consumed: as in :meth:`take`.
+          consumed, cursor: as in :meth:`take`.
 
         Raises:
           LogError: the log refused.
@@ -166,6 +181,7 @@ class SourceWriter:
         consumed += self._before
         self._left_out += consumed - self.consumed
         self.consumed = consumed
+        self._cursor = cursor or self._cursor
         self._append(None)
 
     def lease(self, event_us: int) -> None:
@@ -195,6 +211,7 @@ class SourceWriter:
             self.origin_us,
             self.begun_us,
             self._left_out,
+            self._cursor,
         )
         self._refused.append((state, encode_source_record(state, batch, self._source.schema), batch))
         if len(self._refused) == 1:
@@ -253,6 +270,9 @@ class SourceWriter:
         self._synced_bound_us, self.synced_consumed = group[-1][0].bound_us, group[-1][0].consumed
         elements: list[Element] = [batch for _, _, batch in group if batch is not None]
         self.publish(elements + self._new_boundary())
+        if (cursor := group[-1][0].cursor) != self._synced_cursor:
+            self._synced_cursor = cursor
+            self.durable(cursor)
         self._committed.set()
         self._committed = trio.Event()
 

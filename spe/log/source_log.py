@@ -25,7 +25,13 @@ from spe.wire.codec import decode_standalone, encode_standalone
 _VERSION: Final = -2
 _HEAD: Final = struct.Struct("<9q")
 _HEAD_OF_1: Final = struct.Struct("<7q")
+#: Of a record with a cursor: behind the head its length, and the cursor.
+_VERSION_WITH_CURSOR: Final = -3
+_CURSOR_LENGTH: Final = struct.Struct("<I")
 _FIRST: Final = struct.Struct("<q")
+
+#: Longest cursor: every record of its source has one.
+CURSOR_BYTES_MAX: Final = 64 << 10
 
 
 class SourceState(NamedTuple):
@@ -41,6 +47,7 @@ class SourceState(NamedTuple):
       begun_us: wall clock at which it did.
       left_out: rows of ``consumed`` that became no tuple, for they were malformed or refused; None: a record of
         version 1, which does not say.
+      cursor: what a reader with a position of its own needs to go on behind these rows (S9); empty: it has none.
     """
 
     last_id: int = 0
@@ -51,6 +58,7 @@ class SourceState(NamedTuple):
     origin_us: int = BEFORE_TIME
     begun_us: int = BEFORE_TIME
     left_out: int | None = 0
+    cursor: bytes = b""
 
 
 def source_folder(stream: StreamId) -> PurePosixPath:
@@ -64,20 +72,36 @@ def encode_source_record(state: SourceState, batch: Batch | None, schema: Schema
     Args:
       state: with ``left_out``.
     """
-    *others, left_out = state
+    *numbers, left_out, cursor = state
     assert left_out is not None
-    return _HEAD.pack(_VERSION, *others, left_out) + (b"" if batch is None else encode_standalone(batch, schema))
+    head = _HEAD.pack(_VERSION_WITH_CURSOR if cursor else _VERSION, *numbers, left_out)
+    if cursor:
+        head += _CURSOR_LENGTH.pack(len(cursor)) + cursor
+    return head + (b"" if batch is None else encode_standalone(batch, schema))
 
 
 def _head_bytes(body: bytes) -> int:
-    """Bytes of the state at the beginning of a record.  Raises LogCorrupt."""
+    """Bytes of the state at the beginning of a record, without a cursor.  Raises LogCorrupt."""
     version = _FIRST.unpack_from(body)[0] if len(body) >= _FIRST.size else 0
-    if version < 0 and version != _VERSION:
-        raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION}")
-    size = _HEAD.size if version == _VERSION else _HEAD_OF_1.size
+    if version < _VERSION_WITH_CURSOR or version == -1:
+        raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION_WITH_CURSOR}")
+    size = _HEAD.size if version < 0 else _HEAD_OF_1.size
+    _need(body, size)
+    return size
+
+
+def _need(body: bytes, size: int) -> None:
     if len(body) < size:
         raise LogCorrupt(f"a source record of {len(body)} bytes; at least {size} were expected")
-    return size
+
+
+def _cursor_end(body: bytes) -> int:
+    """Where the cursor of a record of that version ends.  Raises LogCorrupt."""
+    begin = _HEAD.size + _CURSOR_LENGTH.size
+    _need(body, begin)
+    end = begin + int(_CURSOR_LENGTH.unpack_from(body, _HEAD.size)[0])
+    _need(body, end)
+    return end
 
 
 def decode_source_state(body: bytes) -> SourceState:
@@ -86,9 +110,13 @@ def decode_source_state(body: bytes) -> SourceState:
     Raises:
       LogCorrupt: these bytes are no source record (another program's log).
     """
-    if _head_bytes(body) == _HEAD.size:
-        return SourceState(*_HEAD.unpack_from(body)[1:])
-    return SourceState(*_HEAD_OF_1.unpack_from(body))._replace(left_out=None)
+    if _head_bytes(body) == _HEAD_OF_1.size:
+        return SourceState(*_HEAD_OF_1.unpack_from(body))._replace(left_out=None)
+    version, *numbers = _HEAD.unpack_from(body)
+    state = SourceState(*numbers)
+    if version != _VERSION_WITH_CURSOR:
+        return state
+    return state._replace(cursor=bytes(body[_HEAD.size + _CURSOR_LENGTH.size : _cursor_end(body)]))
 
 
 def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch | None:
@@ -98,6 +126,8 @@ def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch 
       LogCorrupt: these bytes hold something else.
     """
     begin = _head_bytes(body)
+    if _FIRST.unpack_from(body)[0] == _VERSION_WITH_CURSOR:
+        begin = _cursor_end(body)
     if len(body) == begin:
         return None
     element = decode_standalone(body[begin:], schema, pool)

@@ -37,6 +37,25 @@ def test_a_record_is_read_as_it_was_written(count: int) -> None:
     assert read is None or (read.from_id, read.upto_id) == (2, 5)
 
 
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("cursor", [b"\x00", b"0-1526919030474-55", bytes(range(256)) * 4])
+def test_a_cursor_is_read_as_it_was_written(count: int, cursor: bytes) -> None:
+    state = SourceState(5, 6, 7, 8, 9, 10, 11, left_out=4, cursor=cursor)
+    body = encode_source_record(state, batch(2, count) if count else None, SCHEMA)
+    assert decode_source_state(body) == state
+    read = decode_source_batch(body, SCHEMA, StringPool())
+    assert (read is None) == (count == 0)
+    assert read is None or (read.from_id, read.upto_id) == (2, 5)
+
+
+def test_a_record_without_a_cursor_is_what_it_was_before_there_were_any() -> None:
+    state = SourceState(5, 6, 7, 8, 9, 10, 11, left_out=4)
+    plain = struct.pack("<9q", -2, 5, 6, 7, 8, 9, 10, 11, 4)
+    assert encode_source_record(state, None, SCHEMA) == plain
+    with_cursor = encode_source_record(state._replace(cursor=b"c"), batch(2, 3), SCHEMA)
+    assert encode_source_record(state, batch(2, 3), SCHEMA) == plain + with_cursor[len(plain) + 4 + 1 :]
+
+
 def test_a_record_of_version_1_is_read_without_rejected_rows() -> None:
     lease = struct.pack("<7q", 5, 6, 7, 8, 9, 10, 11)
     assert decode_source_state(lease) == SourceState(5, 6, 7, 8, 9, 10, 11, left_out=None)
@@ -54,7 +73,10 @@ def test_a_record_of_version_1_is_read_without_rejected_rows() -> None:
     [
         (b"short", "of 5 bytes; at least 56"),
         (struct.pack("<8q", -2, *range(7)), "of 64 bytes; at least 72"),
-        (struct.pack("<9q", -3, *range(8)), "version 3; this release knows up to 2"),
+        (struct.pack("<9q", -4, *range(8)), "version 4; this release knows up to 3"),
+        (struct.pack("<9q", -1, *range(8)), "version 1; this release knows up to 3"),
+        (struct.pack("<9q", -3, *range(8)), "of 72 bytes; at least 76"),
+        (struct.pack("<9qI", -3, *range(8), 5) + b"four", "of 80 bytes; at least 81"),
     ],
 )
 def test_other_bytes_are_refused(body: bytes, said: str) -> None:
