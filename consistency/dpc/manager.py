@@ -720,7 +720,7 @@ class UnitReplica:
             if released is not None:
                 self._work_on(self._redo.again(released), self._outputs.stable)
                 return True
-            return more if self._stays(now) else self._finish_redo(now)
+            return more if self._stays(now) else self._ends_redo(now)
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
@@ -729,7 +729,7 @@ class UnitReplica:
                 self._outputs.announce(self.state, False)
             elif self._partner is not None:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
-                return self._finish_redo(now)
+                return self._ends_redo(now)
             return False
         if self.live_runs:
             released = self.sunion.release_redo(self._slice_rows)
@@ -740,8 +740,12 @@ class UnitReplica:
             self._emit_stable(self._redo, released)
             if more or self._working is not None or not self._only_news_is_left(now):
                 return True
-            return self._finish_redo(now)
-        return more if self._stays(now) else self._finish_redo(now)
+            return self._ends_redo(now)
+        return more if self._stays(now) else self._ends_redo(now)
+
+    def _ends_redo(self, now: int) -> bool:
+        """Ends the redo, once the log has its state if it wants it: nothing is written while tainted (G6)."""
+        return self._to_log() is not None or self._finish_redo(now)
 
     def _only_news_is_left(self, now: int) -> bool:
         """R7: has redo, of a replica that is the only one, just passed live, which has released all that was due?

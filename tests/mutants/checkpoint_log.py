@@ -365,3 +365,8 @@ edited(
     "a standby fetches a whole log each time that another replica is a moment ahead (G9)",
     Edit(Standby, "wish", "in_turn.insert(0, self._maker)", "in_turn.append(self._maker)"),
 )
+edited(
+    "redo-ends-before-the-log-has-its-state",
+    "who is tainted again as a redo ends gives the log no slice, and is never acknowledged (G6)",
+    Edit(UnitReplica, "_ends_redo", "self._to_log() is not None or ", ""),
+)

@@ -22,6 +22,7 @@ from tests.simulation import test_standbys as standbys
 from tests.simulation import test_stranded as stranded
 from tests.unit.consistency.checking import test_checkers as checkers
 from tests.unit.consistency.dpc import test_agreement as agreement
+from tests.unit.consistency.dpc import test_logging as logging
 from tests.unit.consistency.dpc import test_partners as partners
 from tests.unit.consistency.dpc import test_replays as replays
 from tests.unit.consistency.dpc.test_manager import (
@@ -228,6 +229,9 @@ UNITS: Final[dict[str, Test]] = {
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
     "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
+    "redo-ends-before-the-log-has-its-state": partial(
+        logging.test_a_redo_of_nothing_brings_the_log_a_slice_where_upstream_is_full, logging.UndoWorld
+    ),
     "row-at-the-footprint-is-left-out": fragment_log.test_a_row_at_the_time_of_a_footprint_is_not_in_it,
     "row-before-the-footprint-counts": fragment_log.test_a_torn_slice_counts_for_nothing,
     "replay-makes-cells": fragment_log.test_replay_makes_no_cell_and_counts_nothing_twice,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.manager import Logging, UnitReplica
 from consistency.dpc.partners import Ask, Partners
 from operators.rejections import Rejection
 from operators.sunion.sunion import SUnion
@@ -70,6 +70,7 @@ class World:
         stabilization: Policy = Policy.PROCESS,
         partners: Sequence[str] = ("n2",),
         redo_bytes: int = 1 << 30,
+        logging: Logging | None = None,
     ) -> None:
         self.out: list[str] = []
         self.states: list[str] = []
@@ -88,6 +89,7 @@ class World:
             partners=Partners("n1", partners, request_us=500, random=Random(0)),
             redo_bytes=redo_bytes,
             slice_rows=self.slice_rows,
+            logging=logging,
         )
         #: The states that partners announced last; a running partner can stand in (K6).
         self.partner = self.replica.partners.told
