@@ -8,14 +8,14 @@ one's own that cannot say) is not buffered at all: its markers carry a snapshot 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from operators import steps
 from operators.operator import Operator, OperatorState
 from operators.steps import Steps
-from spe.stream.batch import Rows
+from spe.stream.batch import Rows, concat_rows
 from spe.stream.times import BEFORE_TIME
 
 
@@ -63,12 +63,10 @@ class Marker:
 
         Returns how many rows were given again.
         """
-        count = portion = 0
-        for one in self.given:
-            if portion >= max_rows:
-                portion = 0
+        count = 0
+        for one in _joined(self.given, max_rows):
+            if count:
                 yield
-            portion += len(one)
             count += len(one)
             for rows in operator.work(one.ports, one.end):
                 if rows is None:
@@ -81,6 +79,40 @@ class Marker:
             yield
         operator.recount(self.counters)
         return count
+
+
+def _joined(given: Sequence[Given], max_rows: int) -> Iterator[Given]:
+    """The same input in fewer slices of at most ``max_rows`` rows each, where those given have no more.
+
+    A step has a price of its own, and where the input is cut makes no difference (U3).
+    """
+    some: list[Given] = []
+    count = 0
+    for one in given:
+        if some and (count + len(one) > max_rows or not _same_strings(some[-1], one)):
+            yield _as_one(some)
+            some, count = [], 0
+        some.append(one)
+        count += len(one)
+    if some:
+        yield _as_one(some)
+
+
+def _same_strings(one: Given, other: Given) -> bool:
+    """Do the rows of each port have their strings in the same dictionaries?  Others would have to be looked up."""
+    for mine, theirs in zip(one.ports, other.ports, strict=True):
+        if mine is not None and theirs is not None:
+            for a, b in zip(mine.columns, theirs.columns, strict=True):
+                if a.dictionary is not b.dictionary:
+                    return False
+    return True
+
+
+def _as_one(given: Sequence[Given]) -> Given:
+    if len(given) == 1:
+        return given[0]
+    ports = [[rows for rows in port if rows is not None] for port in zip(*(one.ports for one in given), strict=True)]
+    return Given([concat_rows(parts) if parts else None for parts in ports], given[0].begin, given[-1].end)
 
 
 class InputBuffer:

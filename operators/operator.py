@@ -21,8 +21,8 @@ operator ever waits for another.
   it any number of times, in any process.
 * **A step is bounded (B8).**  What takes time that grows with the state is divided into portions: see
   :class:`StepwiseOperator`.
-* **State can be made again (undo/redo).**  ``clear``, and then the slices from the one that holds ``oldest_needed`` on,
-  give the same state again; what the operator releases meanwhile is dropped.
+* **State can be made again (undo/redo).**  ``clear``, then the input from the slice that holds ``oldest_needed`` on,
+  cut anywhere, give the same state again; what the operator releases meanwhile is dropped.
 """
 
 from __future__ import annotations

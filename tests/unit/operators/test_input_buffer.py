@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from operators import steps
-from operators.input_buffer import InputBuffer, Marker
+from operators.input_buffer import Given, InputBuffer, Marker
 from operators.operator import Operator
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Column, Rows
 from spe.stream.names import StreamId
-from spe.stream.schema import Schema
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringDictionary
 from spe.stream.times import END_OF_TIME
 from tests.support.catalogue import CATALOGUE, REACH, SCHEMA, UNBOUNDED, stream
 from tests.support.operators import Run, make, remade, step_sizes
@@ -53,12 +55,44 @@ def _made_again(name: str, seed: int) -> None:
             markers.append((at, feed.previous, buffer.mark()))
         pieces.append(feed.slice(data, cut))
     counters = operator.counters()
-    for at, previous, marker in markers:
+    for (at, previous, marker), max_rows in zip(markers, itertools.cycle((1, 20, 1000))):
         other, _ = _make(name)
         Run(other, schemas).slice([stream(99, UNTIL)] * ports, END_OF_TIME)
-        again = Run(remade(marker, other, ports), schemas, previous)
+        again = Run(remade(marker, other, ports, max_rows), schemas, previous)
         assert [again.slice(data, cut) for cut in cuts[at:]] == pieces[at:]
         assert other.counters() == counters
+
+
+class _Watched(Operator):
+    """Says what it is given: the rows of each slice, and its end."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[list[str], int]] = []
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        assert ports[0] is not None
+        self.given.append((ports[0].columns[0].to_list(), boundary))
+        return None
+
+
+def test_kept_input_is_given_again_in_few_slices() -> None:
+    """As many as rows allow; strings of another dictionary begin a new one, for they would have to be looked up."""
+
+    def one(texts: str, at: int, dictionary: StringDictionary) -> Given:
+        time = np.full(len(texts), at)
+        column = Column.from_list(list(texts), AttributeType.STRING, dictionary)
+        return Given([Rows(time, time, (column,))], at, at + 1)
+
+    first, second = StringDictionary(), StringDictionary()
+    slices = ("abc", first), ("de", first), ("f", first), ("ghijkl", first), ("m", second), ("n", second)
+    given = [one(texts, at, dictionary) for at, (texts, dictionary) in enumerate(slices)]
+    operator = _Watched()
+    portions = 1
+    again = Marker(0, 6, None, tuple(given), {}).again(operator, 1, 5)
+    for _ in again:
+        portions += 1
+    assert operator.given == [(list("abcde"), 2), (list("f"), 3), (list("ghijkl"), 4), (list("mn"), 6)]
+    assert portions == 4
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
