@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from operators import steps
 from operators.steps import StepPace, Steps, finished, portions
-from spe.stream.batch import Column, Rows
+from spe.stream.batch import Column, Rows, concat_rows
 from spe.stream.frozen import Frozen, FrozenArray, IndexArray
 from spe.stream.strings import Int32Array
 
@@ -211,6 +211,8 @@ def picked(
 
 def picked_rows(parts: Sequence[Rows], which: Sequence[IndexArray | None]) -> Steps[Rows]:
     """The same for rows without strings, or with strings in one dictionary."""
+    if sum([len(p) if w is None else len(w) for p, w in zip(parts, which, strict=True)]) <= steps.INDEXED:
+        return concat_rows([p if w is None else p.take(w) for p, w in zip(parts, which)])
     time = yield from picked([p.time for p in parts], which)
     t_max = time
     if any(p.t_max is not p.time for p in parts):

@@ -30,12 +30,14 @@ def sort_keys(column: Column, descending: bool) -> list[npt.NDArray[Any]]:
     if column.dictionary is not None:
         values: npt.NDArray[Any] = text_ranks(column)
     elif column.values.dtype == np.float64:
-        bits = canonical(column.values).view(np.int64)
-        values = bits ^ ((bits >> 63) & np.int64(2**63 - 1))  # the order of the numbers, as integers
+        values = column.values
+        if len(values) and np.isnan(values.max()):
+            bits = canonical(values).view(np.int64)
+            values = bits ^ ((bits >> 63) & np.int64(2**63 - 1))  # the order of the numbers, as integers
     else:
         values = column.values
     if descending:
-        values = ~values
+        values = -values if values.dtype == np.float64 else ~values
     if column.valid is None:
         return [values]
     valid = ~column.valid if descending else column.valid

@@ -198,16 +198,19 @@ class _Candidates:
         self.chunks = [*self.chunks, (rows, sequence)]
         self.count += len(rows)
         if self.count > self._prune_at:
-            merged, numbers = yield from _concatenated(self.chunks)
+            kept = self.chunks[:-1] if 2 * len(rows) > self.count else []  # the most are in one piece already
+            merged, numbers = yield from _concatenated(self.chunks[len(kept) :])
             index, _ = yield from ranking.best_in_portions(merged, strings)
             index = yield from picked([index], [(yield from sorted_order(index))])
             rows = yield from picked_rows([merged], [index])
-            self.chunks = [(rows, (yield from picked([numbers], [index])))]
-            self.count = len(index)
+            self.chunks = [*kept, (rows, (yield from picked([numbers], [index])))]
+            self.count += len(index) - len(merged)
             self._prune_at = max(_PRUNE_AT, 2 * self.count)
 
 
 def _concatenated(chunks: Sequence[tuple[Rows, Int64Array]]) -> Steps[tuple[Rows, Int64Array]]:
+    if len(chunks) == 1:
+        return chunks[0]
     everything = [None] * len(chunks)
     rows = yield from picked_rows([rows for rows, _ in chunks], everything)
     return rows, (yield from picked([numbers for _, numbers in chunks], everything))
