@@ -53,18 +53,20 @@ def in_reach(key: npt.NDArray[Any], k: int) -> IndexArray:
 
 
 def best(
-    groups: Int64Array, keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
+    groups: Int64Array | None, keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
 ) -> tuple[IndexArray, Int64Array, IndexArray]:
     """The first k rows of each group, the rank of each from 1, and the first row of its group that is taken.
 
     Args:
-      groups: shape (n,), n > 0.
+      groups: shape (n,), n > 0; None: there is one.
       keys: what to order by, the most significant first; rows that are equal in all keep their order.
       with_ties: rows that are equal in all keys share a rank, and all of rank ≤ k are taken.
 
     Returns:
       Rows by group and rank; groups in the order of the first of their rows that is taken.
     """
+    if groups is None:
+        return _best_of_all(keys, k, with_ties)
     order: IndexArray = np.lexsort((*reversed(keys), groups))
     position = np.arange(len(order))
     of_group = groups[order]
@@ -84,3 +86,21 @@ def best(
     first = first_taken.take(group_start)
     by_group = first.argsort(kind="stable")
     return order[by_group], rank[by_group], first[by_group]
+
+
+def _best_of_all(
+    keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
+) -> tuple[IndexArray, Int64Array, IndexArray]:
+    """The same of one group, in which ranks ascend."""
+    order: IndexArray = keys[0].argsort(kind="stable") if len(keys) == 1 else np.lexsort(keys[::-1])
+    rank = np.arange(1, len(order) + 1)
+    if with_ties:
+        tied = np.ones(len(order) - 1, np.bool_)
+        for key in keys:
+            ordered = key.take(order)
+            tied &= ordered[1:] == ordered[:-1]
+        rank[1:][tied] = 0
+        rank = np.maximum.accumulate(rank)
+    count = int(rank.searchsorted(k, side="right"))
+    order = order[:count]
+    return order, rank[:count], np.full(count, order.min())

@@ -54,8 +54,7 @@ class _Ranking:
         if by:
             return best(group_ids(by, len(rows)), keys, self.k, self.with_ties)
         some = in_reach(keys[0], self.k)
-        zeros = np.zeros(len(some), np.int64)
-        index, rank, first = best(zeros, [key.take(some) for key in keys], self.k, self.with_ties)
+        index, rank, first = best(None, [key.take(some) for key in keys], self.k, self.with_ties)
         return some.take(index), rank, some.take(first)
 
     def _partitions(self, rows: Rows) -> list[Column]:

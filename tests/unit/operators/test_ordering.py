@@ -15,7 +15,8 @@ from spe.stream.batch import Column
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("nan", [[], [math.nan], [math.nan, -math.nan]])
 @pytest.mark.parametrize("null", [False, True])
-def test_floats_are_ordered_like_numbers(descending: bool, nan: list[float], null: bool) -> None:
+@pytest.mark.parametrize("with_ties", [False, True])
+def test_floats_are_ordered_like_numbers(descending: bool, nan: list[float], null: bool, with_ties: bool) -> None:
     values = [0.0, 2.5, -math.inf, -0.0, 1e300, math.inf, *nan, -2.5, 0.0]
     valid = np.array([value != 2.5 for value in values]) if null else None
     keys = sort_keys(Column(np.array(values), valid), descending)
@@ -27,9 +28,16 @@ def test_floats_are_ordered_like_numbers(descending: bool, nan: list[float], nul
 
     rows = range(len(values))
     wanted = sorted(rows, key=lambda row: tuple(-part if descending else part for part in place(row)))
-    order, rank, _ = best(np.zeros(len(values), np.int64), keys, len(values), with_ties=True)
-    assert order.tolist() == wanted
     earlier = operator.gt if descending else operator.lt
-    assert rank.tolist() == [1 + sum(earlier(place(other), place(row)) for other in rows) for row in wanted]
+    ranks = [1 + sum(earlier(place(other), place(row)) for other in rows) for row in wanted]
+    for k in (1, 3, len(values)):
+        if not with_ties:
+            ranks = list(range(1, len(values) + 1))
+        count = sum(rank <= k for rank in ranks)
+        for groups in (None, np.zeros(len(values), np.int64)):
+            order, rank, first = best(groups, keys, k, with_ties)
+            assert order.tolist() == wanted[:count]
+            assert rank.tolist() == ranks[:count]
+            assert first.tolist() == [min(wanted[:count])] * count
     if not null:
         assert set(wanted[:3]) <= set(in_reach(keys[0], 3).tolist())
