@@ -40,6 +40,10 @@ class FrameType(enum.IntEnum):
 
 
 _MARKS: Final = frozenset({FrameType.BOUNDARY, FrameType.UNDO, FrameType.REC_DONE})
+#: Bounds of their own that types have, by type byte.
+_OWN_BOUNDS: Final = tuple(
+    (int(t), MARK_BYTES if t in _MARKS else CONTROL_BYTES if t is FrameType.CONTROL else None) for t in FrameType
+)
 #: By type byte; None where there is no such type.
 _TYPES: Final[tuple[Any, ...]] = tuple({int(t): t for t in FrameType}.get(n) for n in range(256))
 
@@ -96,8 +100,9 @@ class FrameReader:
     @limit.setter
     def limit(self, limit: int) -> None:
         self._limit = limit
-        own = {FrameType.CONTROL: CONTROL_BYTES} | dict.fromkeys(_MARKS, MARK_BYTES)
-        self._bounds = [-1 if t is None else min(limit, own.get(t, limit)) for t in _TYPES]
+        self._bounds = bounds = [-1] * 256
+        for type_, own in _OWN_BOUNDS:
+            bounds[type_] = limit if own is None or limit < own else own
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """All frames that are complete with ``data``.

@@ -39,22 +39,29 @@ _STRINGS: Final = struct.Struct("<IIII")
 _ONE_ENTRY: Final = _STRINGS.size + 8
 
 
+_NO_CODES: Final[Int32Array] = np.empty(0, np.int32)
+
+
 class _Translation:
     """Codes of one table -> codes in ``target``, adding to it what is used and missing."""
 
-    __slots__ = ("_codes", "_same", "_target", "_whole")
+    __slots__ = ("_codes", "_grew", "_same", "_target", "_whole")
 
     def __init__(self, target: StringDictionary) -> None:
         self._target = target
         #: The first entries of ``_whole``, which have the same code there and here.
         self._same = 0
         #: The first entries, all of which have been used: nothing taken from it can be missing.
-        self._whole: Int32Array = np.empty(0, np.int32)
+        self._whole: Int32Array = _NO_CODES
         #: shape (≥ entries seen,); -1 where an entry has not been used yet, or does not exist.
-        self._codes: Int32Array = np.empty(0, np.int32)
+        self._codes: Int32Array = _NO_CODES
+        #: Entries were used for the first time since ``_whole`` was made: a table of one batch never needs it.
+        self._grew = False
 
     def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
         """May be the same memory.  Raises IndexError when a code is outside ``strings``."""
+        if self._grew:
+            self._make_whole(strings)
         if len(codes) > _FEW and np.maximum.reduce(codes) < self._same:
             return codes.view(np.int32)
         if len(self._whole):
@@ -71,19 +78,31 @@ class _Translation:
             grown[: len(self._codes)] = self._codes
             self._codes = grown
             out = grown.take(codes)
-        if (-1 in out.tolist()) if len(out) <= _FEW else np.minimum.reduce(out) < 0:
-            missing = np.unique(codes[out < 0])
-            self._codes[missing] = self._target.encode([strings[c] for c in missing.tolist()])
-            out = self._codes.take(codes)
-            if self._codes[0] < 0 and not strings[0]:  # in every table, whether or not it is used
-                self._codes[0] = self._target.find("")
-            known = len(self._whole)
-            gaps = (self._codes[: len(strings)] < 0).nonzero()[0]
-            self._whole = self._codes[: gaps[0] if len(gaps) else len(strings)]
-            if self._same == known:  # codes never change, so only new ones can be the first that differ
-                others = (self._whole[known:] != np.arange(known, len(self._whole))).nonzero()[0]
-                self._same = known + int(others[0]) if len(others) else len(self._whole)
+        if len(out) <= _FEW:
+            known = out.tolist()
+            if -1 in known:
+                self._use(sorted({code for code, mine in zip(codes.tolist(), known) if mine < 0}), strings)
+                return self._codes.take(codes)
+        elif np.minimum.reduce(out) < 0:
+            self._use(np.unique(codes[out < 0]).tolist(), strings)
+            return self._codes.take(codes)
         return out
+
+    def _use(self, new: list[int], strings: list[str]) -> None:
+        """Entries that are used for the first time."""
+        self._codes[new] = self._target.encode([strings[code] for code in new])
+        self._grew = True
+
+    def _make_whole(self, strings: list[str]) -> None:
+        self._grew = False
+        if self._codes[0] < 0 and not strings[0]:  # in every table, whether or not it is used
+            self._codes[0] = self._target.find("")
+        known = len(self._whole)
+        gaps = (self._codes[: len(strings)] < 0).nonzero()[0]
+        self._whole = self._codes[: gaps[0] if len(gaps) else len(strings)]
+        if self._same == known:  # codes never change, so only new ones can be the first that differ
+            others = (self._whole[known:] != np.arange(known, len(self._whole))).nonzero()[0]
+            self._same = known + int(others[0]) if len(others) else len(self._whole)
 
 
 class SendTable:
@@ -160,7 +179,7 @@ class SendTable:
         return out
 
     def _frame(self, part: list[bytes], more: bool, limit: int) -> bytes:
-        lengths = np.array([*map(len, part), *([0] * (len(part) & 1))], "<u4").tobytes()
+        lengths = struct.pack(f"<{len(part)}I", *map(len, part)) + bytes(4 * (len(part) & 1))
         body = b"".join([_STRINGS.pack(self._begins, self._sent, len(part), more), lengths, *part])
         check_length(FrameType.STRINGS, len(body), limit)
         self._begins = False
@@ -180,7 +199,7 @@ class ReceiveTable:
         self._bytes = 0
         #: What is here of an entry that comes in pieces.
         self._begun = bytearray()
-        self._dictionary = StringDictionary()
+        self._dictionary = pool.current()
         self._translation = _Translation(self._dictionary)
 
     def add(self, body: Buffer) -> None:
