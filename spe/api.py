@@ -266,7 +266,7 @@ class Environment:
         self,
         name: str,
         reads: Sequence[Stream | str] | None = None,
-        sinks: Sequence[Mapping[str, str]] = (),
+        sinks: Sequence[Mapping[str, Any]] = (),
         external: bool = False,
     ) -> Environment:
         """A named consumer; without any, one reads all outputs.  ``external``: a program of yours, such as Spark."""

@@ -118,6 +118,10 @@ class LogFull(LogError):
     """The disk refused a write, which was taken back.  What is there can be read and synced; try again later."""
 
 
+class ServerAway(SpeError):
+    """A server outside of the cluster does not answer, or lost a connection; says which and why.  Tried again later."""
+
+
 class OperatorFailed(SpeError):
     """A user-defined operator or aggregate raised.  Names the operator and the slice it was working on."""
 

@@ -18,12 +18,15 @@ from replicas.client.client import Client
 from replicas.client.recorder import SYNC_US, Recorder
 from replicas.client.result_folder import ResultFolder
 from replicas.client.statistics import ChannelStats
+from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.directory import revision_file
 from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
-from spe.errors import LogFull, SpeError
+from spe.connectors import find_sink
+from spe.connectors.files import Folder
+from spe.errors import LogFull, ServerAway, SpeError
 from spe.log.recording import client_folder
 from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.directory import Directory
@@ -32,6 +35,7 @@ from spe.plan.results import results_fingerprint
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import Env, Storage
 from spe.runtime.log_line import say
+from spe.runtime.server_trouble import Backoff, ServerTrouble
 from spe.status import ClientStatus, SwitchStatus
 from spe.stream.batch import Batch, Boundary
 from spe.stream.change import Change
@@ -43,6 +47,8 @@ from spe.wire.messages import Announcement
 
 #: Switches kept for the summary, the newest ones: a status must fit into a control frame.
 SWITCHES_KEPT = 100
+#: How long a client that ends waits for a server to say goodbye.
+GOODBYE_S = 1.0
 
 
 class SwitchWatch:
@@ -122,19 +128,24 @@ class ClientProcess(Bystander):
         self._folders: dict[str, ResultFolder] = {}
         self._recorder = self._open_recorder(schemas) if record else None
         root = sinks_root if sinks_root is not None else Path()
-        self._sinks: list[Sink] = [self._open_sink(s, root, schemas, place) for s in self.client.plan.sinks]
-        self._sink_names = [f"sink {root / str(s['path'])}" for s in self.client.plan.sinks]
+        self._sinks: list[Sink] = []
+        self._sink_names: list[str] = []
+        for spec in self.client.plan.sinks:
+            self._add_sink(spec, root, schemas, place)
         self._tap = tap
         #: Channels whose source logs are noted in our folders (S6).
         self._known_origins: set[Channel] = set()
         #: Disk trouble, by what is written: the recording, a sink, a folder.
         self._troubles: dict[str, DiskTrouble] = {}
+        #: The same of sinks on servers.
+        self._away: dict[str, ServerTrouble] = {}
         #: Held while something is written or synced.
         self._writing = trio.Lock()
         self._inputs = {i.channel: i for i in self.client.inputs}
         if self._sinks or self._recorder is not None:
             self.client.safe = self._safe
-        self._goes_on()
+        if not self._server_sinks():
+            self._goes_on()
 
     def _open_recorder(self, schemas: Mapping[Channel, Schema]) -> Recorder:
         storage, folder = self._env.storage, client_folder(self.client.plan.name)
@@ -143,19 +154,34 @@ class ClientProcess(Bystander):
         self._adopt(taken, [c for c in schemas if recorder.position(c)[0]])
         return recorder
 
-    def _open_sink(self, spec: Mapping[str, Any], root: Path, schemas: Mapping[Channel, Schema], place: Place) -> Sink:
-        path = root / str(spec["path"])
-        taken = self._take(*place(path), f"sink {path}")
-        sink = open_sink({**spec, "path": str(path)}, schemas, place=place)
-        self._adopt(taken, [c for c in schemas if sink.reached(c)])
-        return sink
+    def _add_sink(self, spec: Mapping[str, Any], root: Path, schemas: Mapping[Channel, Schema], place: Place) -> None:
+        if not isinstance(find_sink(spec["kind"]), Folder):
+            sink = open_sink(spec, schemas, place)
+            self._sink_names.append(f"sink {sink.name}" if isinstance(sink, ServerSink) else f"sink {spec['kind']}")
+        else:
+            path = root / str(spec["path"])
+            taken = self._take(*place(path), f"sink {path}")
+            sink = open_sink({**spec, "path": str(path)}, schemas, place=place)
+            self._adopt(taken, [c for c in schemas if sink.reached(c)])
+            self._sink_names.append(f"sink {path}")
+        self._sinks.append(sink)
+
+    def _server_sinks(self) -> list[ServerSink]:
+        return [sink for sink in self._sinks if isinstance(sink, ServerSink)]
 
     def _take(self, storage: Storage, folder: PurePosixPath, name: str) -> ResultFolder:
         """Locks a folder before anything in it is opened; two sinks of different kinds may share one."""
         if name not in self._folders:
-            queries = {c: results_fingerprint(self._plan, c.stream) for c in self.client.channels}
-            self._folders[name] = ResultFolder(storage, folder, name, queries)
+            self._folders[name] = ResultFolder(storage, folder, name, self._queries())
         return self._folders[name]
+
+    def _queries(self) -> dict[Channel, str]:
+        """What the results of each channel follow from (U14)."""
+        return {c: results_fingerprint(self._plan, c.stream) for c in self.client.channels}
+
+    def _kept(self) -> list[ResultFolder | ServerSink]:
+        """What holds results, and says where they come from."""
+        return [*self._folders.values(), *self._server_sinks()]
 
     def _adopt(self, folder: ResultFolder, begun: Sequence[Channel]) -> None:
         """Results of which nothing says what they were made for are an earlier version's: they are continued."""
@@ -187,7 +213,7 @@ class ClientProcess(Bystander):
 
     def _kept_origin(self, channel: Channel) -> str:
         """Where what is kept of a channel comes from.  Raises SpeError where folders disagree."""
-        found = {o: folder.name for folder in self._folders.values() if (o := folder.origin(channel))}
+        found = {o: one.name for one in self._kept() if (o := one.origin(channel))}
         if len(found) > 1:
             named = ", ".join(f"{name} ({origin})" for origin, name in found.items())
             raise SpeError(f"{self.who}: what is kept of {channel} comes from different source logs: {named}")
@@ -208,6 +234,8 @@ class ClientProcess(Bystander):
                 if self._address is not None:
                     self.server = server = Server(self._env, self._plan, self.client.keeper, self, self._injector)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
+                task_status.started(address)  # a sink's server may be away for long, and nobody else is to wait for it
+                await self._open_server_sinks()
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)
                 if self._recorder is not None:
@@ -215,9 +243,20 @@ class ClientProcess(Bystander):
                 for name, sink in zip(self._sink_names, self._sinks):
                     commit = partial(sink.commit, self._env.compute)
                     nursery.start_soon(self._make_safe, name, sink.period_us, commit)
-                task_status.started(address)
         finally:
+            for one in self._server_sinks():
+                with trio.move_on_after(GOODBYE_S, shield=True), suppress(SpeError, OSError):
+                    await one.disconnect()
             self.close()
+
+    async def _open_server_sinks(self) -> None:
+        """Waits until all servers have said how far they are; then it is known where we go on."""
+        if not self._server_sinks():
+            return
+        for name, sink in zip(self._sink_names, self._sinks):
+            if isinstance(sink, ServerSink):
+                await self._until_room(name, partial(sink.open, self._env, self._queries()))
+        self._goes_on()
 
     async def _take_changes(self) -> None:
         """Takes changes one by one; sinks wait for their disk off the event loop."""
@@ -230,8 +269,8 @@ class ClientProcess(Bystander):
     async def _keep(self, change: Change) -> None:
         async with self._writing:
             if change.channel not in self._known_origins and (origin := self._inputs[change.channel].origin):
-                for folder in self._folders.values():
-                    await folder.keep({change.channel: origin})
+                for one in self._kept():
+                    await one.keep({change.channel: origin})
                 self._known_origins.add(change.channel)
             self._note(change)
             if (recorder := self._recorder) is not None:
@@ -242,27 +281,37 @@ class ClientProcess(Bystander):
             if self._tap is not None:
                 self._tap(change)
             for name, sink in zip(self._sink_names, self._sinks):
-                await self._until_room(name, partial(self._env.compute.run, partial(sink.write, change)))
+                if not isinstance(sink, ServerSink):
+                    await self._until_room(name, partial(self._env.compute.run, partial(sink.write, change)))
+                    continue
+                sink.write(change)
+                if sink.due:
+                    await self._until_room(name, partial(sink.commit, self._env.compute))
 
     async def _until_room(self, name: str, store: Callable[[], Awaitable[None]]) -> None:
-        """Stores something.  While the disk is full it tries again and again; nobody acknowledges it meanwhile.
+        """Stores something.  While the disk is full, or the server away, it tries again and again.
+
+        Nobody acknowledges it meanwhile.
 
         Raises:
-          SpeError: the disk refused for another reason.
+          SpeError: it was refused for another reason.
         """
-        if name not in self._troubles:
-            self._troubles[name] = DiskTrouble(self._env, f"{self.who}: {name}")
-        trouble = self._troubles[name]
+        backoff = Backoff(self._env)
         while True:
             try:
                 await store()
+            except ServerAway as error:
+                self._away.setdefault(name, ServerTrouble(self._env, f"{self.who}: {name}")).met(error)
+                await backoff.wait()
             except (OSError, LogFull) as error:
                 if not is_full(error):
                     raise SpeError(f"{self.who}: {name} cannot be written: {error}") from error
-                trouble.met(error)
+                self._troubles.setdefault(name, DiskTrouble(self._env, f"{self.who}: {name}")).met(error)
                 await self._env.clock.sleep(DISK_RETRY_US / 1e6)
             else:
-                trouble.over()
+                for trouble in (self._troubles.get(name), self._away.get(name)):
+                    if trouble is not None:
+                        trouble.over()
                 return
 
     def _announced(self, news: Sequence[Announcement]) -> None:
@@ -334,6 +383,7 @@ class ClientProcess(Bystander):
             channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
             switches=tuple(self._watch.switches),
             disk_full={name: trouble.why for name, trouble in self._troubles.items() if trouble.why},
+            away={name: trouble.why for name, trouble in self._away.items() if trouble.why},
             unreachable=self.client.unreachable(),
         )
 

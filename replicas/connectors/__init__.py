@@ -1,4 +1,4 @@
-"""Where tuples come from.  ``open_reader`` makes the reader that a source's configuration names: a line for each.
+"""Where tuples come from.  ``open_reader`` makes the reader that a source's configuration names.
 
 What each is, and whether it can be read again from any row, its declaration in ``spe.connectors`` says.
 """
@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from replicas.connectors.reader import Live, Malformed, Replay, Resumable, RowChunk
+from spe.connectors import find_reader
+from spe.connectors.installed import construction
 from spe.errors import SpeError
 from spe.plan.plan import Source
 
@@ -37,10 +39,13 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
       SpeError: the configuration does not name a reader, or lacks or misstates one of its options.
     """
     kind: Any = source.reader.get("kind")
-    if kind not in _READERS:
+    if kind in _READERS:
+        module, name = _READERS[kind]
+        make = getattr(import_module(module), name)
+    elif (declared := find_reader(str(kind))) is not None:
+        make = construction(declared)
+    else:
         raise SpeError(f"source {source.stream}: expected a reader kind of {', '.join(KINDS)}, got {kind!r}")
-    module, name = _READERS[kind]
-    make = getattr(import_module(module), name)
     try:
         if kind == "generator":
             found: Replay | Live = make(source.reader, start_us, source.schema, source.time)

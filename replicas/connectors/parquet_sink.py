@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.connectors.sink import CORRECTIONS, SinkCursor, SinkEntry
+from replicas.connectors.sink import SinkCursor, SinkEntry
+from spe.connectors.declaration import CORRECTIONS
 from spe.errors import ConfigError, LogCorrupt
 from spe.runtime.disk_trouble import is_full, sync_failed
 from spe.runtime.env import Compute

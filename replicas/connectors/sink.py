@@ -1,10 +1,12 @@
 """Sinks: files of a client's changes for other programs to read.
 
-Two modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, tentative
-ones marked, and every undo ("delete all of this channel with a larger id"), so that a reader who applies them in order
-always holds the newest answer, and in the end the stable one.
+Modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, tentative ones
+marked, and every undo ("delete all of this channel with a larger id"), so that a reader who applies them in order
+always holds the newest answer, and in the end the stable one.  *current*, where what is written can be taken back: such
+a reader's newest answer itself.
 
-Writing is synchronous and may block on the disk: it belongs off the event loop.
+Writing is synchronous and may block on the disk: it belongs off the event loop.  Sinks on a server are made of
+``replicas.connectors.server_sink``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import LogCorrupt
 from spe.log.format import write_whole
 from spe.runtime.env import AppendFile, Compute, Storage
@@ -28,10 +31,6 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import iso_timestamp
-
-STABLE: Final = "stable"
-CORRECTIONS: Final = "corrections"
-MODES: Final = (STABLE, CORRECTIONS)
 
 #: Names that sinks add to the attributes.
 RESERVED: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
@@ -124,16 +123,16 @@ class SinkCursor:
         if isinstance(element, Batch):
             if element.kind is Kind.STABLE:
                 return self._stable(element)
-            if self._mode == CORRECTIONS and len(element):
+            if self._mode != STABLE and len(element):
                 self.held = True
                 # A client that begins behind what is here counts from its own position, and an undo to ours follows.
                 element = element.numbered_after(max(self.position, self._tentative_id))
                 self._tentative_id = element.upto_id
                 return SinkEntry("insert", element.upto_id, element)
-        elif self._mode == CORRECTIONS:
+        elif self._mode != STABLE:
             if isinstance(element, Undo):
                 return self._undo() if self.held else None
-            if isinstance(element, RecDone):
+            if isinstance(element, RecDone) and self._mode == CORRECTIONS:
                 return SinkEntry("done", self.position)
         return None
 

@@ -1,4 +1,4 @@
-"""The sink that a client's configuration asks for: a line for each kind that ``spe.connectors`` declares."""
+"""The sink that a client's configuration asks for: a line for each kind that is built in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from replicas.connectors.sink import MODES, RESERVED, STABLE, JsonLinesSink, Sink
+from replicas.connectors.server_sink import ServerSink
+from replicas.connectors.sink import RESERVED, JsonLinesSink, Sink
+from spe.connectors import SINKS, find_sink
+from spe.connectors.declaration import STABLE
+from spe.connectors.installed import construction
 from spe.errors import ConfigError
 from spe.runtime.env import Storage
 from spe.stream.ids import Channel
@@ -19,17 +23,17 @@ Place = Callable[[Path], tuple[Storage, PurePosixPath]]
 Schemas = Mapping[Channel, Schema]
 
 
-def _parquet(folder: Path, schemas: Schemas, mode: str, _: Place) -> Sink:
+def _parquet(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
     from replicas.connectors.parquet_sink import ParquetSink  # pyarrow is an extra, and slow to import
 
-    return ParquetSink(folder, schemas, mode)
+    return ParquetSink(Path(str(spec["path"])), schemas, mode)
 
 
-def _jsonl(folder: Path, schemas: Schemas, mode: str, place: Place) -> Sink:
-    return JsonLinesSink(*place(folder), schemas, mode)
+def _jsonl(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -> Sink:
+    return JsonLinesSink(*place(Path(str(spec["path"]))), schemas, mode)
 
 
-_CONSTRUCTIONS: Final[Mapping[str, Callable[[Path, Schemas, str, Place], Sink]]] = {
+_CONSTRUCTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
     "parquet": _parquet,
     "jsonl": _jsonl,
 }
@@ -39,24 +43,36 @@ KINDS: Final = tuple(_CONSTRUCTIONS)
 
 
 def open_sink(spec: Mapping[str, Any], schemas: Schemas, place: Place) -> Sink:
-    """The sink that a client's configuration asks for; goes on behind what its files hold.
+    """The sink that a client's configuration asks for.
+
+    One of files goes on behind what these hold; nothing of a server is opened yet.
 
     Args:
-      spec: ``{"kind": "parquet" | "jsonl", "path": folder, "mode": "stable" | "corrections"}``.
+      spec: as ``spe.plan.directory.ClientSettings.sinks`` has it.
       schemas: of each channel that will be written.
       place: where JSON lines go.  Parquet is written by a library that knows files only.
 
     Raises:
-      ConfigError: the kind or mode is unknown, an attribute has a reserved name, or pyarrow is not installed.
+      ConfigError: the kind or mode is unknown, an attribute has a reserved name, or a package is broken or missing.
       LogCorrupt: a file in the folder was not written by this sink in this mode.
     """
     kind, mode = str(spec.get("kind")), str(spec.get("mode", STABLE))
-    problems = [] if mode in MODES else [f"sink mode {mode!r}; expected one of: {', '.join(MODES)}"]
+    declared = find_sink(kind)
+    problems = []
+    if declared is None:
+        problems.append(f"sink kind {kind!r}; expected one of: {', '.join(SINKS)}")
+    elif mode not in declared.modes:
+        problems.append(f"sink mode {mode!r}; {kind} takes one of: {', '.join(declared.modes)}")
     for channel, schema in schemas.items():
         clash = [n for n in schema.names if n in RESERVED]
         problems += [f"stream {channel.stream!r}: attribute {n!r} has a name that sinks use themselves" for n in clash]
-    if kind not in KINDS:
-        problems.append(f"sink kind {kind!r}; expected one of: {', '.join(KINDS)}")
-    if problems:
+    if declared is None or problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return _CONSTRUCTIONS[kind](Path(str(spec["path"])), schemas, mode, place)
+    if kind in _CONSTRUCTIONS:
+        return _CONSTRUCTIONS[kind](spec, schemas, mode, place)
+    options = {k: v for k, v in spec.items() if k not in ("kind", "mode")}
+    made = construction(declared)(schemas, mode, options)
+    if not isinstance(made, ServerSink):
+        raise ConfigError([f"sink {kind!r}: {declared.opens} made a {type(made).__name__}; expected a ServerSink"])
+    made.name = f"{kind} {declared.place(spec)}"
+    return made

@@ -12,8 +12,9 @@ from consistency.checking.finding import Finding
 from consistency.checking.verdict import Premise
 from replicas.client.recorder import recorded_stable
 from replicas.comparison import ChannelRows, compare
-from replicas.connectors.sink import STABLE, json_lines
+from replicas.connectors.sink import json_lines
 from replicas.simulation.cluster import SimCluster, sink_folder
+from spe.connectors.declaration import STABLE
 from spe.errors import LogCorrupt
 from spe.log.recording import client_folder
 from spe.stream.batch import Batch

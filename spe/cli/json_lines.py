@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
-from replicas.connectors.sink import CORRECTIONS, STABLE, SinkCursor, SinkEntry, json_lines
+from replicas.connectors.sink import SinkCursor, SinkEntry, json_lines
+from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.plan.plan import Plan
 from spe.stream.change import Change
 from spe.stream.ids import Channel

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from replicas.connectors.sink import STABLE, SinkCursor
+from replicas.connectors.sink import SinkCursor
 from replicas.connectors.sink_registry import open_sink
 from replicas.reference import run_reference
 from replicas.source.proxy import Intake, reference_elements
 from spe.cli.json_lines import change_lines
 from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
+from spe.connectors.declaration import STABLE
 from spe.errors import ConfigError, SpeError
 from spe.log.source_log import read_source_log, source_folder
 from spe.plan.describe import show_lateness

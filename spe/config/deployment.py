@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from ipaddress import ip_address
-from os.path import normpath
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from spe.config.connectors import with_installed
 from spe.config.validate import validated
-from spe.connectors import SINKS
+from spe.connectors import SINKS, find_sink
+from spe.connectors.declaration import Sink
+from spe.connectors.installed import SINKS_GROUP
 from spe.plan.continuous import SHARE, Continuous
 from spe.plan.describe import show_duration
 from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
@@ -368,27 +371,41 @@ class OutputModel(Model):
 
 
 class SinkKeys(Model):
-    """Where a client writes: stable tuples only, or all of them with their corrections."""
+    """Where a client writes, and in which mode."""
+
+    SINKS: ClassVar[Mapping[str, Sink]] = SINKS
+
+    mode: Literal["stable", "current", "corrections"] = "stable"
 
     @model_validator(mode="after")
-    def _one_kind(self) -> SinkKeys:
-        if len([k for k in SINKS if getattr(self, k) is not None]) != 1:
-            raise ValueError("expected " + " or ".join(f"{kind}: PATH" for kind in SINKS))
+    def _fits(self) -> SinkKeys:
+        if len([k for k in self.SINKS if getattr(self, k) is not None]) != 1:
+            raise ValueError("expected " + " or ".join(f"{k}: {one.written}" for k, one in self.SINKS.items()))
+        self.declared.check(self.value, self.mode)
         return self
 
+    @property
+    def declared(self) -> Sink:
+        return next(one for kind, one in self.SINKS.items() if getattr(self, kind) is not None)
+
+    @property
+    def value(self) -> Any:
+        """What stands behind the kind."""
+        return getattr(self, self.declared.kind)
+
     def sink(self) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True)
-        mode = given.pop("mode")
-        ((kind, path),) = given.items()
-        return {"kind": kind, "path": path, "mode": mode}
+        """The dict of ``spe.plan.directory.ClientSettings.sinks``."""
+        return {"kind": self.declared.kind, **self.declared.sink(self.value), "mode": self.mode}
+
+    def place(self) -> tuple[str, str]:
+        return self.declared.kind, self.declared.place(self.sink())
 
 
 if TYPE_CHECKING:
     SinkModel = SinkKeys
 else:
-    _mode = (Literal["stable", "corrections"], "stable")
-    _types = {kind: (str | None, None) for kind in SINKS}
-    SinkModel = create_model("SinkModel", __base__=SinkKeys, **_types, mode=_mode)
+    _types = {kind: (one.value | None, None) for kind, one in SINKS.items()}
+    SinkModel = create_model("SinkModel", __base__=SinkKeys, **_types)
 
 
 class ClientModel(Model):
@@ -403,9 +420,9 @@ class ClientModel(Model):
         """Clients may share a path, on machines of their own; the files of one client would be written twice."""
         if self.external and self.sinks:
             raise ValueError("an external client is a program of yours, which has no sinks; expected no sinks")
-        kinds = [(normpath(s.sink()["path"]), s.sink()["kind"]) for s in self.sinks]
-        for folder, _ in {k: None for k in kinds if kinds.count(k) > 1}:
-            raise ValueError(f"two sinks of one kind write to {folder!r}; expected a folder for each")
+        places = [s.place() for s in self.sinks]
+        for _, place in {p: None for p in places if places.count(p) > 1}:
+            raise ValueError(f"two sinks of one kind write to {place!r}; expected a place for each")
         return self
 
 
@@ -505,6 +522,30 @@ def read_bounds(section: Any, outputs: Sequence[StreamId], problems: Problems) -
     return found
 
 
+def _kinds_of_sinks(entry: Any, path: Path, problems: Problems) -> frozenset[str] | None:
+    """The kinds that the sinks of a client may have; None: one of them is not known, which is noted."""
+    sinks = entry.get("sinks") if isinstance(entry, Mapping) else None
+    found: set[str] = set(SINKS)
+    for at, written in enumerate(sinks if isinstance(sinks, list | tuple) else ()):
+        kinds = with_installed("sink", written, SINKS, ("mode",), SINKS_GROUP, find_sink, (*path, at), problems)
+        if kinds is None:
+            return None
+        found.update(kinds)
+    return frozenset(found)
+
+
+@cache
+def _client_model(kinds: frozenset[str]) -> type[ClientModel]:
+    """The model of a client that may have these sinks."""
+    if kinds <= SINKS.keys():
+        return ClientModel
+    sinks = {kind: one for kind in [*SINKS, *sorted(kinds - SINKS.keys())] if (one := find_sink(kind)) is not None}
+    others: Any = {kind: (one.value | None, None) for kind, one in sinks.items() if kind not in SINKS}
+    model = create_model("SinkModel", __base__=SinkModel, **others)
+    model.SINKS = sinks
+    return create_model("ClientModel", __base__=ClientModel, sinks=(list[model], Field(default_factory=list)))  # type: ignore[valid-type]
+
+
 def read_clients(
     section: Any, outputs: Sequence[StreamId], operators: Sequence[StreamId], problems: Problems
 ) -> dict[str, ClientSettings]:
@@ -516,7 +557,10 @@ def read_clients(
         return {}
     clients: dict[str, ClientSettings] = {}
     for name, entry in section.items():
-        model = validated(ClientModel, {} if entry is None else entry, ("clients", name), problems)
+        kinds = _kinds_of_sinks(entry, ("clients", name, "sinks"), problems)
+        model = None
+        if kinds is not None:
+            model = validated(_client_model(kinds), {} if entry is None else entry, ("clients", name), problems)
         if model is None:
             continue
         reads = tuple(outputs) if model.reads is None else tuple(map(StreamId, model.reads))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from spe.config.connectors import with_installed
 from spe.config.validate import validated
-from spe.connectors import READERS
+from spe.connectors import READERS, find_reader
 from spe.connectors.declaration import OPTIONS, Reader
+from spe.connectors.installed import READERS_GROUP
 from spe.plan.directory import ANY_ADDRESS
 from spe.plan.plan import Source, Watermark
 from spe.problems import Path, Problems, did_you_mean, one_of
@@ -28,18 +31,20 @@ AHEAD_US: Final = 3_600 * SECOND
 class ReaderKeys(Model):
     """Where rows come from: one of the kinds, and the options that go with it."""
 
+    READERS: ClassVar[Mapping[str, Reader]] = READERS
+
     @model_validator(mode="after")
     def _fits(self) -> ReaderKeys:
-        kinds = [k for k in READERS if getattr(self, k) is not None]
+        kinds = [k for k in self.READERS if getattr(self, k) is not None]
         if len(kinds) != 1:
             got = " and ".join(kinds) or "none"
-            raise ValueError(f"expected exactly one of {', '.join(READERS)}, got {got}")
+            raise ValueError(f"expected exactly one of {', '.join(self.READERS)}, got {got}")
         self.declared.check(self.given)
         return self
 
     @property
     def declared(self) -> Reader:
-        return next(one for kind, one in READERS.items() if getattr(self, kind) is not None)
+        return next(one for kind, one in self.READERS.items() if getattr(self, kind) is not None)
 
     @property
     def value(self) -> Any:
@@ -146,6 +151,19 @@ class SourceModel(Model):
     idle: Annotated[IdleModel, BeforeValidator(_idle)] | None = None
 
 
+@cache
+def _source_model(kinds: frozenset[str]) -> type[SourceModel]:
+    """The model of a source that may have these readers."""
+    if kinds <= READERS.keys():
+        return SourceModel
+    names = [*READERS, *sorted(kinds - READERS.keys())]
+    readers = {kind: one for kind in names if (one := find_reader(kind)) is not None}
+    others: Any = {kind: (one.value | None, None) for kind, one in readers.items() if kind not in READERS}
+    model = create_model("ReaderModel", __base__=ReaderModel, **others)
+    model.READERS = readers
+    return create_model("SourceModel", __base__=SourceModel, from_=(model, Field(alias="from")))
+
+
 def read_schema(written: Mapping[str, str], path: Path, problems: Problems) -> Schema | None:
     """``{ts: timestamp!, n: int64}``: a trailing ``!`` means never null."""
     attributes = []
@@ -167,7 +185,9 @@ def read_source(
     name: str, entry: Any, path: Path, data: FilePath, problems: Problems
 ) -> tuple[Source | None, Schema | None, str]:
     """The source, its schema, its address; each None or "" where it is not known for a mistake."""
-    model = validated(SourceModel, entry, path, problems)
+    written = entry.get("from") if isinstance(entry, Mapping) else None
+    known = with_installed("reader", written, READERS, OPTIONS, READERS_GROUP, find_reader, (*path, "from"), problems)
+    model = None if known is None else validated(_source_model(frozenset(known)), entry, path, problems)
     if model is None:
         return None, _schema_alone(entry, path, problems), ""
     schema = _schema(model, path, problems)

@@ -1,20 +1,28 @@
-"""The connectors that a configuration can name: a line for each reader, and for each sink."""
+"""The connectors that a configuration can name: built in, a line for each, or installed with another package."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from spe.connectors.declaration import Reader
-from spe.connectors.files import CSV, JSONL, PARQUET
+from spe.connectors.declaration import Reader, Sink
+from spe.connectors.files import CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
+from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
 from spe.connectors.lines import STDIN, TCP
 from spe.connectors.push import PUSH
 
-#: By the key below ``from``.
+#: By the key below ``from``: those that are built in.
 READERS: Final[Mapping[str, Reader]] = {one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, PUSH)}
-#: By the key of an entry of ``sinks``, whose value is a folder: what it writes there.
-SINKS: Final[Mapping[str, str]] = {
-    "parquet": "Parquet files, one after the other",
-    "jsonl": "a file of JSON lines for each channel",
-}
+#: By the key of an entry of ``sinks``: those that are built in.
+SINKS: Final[Mapping[str, Sink]] = {one.kind: one for one in (PARQUET_SINK, JSONL_SINK)}
+
+
+def find_reader(kind: str) -> Reader | None:
+    """The declaration of a reader; None: there is none.  Raises ConfigError where that of a package is broken."""
+    return READERS.get(kind) or load_connector(READERS_GROUP, kind, Reader)
+
+
+def find_sink(kind: str) -> Sink | None:
+    """The declaration of a sink, in the same way."""
+    return SINKS.get(kind) or load_connector(SINKS_GROUP, kind, Sink)

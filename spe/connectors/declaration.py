@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from spe.problems import one_of
 from spe.stream.schema import Schema
+from spe.values import Model
 
 
 def _columns(value: Any) -> dict[str, str | int]:
@@ -48,6 +49,30 @@ OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
 CELLS: Final = ("columns", "delimiter", "quote", "header", "null", "timestamps")
 
 
+#: What a sink writes: final rows, each exactly once; the newest answer, its tentative rows marked, and removed when
+#: they are withdrawn; every insert and every undo, with its kind.
+STABLE: Final = "stable"
+CURRENT: Final = "current"
+CORRECTIONS: Final = "corrections"
+MODES: Final = (STABLE, CURRENT, CORRECTIONS)
+
+
+class Guarantees(NamedTuple):
+    """What a connector states, in sentences for the documentation.  ``spe.testing`` has what checks it.
+
+    Attributes:
+      durable: where the durable copy of a row is, and since when.
+      own_crash: what holds after our process was killed, or its machine lost power.
+      other_crash: what holds after a crash of the other side: a server, a program, a disk.
+      failures: what happens, and what the connector does then.
+    """
+
+    durable: str
+    own_crash: str
+    other_crash: str
+    failures: Mapping[str, str]
+
+
 class Brought(NamedTuple):
     """What a source need not say because its reader knows it.
 
@@ -71,6 +96,9 @@ class Reader:
       value: type of what stands there; ``written``: the same for people.
       about: what it promises.
       options: those of OPTIONS that go with it.
+      guarantees: what it states, for the documentation.
+      opens: of a connector in another package, ``module:Class`` of its reader, which is made with the schema, the name
+        of the attribute with the event time (or None), and what :meth:`reader` has given.
       defaults: of options that it always has.
     """
 
@@ -79,6 +107,8 @@ class Reader:
     written: str
     about: str
     options: tuple[str, ...] = ()
+    guarantees: Guarantees | None = None
+    opens: str = ""
 
     #: Rows happen once, and nobody knows the next one; else they can be read again from any one.
     live: ClassVar[bool] = False
@@ -96,11 +126,48 @@ class Reader:
 
     def reader(self, value: Any, data: Path) -> dict[str, Any]:
         """What ``spe.plan.plan.Source.reader`` has of it, besides options; relative paths start from ``data``."""
-        return {}
+        return value.model_dump(exclude_none=True) if isinstance(value, Model) else {}
 
     def describe(self, reader: Mapping[str, Any]) -> str:
         """In short: ``csv orders.csv``."""
         return self.kind
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where a client's results go.
+
+    Attributes:
+      kind: its key in an entry of ``sinks``.
+      value: type of what stands there: a text, or a ``spe.values.Model`` whose fields are described; ``written``: the
+        same for people.
+      about: what it writes.
+      modes: those of MODES that it takes, and what a reader of its results sees in each.
+      guarantees: what it states, for the documentation.
+      opens: of a connector in another package, ``module:Class`` of its sink, which is made with the schemas by channel,
+        the mode, and what :meth:`sink` has given.
+    """
+
+    kind: str
+    value: Any
+    written: str
+    about: str
+    modes: Mapping[str, str]
+    guarantees: Guarantees
+    opens: str = ""
+
+    def check(self, value: Any, mode: str) -> None:
+        """Raises ValueError where options do not go together, or with the mode."""
+        if mode not in self.modes:
+            raise ValueError(f"{self.kind} has no mode {mode!r}; expected {one_of(list(self.modes))}")
+
+    def sink(self, value: Any) -> dict[str, Any]:
+        """What ``spe.plan.directory.ClientSettings.sinks`` has of it, besides kind and mode."""
+        return dict(value.model_dump(exclude_none=True)) if isinstance(value, Model) else {}
+
+    def place(self, sink: Mapping[str, Any]) -> str:
+        """Where it writes, for messages; no secrets.  Two sinks of one client must not have the same."""
+        return ", ".join(str(v) for k, v in sink.items() if k not in ("kind", "mode"))
 
 
 def check_numbered(given: Mapping[str, Any]) -> None:

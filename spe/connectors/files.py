@@ -1,13 +1,14 @@
-"""Readers of files."""
+"""Readers of files, and sinks that write them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import normpath
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from spe.connectors.declaration import CELLS, Reader, check_numbered
+from spe.connectors.declaration import CELLS, CORRECTIONS, STABLE, Guarantees, Reader, Sink, check_numbered
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,67 @@ class File(Reader):
         return f"{self.kind} {PurePath(str(reader['path'])).name}"
 
 
-CSV: Final = File("csv", str, "PATH", "a file with a row per line", CELLS)
-JSONL: Final = File("jsonl", str, "PATH", "a file with a JSON object per line", ("columns", "timestamps"))
-PARQUET: Final = File("parquet", str, "PATH", "a Parquet file", ("columns", "timestamps", "sort"))
+_FILES: Final = Guarantees(
+    durable="the file itself, which must stay as it is; and the source's log, from the sync of a row on",
+    own_crash="goes on behind the last row of the log: no row twice, none missing",
+    other_crash="as long as the file is there and unchanged, nothing is lost",
+    failures={
+        "the file is missing, or is not what the configuration says": "the source stops and says so; what it has "
+        "logged is still served",
+        "a row cannot be understood": "it is counted, kept aside and left out, or stops the source (`on_malformed`)",
+        "the file is changed during a run, or before a restart": "not noticed: rows are skipped by their number",
+    },
+)
+
+
+@dataclass(frozen=True)
+class Folder(Sink):
+    """Files in a folder."""
+
+    def sink(self, value: Any) -> dict[str, Any]:
+        return {"path": value}
+
+    def place(self, sink: Mapping[str, Any]) -> str:
+        return normpath(str(sink["path"]))
+
+
+CSV: Final = File("csv", str, "PATH", "a file with a row per line", CELLS, _FILES)
+JSONL: Final = File("jsonl", str, "PATH", "a file with a JSON object per line", ("columns", "timestamps"), _FILES)
+PARQUET: Final = File("parquet", str, "PATH", "a Parquet file", ("columns", "timestamps", "sort"), _FILES)
+
+_MODES: Final = {
+    STABLE: "final rows only, each exactly once, in the order of their ids",
+    CORRECTIONS: "every insert, tentative ones marked, and every undo: who applies them in order holds the newest "
+    "answer, and in the end the final one",
+}
+_FULL: Final = {
+    "the disk is full": "the client waits, says so, and takes nothing more until there is room",
+    "a sync fails, or a disk reports another error": "the client ends; started again, it goes on from what is complete",
+    "another process, query or mode has the folder": "the client refuses it and ends",
+}
+PARQUET_SINK: Final = Folder(
+    "parquet",
+    str,
+    "PATH",
+    "Parquet files, one after the other",
+    _MODES,
+    Guarantees(
+        durable="a part, once it has its name; only then are its rows acknowledged",
+        own_crash="the open part is removed, and its rows are written again: each stands once",
+        other_crash="a part without its name is no part; after a power failure as after a kill",
+        failures=_FULL,
+    ),
+)
+JSONL_SINK: Final = Folder(
+    "jsonl",
+    str,
+    "PATH",
+    "a file of JSON lines for each channel",
+    _MODES,
+    Guarantees(
+        durable="a line, once its file is synced, about each second; only then is it acknowledged",
+        own_crash="a torn last line is cut, and what is missing is written again: each row stands once",
+        other_crash="a power failure takes what was not synced, which is then written again",
+        failures=_FULL,
+    ),
+)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import Brought, Reader
+from spe.connectors.declaration import Brought, Guarantees, Reader
 from spe.plan.generators import GENERATORS
 from spe.problems import did_you_mean, one_of
 from spe.stream.times import format_duration
@@ -82,4 +82,15 @@ class Generated(Reader):
 
 
 _Options = Annotated[GeneratorKeys, BeforeValidator(_shorthand)]
-GENERATOR: Final = Generated("generator", _Options, "{name: …}", "made-up rows, equal for equal seeds")
+GENERATOR: Final = Generated(
+    "generator",
+    _Options,
+    "{name: …}",
+    "made-up rows, equal for equal seeds",
+    guarantees=Guarantees(
+        durable="needs none: any row can be made again; the source's log has those that are published",
+        own_crash="goes on behind the last row of the log",
+        other_crash="there is no other side",
+        failures={"the log is lost": "consumers refuse the new one: its ids mean other rows"},
+    ),
+)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator
 
-from spe.connectors.declaration import CELLS, Reader, check_numbered
+from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
 from spe.values import address_of
 
 
@@ -39,11 +39,34 @@ class Lines(Reader):
 
 
 _OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
+_BAD_LINES: Final = {
+    "a line cannot be understood, or has more than 1 MiB": "it is counted, kept aside and left out, or stops the "
+    "source",
+    "rows come faster than the disk takes them": "nothing more is read, so that the sender waits",
+}
 TCP: Final = Lines(
     "tcp",
     Annotated[str, BeforeValidator(address_of)],
     "HOST:PORT",
     "lines from any number of producers, which connect to it",
     _OPTIONS,
+    Guarantees(
+        durable="the source's log, from its sync on; a producer is told nothing",
+        own_crash="lines that were sent and not yet synced are lost",
+        other_crash="a line without its end is dropped; what the producer sends again is taken again",
+        failures=_BAD_LINES,
+    ),
 )
-STDIN: Final = Lines("stdin", Literal[True], "true", "lines on standard input", _OPTIONS)
+STDIN: Final = Lines(
+    "stdin",
+    Literal[True],
+    "true",
+    "lines on standard input",
+    _OPTIONS,
+    Guarantees(
+        durable="the source's log, from its sync on",
+        own_crash="lines that were read and not yet synced are lost",
+        other_crash="the end of the input is the end of the stream",
+        failures=_BAD_LINES,
+    ),
+)

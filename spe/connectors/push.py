@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator
 
-from spe.connectors.declaration import Reader
+from spe.connectors.declaration import Guarantees, Reader
 from spe.values import names_of
 
 
@@ -39,4 +39,14 @@ PUSH: Final = Pushes(
     Annotated[tuple[str, ...], BeforeValidator(_writers)],
     "[NAME]",
     "batches that [a Spark query](../how-to/spark.md) of that name, or several, push to the source's address",
+    guarantees=Guarantees(
+        durable="the source's disk, before a batch is answered",
+        own_crash="what was answered is there, once; what was not is sent again",
+        other_crash="a batch is taken whole or not at all; parts of attempts that failed are no rows",
+        failures={
+            "an answer is lost": "the writer commits again; a batch that is known is not taken again",
+            "the disk is full": "the writer waits",
+            "a row does not fit the schema": "its part is refused, with the number of the row",
+        },
+    ),
 )

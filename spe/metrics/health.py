@@ -14,7 +14,11 @@ def not_ready(status: ProcessStatus) -> list[str]:
     A node is ready when all of its replicas are STABLE, so that a partner may be stopped; a source when it takes in and
     serves what comes; a client when it reads every channel that has not ended.
     """
-    return [*_reasons(status), *(f"{what}: the disk is full: {why}" for what, why in status.disk_full.items())]
+    return [
+        *_reasons(status),
+        *(f"{what}: the disk is full: {why}" for what, why in status.disk_full.items()),
+        *(f"{what} does not answer: {why}" for what, why in status.away.items()),
+    ]
 
 
 def _reasons(status: ProcessStatus) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from spe.connectors import READERS
+from spe.connectors import find_reader, find_sink
 from spe.plan.bounds import bound_lines
 from spe.plan.describe import describe_pace, show_duration
 from spe.plan.directory import Directory
@@ -45,6 +45,16 @@ def _schema(schema: Schema) -> str:
     return ", ".join(f"{a.name} {a.type}{'' if a.nullable else '!'}" for a in schema)
 
 
+def _reader(reader: Mapping[str, Any]) -> str:
+    declared = find_reader(reader["kind"])
+    return str(reader["kind"]) if declared is None else declared.describe(reader)
+
+
+def _place(sink: Mapping[str, Any]) -> str:
+    declared = find_sink(sink["kind"])
+    return "" if declared is None else declared.place(sink)
+
+
 def _sources(plan: Plan) -> list[str]:
     rows = []
     for name, source in plan.sources.items():
@@ -52,7 +62,7 @@ def _sources(plan: Plan) -> list[str]:
         rows.append(
             [
                 name,
-                READERS[source.reader["kind"]].describe(source.reader),
+                _reader(source.reader),
                 describe_pace(source),
                 f"{time}, boundary {show_duration(source.boundary_us)}",
             ]
@@ -173,7 +183,7 @@ def _address(address: str) -> str:
 def _clients(directory: Directory) -> list[str]:
     rows = []
     for client in directory.clients.values():
-        sinks = ", ".join(f"{s['kind']} {s['path']} ({s['mode']})" for s in client.sinks)
+        sinks = ", ".join(f"{s['kind']} {_place(s)} ({s['mode']})" for s in client.sinks)
         takes = "external" if client.external else sinks or "no sink"
         rows.append([client.name, f"reads {', '.join(client.reads)}", takes])
     return text_table(rows, indent="  ") or ["  none: nothing holds the output buffers"]

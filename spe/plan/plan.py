@@ -19,6 +19,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from spe.connectors import READERS
+from spe.connectors.declaration import Reader
+from spe.connectors.installed import READERS_GROUP, loaded
 from spe.query.query import Query, QueryOperator
 from spe.stream.hashing import HASH_VERSION
 from spe.stream.ids import Channel, PartitionId
@@ -137,7 +139,9 @@ class Source:
     @property
     def live(self) -> bool:
         """Rows happen once, and nobody knows the next one."""
-        return self.reader.get("kind") in READERS and READERS[self.reader["kind"]].live
+        kind = str(self.reader.get("kind"))
+        declared = READERS.get(kind) or loaded(READERS_GROUP, kind)  # a configuration that names it has loaded it
+        return isinstance(declared, Reader) and declared.live
 
     @property
     def writers(self) -> tuple[str, ...]:

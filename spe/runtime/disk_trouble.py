@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from spe.errors import LogFull
 from spe.runtime.env import Env
@@ -30,39 +30,54 @@ def sync_failed(error: OSError, path: Path) -> OSError:
     return OSError(errno.EIO, f"a sync failed ({error.strerror}), so nobody knows what is on the disk", str(path))
 
 
-class DiskTrouble:
-    """What one writer has met.
+class Trouble:
+    """What one writer has met, and meets again until it is over.
 
     Args:
       who: writes, for the messages.
     """
 
+    #: Names of the events in the trace, and what is said after what happened, and when it is over.
+    BEGINS: ClassVar[str]
+    ENDS: ClassVar[str]
+    HOPE: ClassVar[str]
+    OVER: ClassVar[str]
+
     def __init__(self, env: Env, who: str) -> None:
         self._env = env
         self._who = who
-        #: What the disk said last; "" while there is room.
+        #: What happened last; "" while all is well.
         self.why = ""
-        #: When it was reported last, also an earlier trouble: a disk that fills up again and again is reported seldom.
+        #: When it was reported last, also an earlier trouble: what begins and ends again and again is reported seldom.
         self._said_us: int | None = None
         #: It was said of this time.
         self._said = False
 
     def met(self, error: BaseException) -> None:
-        """A write found no room."""
+        """Something could not be done now."""
         now = self._env.clock.monotonic_us()
         if not self.why:
-            self._env.trace.event("disk_full", who=self._who, why=str(error))
+            self._env.trace.event(self.BEGINS, who=self._who, why=str(error))
         self.why = str(error) or type(error).__name__
         if self._said_us is None or now - self._said_us >= _SAID_US:
             self._said_us, self._said = now, True
-            say(f"{self._who}: {error}; waiting for room", Level.ERROR, event="disk_full")
+            say(f"{self._who}: {error}; {self.HOPE}", Level.ERROR, event=self.BEGINS)
 
     def over(self) -> None:
-        """A write succeeded."""
+        """It could be done."""
         if not self.why:
             return
         self.why = ""
-        self._env.trace.event("disk_has_room", who=self._who)
+        self._env.trace.event(self.ENDS, who=self._who)
         if self._said:
             self._said = False
-            say(f"{self._who}: there is room again", event="disk_has_room")
+            say(f"{self._who}: {self.OVER}", event=self.ENDS)
+
+
+class DiskTrouble(Trouble):
+    """A disk is full."""
+
+    BEGINS = "disk_full"
+    ENDS = "disk_has_room"
+    HOPE = "waiting for room"
+    OVER = "there is room again"

@@ -30,7 +30,7 @@ from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel
 from spe.config.recovery import RecoveryModel
 from spe.config.sources import SourceModel
 from spe.connectors import READERS, SINKS
-from spe.connectors.declaration import OPTIONS
+from spe.connectors.declaration import OPTIONS, Sink
 from spe.connectors.generator import GeneratorKeys
 from spe.expressions.functions import FUNCTIONS
 from spe.expressions.functions import OPERATORS as OPERATORS_IN_SQL
@@ -110,7 +110,42 @@ def _generators() -> str:
 
 
 def _sinks() -> str:
-    return _table(("sink", "in the folder PATH"), [(f"`{{{kind}: PATH}}`", about) for kind, about in SINKS.items()])
+    rows = [(f"`{{{k}: {one.written}}}`", one.about, _names(one.modes)) for k, one in SINKS.items()]
+    return _table(("sink", "what it writes", "modes"), rows)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _connectors() -> str:
+    """A section for each connector: its options, what it states, and what it does when something fails."""
+    out = []
+    for what, declared in [*(("from", one) for one in READERS.values()), *(("sinks", one) for one in SINKS.values())]:
+        assert declared.guarantees is not None
+        states = declared.guarantees
+        text = f"### `{what}`: `{declared.kind}`\n\n{declared.about[0].upper()}{declared.about[1:]}.\n\n"
+        keys = _model_of(declared.value)
+        if keys is not None:
+            text += _table(("key", "default", ""), _fields(keys)) + "\n"
+        rows = [
+            ("durable copy", states.durable),
+            ("after our crash", states.own_crash),
+            ("after theirs", states.other_crash),
+        ]
+        if isinstance(declared, Sink):
+            rows += [(f"mode `{mode}`", about) for mode, about in declared.modes.items()]
+        text += _table(("", "what holds"), rows) + "\n"
+        text += _table(("what happens", "what it does"), list(states.failures.items()))
+        out.append(text)
+    return "\n".join(out)
+
+
+def _model_of(value: Any) -> type[BaseModel] | None:
+    """The model in a type, if there is one."""
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return value
+    return next((found for one in get_args(value) if (found := _model_of(one)) is not None), None)
 
 
 def _spark(options: Mapping[str, Option]) -> str:
@@ -267,6 +302,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "keys of a generator": _generator,
     "generators": _generators,
     "sinks": _sinks,
+    "connectors": _connectors,
     "options of Spark readers": partial(_spark, READING),
     "options of Spark writers": partial(_spark, WRITING),
     "classes of a status": _statuses,

@@ -690,7 +690,7 @@ def test_a_mapping_of_unknown_keys_gives_one_mistake() -> None:
     source = "{schema: {t: timestamp}, time: t, from: {kafka: orders}}"
     (problem,) = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
 
-    assert "sources.s.from.kafka: unknown key (a program that reads Kafka can write lines to tcp)" in problem
+    assert "sources.s.from.kafka: no reader 'kafka' (a program that reads Kafka can write lines to tcp)" in problem
 
 
 @pytest.mark.parametrize(
@@ -724,7 +724,7 @@ def test_a_mapping_of_unknown_keys_gives_one_mistake() -> None:
         ("clients: {c: {external: true, sinks: [{jsonl: a}]}}", "clients.c: an external client is a program of yours"),
         (
             "clients: {c: {sinks: [{jsonl: a}, {jsonl: ./a, mode: corrections}]}}",
-            "clients.c: two sinks of one kind write to 'a'; expected a folder for each",
+            "clients.c: two sinks of one kind write to 'a'; expected a place for each",
         ),
         ("clients: {c: {sinks: [{jsonl: a, parquet: b}]}}", "clients.c.sinks[0]: expected parquet: PATH or jsonl"),
         (

@@ -1,0 +1,310 @@
+"""A sink on a server that takes rows and a state in one transaction: what all of them have in common.
+
+A connector implements :meth:`ServerSink.load` and :meth:`ServerSink.store`, with one small state that the server keeps
+beside the rows.  The state says how far each channel is, for which query, and who wrote last.  Each transaction names
+the state that it expects and the one that it leaves, so
+
+* after an answer that was lost, the state says whether the transaction was done;
+* what an earlier process still has under way is refused once a later one has begun.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+
+import trio
+
+from replicas.connectors.sink import SinkCursor
+from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError
+from spe.runtime.env import Compute, Env
+from spe.stream.batch import Batch
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.schema import Schema
+
+T = TypeVar("T")
+
+#: Rows that are taken before they are sent, at most.
+ROWS_MAX: Final = 20_000
+#: Time between two transactions while little comes.
+PERIOD_US: Final = 100_000
+#: Longest time for a server to answer, before it counts as away.
+ANSWER_S: Final = 30.0
+_VERSION: Final = 1
+
+#: What says that a connection is gone.
+GONE: Final = (LinkBroken, LinkClosed, trio.BrokenResourceError, trio.ClosedResourceError, OSError, EOFError)
+
+
+class Entry(NamedTuple):
+    """What is to be done at the server, in order.
+
+    Attributes:
+      kind: ``insert``: the rows of ``batch``.  ``undo``: all rows of the channel with an id after ``id`` are
+        withdrawn; they are tentative ones.  ``done``: a correction is complete (mode corrections only).
+      id: the last id of ``batch``, or see ``kind``.
+      batch: its ``kind`` says whether its rows are stable or tentative, ``row_ids()`` are ids, 1, 2, 3, … in a
+        channel, ``rows.time`` tuple times, and ``rows.to_tuples()`` or ``rows.columns`` the attributes.
+    """
+
+    channel: Channel
+    kind: str
+    id: int
+    batch: Batch | None = None
+
+
+class ServerSink(ABC):
+    """See the module.
+
+    By mode, :meth:`store` gets: *stable*, inserts of stable batches only.  *current*, inserts and undos, to be applied:
+    an undo deletes rows.  *corrections*, inserts, undos and dones, to be written as they are.
+
+    Args:
+      schemas: of each channel that will be written.
+      mode: one of those that the declaration names.
+
+    Attributes:
+      name: in messages; a connector sets it to where it writes, without secrets.
+      period_us: longest time between two transactions while something comes.
+      answer_s: longest time that :meth:`load` or :meth:`store` may take, before the server counts as away.
+    """
+
+    period_us: int = PERIOD_US
+    answer_s: float = ANSWER_S
+    name: str = "a server"
+    rows_max: ClassVar[int] = ROWS_MAX
+
+    def __init__(self, schemas: Mapping[Channel, Schema], mode: str) -> None:
+        self.schemas = schemas
+        self.mode = mode
+        self._cursors = {channel: SinkCursor(mode) for channel in schemas}
+        self._known = _State()
+        #: As the server has it, as far as we know; None: before it was asked.
+        self._stored: bytes | None = None
+        self._safe: dict[Channel, int] = dict.fromkeys(schemas, 0)
+        self._entries: list[Entry] = []
+        self._rows = 0
+        #: A transaction of which we do not know whether it was done: the state that it leaves, positions, entries.
+        self._sent: tuple[bytes, dict[Channel, int], list[Entry]] | None = None
+        self._connected = False
+        self._origins: dict[str, str] = {}
+
+    # --- what a connector implements ---
+
+    @abstractmethod
+    async def load(self, env: Env) -> bytes:
+        """Connects, makes what has to be there (a table), and gives the state that the server keeps; b"": none yet.
+
+        Called at the start, and again after each :exc:`ServerAway`: drop a connection that is there.
+
+        Raises:
+          ServerAway: the server does not answer; tried again later.  The errors of GONE count as such as well.
+          SpeError: it will not work by trying again: wrong credentials, another schema.  The client ends.
+        """
+
+    @abstractmethod
+    async def store(self, before: bytes, after: bytes, entries: Sequence[Entry]) -> bool:
+        """One transaction: where the state is ``before`` (b"": there is none), does what ``entries`` say, in order, and
+        sets the state to ``after``; where it is another one, changes nothing and returns False.
+
+        Raises:
+          ServerAway: the connection was lost; whether the transaction was done need not be known.
+          SpeError: as :meth:`load`.
+        """
+
+    async def disconnect(self) -> None:
+        """Closes the connection, if there is one; at the end, and after a failure."""
+        return
+
+    # --- what the client calls ---
+
+    async def open(self, env: Env, queries: Mapping[Channel, str]) -> None:
+        """Asks the server how far it is, and takes the sink over: until another process does, only we write.
+
+        Args:
+          queries: fingerprint of what each channel follows from (rule U14).
+
+        Raises:
+          ServerAway: to be called again later.
+          SpeError: for good; also where the sink holds results of another query or mode.
+        """
+        self._env = env
+        stored = await self._asked(self.load(env))
+        known = _State.decode(stored, self.name)
+        known.check(self.name, self.mode, queries)
+        self._origins = {name: origin for name, one in known.channels.items() if (origin := one["origin"])}
+        cursors = {c: SinkCursor(self.mode, *known.reached(c)) for c in self.schemas}
+        undone = [Entry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
+        self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries)
+        self._cursors = cursors
+        after = self._encoded()
+        if not await self._asked(self.store(stored, after, undone)):
+            raise ServerAway("another process is writing to it")
+        self._stored, self._connected = after, True
+        self._safe = {c: cursor.position for c, cursor in cursors.items()}
+
+    def reached(self, channel: Channel) -> int:
+        """Every stable tuple of the channel up to this id is there, or taken."""
+        return self._cursors[channel].position
+
+    def position(self, channel: Channel) -> int:
+        """Every stable tuple of the channel up to this id is there, as the server has said."""
+        return self._safe[channel]
+
+    def origin(self, channel: Channel) -> str:
+        """Where the channel's results there come from (rule S6); "" where that is not known."""
+        return self._origins.get(str(channel), "")
+
+    async def keep(self, origins: Mapping[Channel, str]) -> None:
+        """Where channels come from; goes to the server with the next rows."""
+        self._origins.update((str(channel), origin) for channel, origin in origins.items())
+
+    def write(self, change: Change) -> None:
+        """Takes a change; tuples that the sink already has are skipped."""
+        if (entry := self._cursors[change.channel].take(change)) is not None:
+            self._entries.append(Entry(change.channel, entry.kind, entry.id, entry.batch))
+            self._rows += 1 if entry.batch is None else len(entry.batch)
+
+    @property
+    def due(self) -> bool:
+        """So much is taken that it should be committed before more is."""
+        return self._rows >= self.rows_max
+
+    async def commit(self, compute: Compute) -> None:
+        """Sends what was taken; when it returns, the server has it.  May be cancelled.
+
+        Raises:
+          ServerAway: to be called again later; whether the server has it will be found out.
+          SpeError: for good: another process has taken over, or the server refuses the rows.
+        """
+        if not self._connected:
+            await self._again()
+        if self._sent is None:
+            if not self._entries and self._encoded() == self._stored:
+                return
+            positions = {c: cursor.position for c, cursor in self._cursors.items()}
+            self._known = self._known._replace(number=self._known.number + 1)
+            self._sent = self._encoded(), positions, self._entries
+            self._entries, self._rows = [], 0
+        after, _, entries = self._sent
+        assert self._stored is not None
+        if not await self._asked(self.store(self._stored, after, entries)):
+            raise SpeError(f"{self.name}: another process writes to it since; this one ends")
+        self._settle()
+
+    def close(self) -> None:
+        """Forgets what was not sent, which comes again; :meth:`disconnect` closes the connection."""
+        self._entries, self._rows = [], 0
+
+    async def _again(self) -> None:
+        """Connects after a failure, and finds out whether what was sent has been done."""
+        stored = await self._asked(self.load(self._env))
+        self._connected = True
+        if self._sent is not None and stored == self._sent[0]:
+            self._settle()
+        elif stored != self._stored:
+            raise SpeError(f"{self.name}: another process writes to it since; this one ends")
+
+    def _settle(self) -> None:
+        assert self._sent is not None
+        (self._stored, self._safe, _), self._sent = self._sent, None
+
+    async def _asked(self, question: Awaitable[T]) -> T:
+        """Raises ServerAway where the connection is gone, or no answer comes."""
+        try:
+            with self._gone_is_away(), trio.fail_after(self.answer_s):
+                return await question
+        except ServerAway:
+            self._connected = False
+            with trio.move_on_after(1), suppress(ServerAway, *GONE):
+                await self.disconnect()
+            raise
+
+    @contextmanager
+    def _gone_is_away(self) -> Iterator[None]:
+        try:
+            yield
+        except trio.TooSlowError as error:
+            raise ServerAway(f"no answer within {self.answer_s:g} s") from error
+        except GONE as error:
+            raise ServerAway(str(error) or type(error).__name__) from error
+
+    def _encoded(self) -> bytes:
+        cursors = {str(c): (cursor.position, cursor.held) for c, cursor in self._cursors.items()}
+        return self._known.encode(cursors, self._origins)
+
+
+class _State(NamedTuple):
+    """What the server keeps.
+
+    Attributes:
+      session: of the process that wrote last.
+      number: of its transactions.
+      channels: by name: ``id`` of the last stable row, ``held``: tentative ones follow, ``query``, ``origin``.
+    """
+
+    session: int = 0
+    number: int = 0
+    mode: str = ""
+    channels: Mapping[str, Any] = {}
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> _State:
+        """Raises SpeError where another program wrote it."""
+        if not data:
+            return cls()
+        try:
+            found = json.loads(data)
+            if found["version"] != _VERSION:
+                raise ValueError(f"version {found['version']}")
+            return cls(int(found["session"]), int(found["number"]), str(found["mode"]), dict(found["channels"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SpeError(f"{name}: what it keeps of the last session is no state of a sink: {error}") from error
+
+    def check(self, name: str, mode: str, queries: Mapping[Channel, str]) -> None:
+        """Raises SpeError where it is of another mode or query."""
+        if self.mode not in ("", mode):
+            raise SpeError(f"{name} was written in the mode {self.mode}; the configuration has {mode}")
+        for channel, query in queries.items():
+            known = self.channels.get(str(channel))
+            if known is not None and known["query"] != query:
+                raise SpeError(
+                    f"{name} holds {channel} of another query: it was made for {known['query']}, and the plan now has "
+                    f"{query}. Give the client another place, or remove what is there"
+                )
+
+    def reached(self, channel: Channel) -> tuple[int, bool]:
+        """(last stable id, tentative tuples follow)."""
+        known = self.channels.get(str(channel))
+        return (0, False) if known is None else (int(known["id"]), bool(known["held"]))
+
+    def taken_over(self, session: int, mode: str, queries: Mapping[Channel, str]) -> _State:
+        channels = dict(self.channels)
+        for channel, query in queries.items():
+            channels[str(channel)] = {
+                "id": 0,
+                "held": False,
+                "origin": "",
+                **channels.get(str(channel), {}),
+                "query": query,
+            }
+        return _State(session, 0, mode, channels)
+
+    def encode(self, cursors: Mapping[str, tuple[int, bool]], origins: Mapping[str, str]) -> bytes:
+        channels = {
+            name: {**one, "origin": origins.get(name, "")}
+            | ({"id": cursors[name][0], "held": cursors[name][1]} if name in cursors else {})
+            for name, one in self.channels.items()
+        }
+        whole = {
+            "version": _VERSION,
+            "session": self.session,
+            "number": self.number,
+            "mode": self.mode,
+            "channels": channels,
+        }
+        return json.dumps(whole, separators=(",", ":")).encode()

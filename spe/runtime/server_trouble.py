@@ -1,0 +1,37 @@
+"""Servers outside of the cluster that do not answer: what is said of it, and how long each attempt is waited for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spe.runtime.disk_trouble import Trouble
+from spe.runtime.env import Env
+
+#: Time before the first attempt, and the longest: it doubles from one to the next.
+FIRST_S: Final = 0.1
+LONGEST_S: Final = 5.0
+
+
+class ServerTrouble(Trouble):
+    """A server does not answer."""
+
+    BEGINS = "server_away"
+    ENDS = "server_back"
+    HOPE = "trying again"
+    OVER = "it answers again"
+
+
+class Backoff:
+    """Waits before each attempt, longer each time."""
+
+    def __init__(self, env: Env) -> None:
+        self._clock = env.clock
+        self._next_s = FIRST_S
+
+    async def wait(self) -> None:
+        await self._clock.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, LONGEST_S)
+
+    def over(self) -> None:
+        """An attempt succeeded: the next trouble begins with a short wait."""
+        self._next_s = FIRST_S
