@@ -58,7 +58,7 @@ MODES: Final = (STABLE, CURRENT, CORRECTIONS)
 
 
 class Guarantees(NamedTuple):
-    """What a connector states, in sentences for the documentation.  ``spe.testing`` has what checks it.
+    """What a connector states, in sentences for the documentation; the test kit checks it.
 
     Attributes:
       durable: where the durable copy of a row is, and since when.
