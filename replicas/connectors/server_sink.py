@@ -40,7 +40,7 @@ _VERSION: Final = 1
 GONE: Final = (LinkBroken, LinkClosed, trio.BrokenResourceError, trio.ClosedResourceError, OSError, EOFError)
 
 
-class Entry(NamedTuple):
+class ChannelEntry(NamedTuple):
     """What is to be done at the server, in order.
 
     Attributes:
@@ -86,10 +86,10 @@ class ServerSink(ABC):
         #: As the server has it, as far as we know; None: before it was asked.
         self._stored: bytes | None = None
         self._safe: dict[Channel, int] = dict.fromkeys(schemas, 0)
-        self._entries: list[Entry] = []
+        self._entries: list[ChannelEntry] = []
         self._rows = 0
         #: A transaction of which we do not know whether it was done: the state that it leaves, positions, entries.
-        self._sent: tuple[bytes, dict[Channel, int], list[Entry]] | None = None
+        self._sent: tuple[bytes, dict[Channel, int], list[ChannelEntry]] | None = None
         self._connected = False
         self._origins: dict[str, str] = {}
 
@@ -107,7 +107,7 @@ class ServerSink(ABC):
         """
 
     @abstractmethod
-    async def store(self, before: bytes, after: bytes, entries: Sequence[Entry]) -> bool:
+    async def store(self, before: bytes, after: bytes, entries: Sequence[ChannelEntry]) -> bool:
         """One transaction: where the state is ``before`` (b"": there is none), does what ``entries`` say, in order, and
         sets the state to ``after``; where it is another one, changes nothing and returns False.
 
@@ -138,7 +138,7 @@ class ServerSink(ABC):
         known.check(self.name, self.mode, queries)
         self._origins = {name: origin for name, one in known.channels.items() if (origin := one["origin"])}
         cursors = {c: SinkCursor(self.mode, *known.reached(c)) for c in self.schemas}
-        undone = [Entry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
+        undone = [ChannelEntry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
         self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries)
         self._cursors = cursors
         after = self._encoded()
@@ -166,7 +166,7 @@ class ServerSink(ABC):
     def write(self, change: Change) -> None:
         """Takes a change; tuples that the sink already has are skipped."""
         if (entry := self._cursors[change.channel].take(change)) is not None:
-            self._entries.append(Entry(change.channel, entry.kind, entry.id, entry.batch))
+            self._entries.append(ChannelEntry(change.channel, entry.kind, entry.id, entry.batch))
             self._rows += 1 if entry.batch is None else len(entry.batch)
 
     @property

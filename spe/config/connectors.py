@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
-from spe.connectors.declaration import Reader, Sink
+from spe.connectors.declaration import Reader, SinkDeclaration
 from spe.connectors.installed import installed, installed_kinds
 from spe.errors import ConfigError
 from spe.problems import Path, Problems, instead_of
 
-D = TypeVar("D", Reader, Sink)
+D = TypeVar("D", Reader, SinkDeclaration)
 
 
 def with_installed(

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 from spe.config.connectors import with_installed
 from spe.config.validate import validated
 from spe.connectors import SINKS, find_sink
-from spe.connectors.declaration import Sink
+from spe.connectors.declaration import SinkDeclaration
 from spe.connectors.installed import SINKS_GROUP
 from spe.plan.continuous import SHARE, Continuous
 from spe.plan.describe import show_duration
@@ -373,7 +373,7 @@ class OutputModel(Model):
 class SinkKeys(Model):
     """Where a client writes, and in which mode."""
 
-    SINKS: ClassVar[Mapping[str, Sink]] = SINKS
+    SINKS: ClassVar[Mapping[str, SinkDeclaration]] = SINKS
 
     mode: Literal["stable", "current", "corrections"] = "stable"
 
@@ -385,7 +385,7 @@ class SinkKeys(Model):
         return self
 
     @property
-    def declared(self) -> Sink:
+    def declared(self) -> SinkDeclaration:
         return next(one for kind, one in self.SINKS.items() if getattr(self, kind) is not None)
 
     @property

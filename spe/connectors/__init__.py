@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spe.connectors.declaration import Reader, Sink
+from spe.connectors.declaration import Reader, SinkDeclaration
 from spe.connectors.files import CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
 from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
@@ -15,7 +15,7 @@ from spe.connectors.push import PUSH
 #: By the key below ``from``: those that are built in.
 READERS: Final[Mapping[str, Reader]] = {one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, PUSH)}
 #: By the key of an entry of ``sinks``: those that are built in.
-SINKS: Final[Mapping[str, Sink]] = {one.kind: one for one in (PARQUET_SINK, JSONL_SINK)}
+SINKS: Final[Mapping[str, SinkDeclaration]] = {one.kind: one for one in (PARQUET_SINK, JSONL_SINK)}
 
 
 def find_reader(kind: str) -> Reader | None:
@@ -23,6 +23,6 @@ def find_reader(kind: str) -> Reader | None:
     return READERS.get(kind) or load_connector(READERS_GROUP, kind, Reader)
 
 
-def find_sink(kind: str) -> Sink | None:
+def find_sink(kind: str) -> SinkDeclaration | None:
     """The declaration of a sink, in the same way."""
-    return SINKS.get(kind) or load_connector(SINKS_GROUP, kind, Sink)
+    return SINKS.get(kind) or load_connector(SINKS_GROUP, kind, SinkDeclaration)

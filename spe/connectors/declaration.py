@@ -134,7 +134,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Sink:
+class SinkDeclaration:
     """Where a client's results go.
 
     Attributes:

@@ -8,7 +8,7 @@ from os.path import normpath
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from spe.connectors.declaration import CELLS, CORRECTIONS, STABLE, Guarantees, Reader, Sink, check_numbered
+from spe.connectors.declaration import CELLS, CORRECTIONS, STABLE, Guarantees, Reader, SinkDeclaration, check_numbered
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ _FILES: Final = Guarantees(
 
 
 @dataclass(frozen=True)
-class Folder(Sink):
+class Folder(SinkDeclaration):
     """Files in a folder."""
 
     def sink(self, value: Any) -> dict[str, Any]:

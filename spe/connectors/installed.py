@@ -12,15 +12,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeVar
 
-from spe.connectors.declaration import Reader, Sink
+from spe.connectors.declaration import Reader, SinkDeclaration
 from spe.errors import ConfigError
 
 READERS_GROUP: Final = "tentative_spe.readers"
 SINKS_GROUP: Final = "tentative_spe.sinks"
 
-D = TypeVar("D", Reader, Sink)
+D = TypeVar("D", Reader, SinkDeclaration)
 
-_LOADED: Final[dict[tuple[str, str], Reader | Sink]] = {}
+_LOADED: Final[dict[tuple[str, str], Reader | SinkDeclaration]] = {}
 
 
 @cache
@@ -68,12 +68,12 @@ def load_connector(group: str, kind: str, of: type[D]) -> D | None:
     return found
 
 
-def loaded(group: str, kind: str) -> Reader | Sink | None:
+def loaded(group: str, kind: str) -> Reader | SinkDeclaration | None:
     """A declaration that :func:`load_connector` has loaded in this process; reads no files."""
     return _LOADED.get((group, kind))
 
 
-def construction(declared: Reader | Sink) -> Callable[..., Any]:
+def construction(declared: Reader | SinkDeclaration) -> Callable[..., Any]:
     """What makes the reader or sink of an installed package.  Raises ConfigError where it cannot be imported."""
     module, _, name = declared.opens.partition(":")
     try:

@@ -134,7 +134,7 @@ class ClientSettings:
     """A named consumer whose acknowledgements hold the output buffers.
 
     Attributes:
-      sinks: ``{"kind": …, "mode": …}`` each, and what ``spe.connectors.declaration.Sink.sink`` gives besides.
+      sinks: ``{"kind": …, "mode": …}`` each, and what its ``SinkDeclaration.sink`` gives besides.
       external: a program of the user's; ``spe run`` starts none for it.
     """
 

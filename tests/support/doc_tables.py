@@ -30,7 +30,7 @@ from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel
 from spe.config.recovery import RecoveryModel
 from spe.config.sources import SourceModel
 from spe.connectors import READERS, SINKS
-from spe.connectors.declaration import OPTIONS, Sink
+from spe.connectors.declaration import OPTIONS, SinkDeclaration
 from spe.connectors.generator import GeneratorKeys
 from spe.expressions.functions import FUNCTIONS
 from spe.expressions.functions import OPERATORS as OPERATORS_IN_SQL
@@ -133,7 +133,7 @@ def _connectors() -> str:
             ("after our crash", states.own_crash),
             ("after theirs", states.other_crash),
         ]
-        if isinstance(declared, Sink):
+        if isinstance(declared, SinkDeclaration):
             rows += [(f"mode `{mode}`", about) for mode, about in declared.modes.items()]
         text += _table(("", "what holds"), rows) + "\n"
         text += _table(("what happens", "what it does"), list(states.failures.items()))

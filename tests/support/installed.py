@@ -12,7 +12,7 @@ from spe.connectors import installed
 SHELF = '''
 from typing import Annotated
 from pydantic import Field
-from spe.connectors.declaration import CURRENT, STABLE, Guarantees, Reader, Sink
+from spe.connectors.declaration import CURRENT, STABLE, Guarantees, Reader, SinkDeclaration
 from spe.values import Address, Model
 
 class Options(Model):
@@ -25,7 +25,7 @@ class Shelf(Reader):
 
 states = Guarantees("on the shelf", "nothing is lost", "nothing is lost", {"it falls": "waits"})
 READER = Shelf("shelf", Options, "{address: …}", "rows on a shelf", ("format",), states, "shelf.impl:ShelfReader")
-SINK = Sink("shelf", Options, "{address: …}", "a shelf", {STABLE: "final rows", CURRENT: "all rows"}, states,
+SINK = SinkDeclaration("shelf", Options, "{address: …}", "a shelf", {STABLE: "final rows", CURRENT: "all rows"}, states,
             "shelf.impl:ShelfSink")
 NO_STATES = Shelf("empty", Options, "", "")
 '''

@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from replicas.connectors.server_sink import Entry, ServerSink
-from spe.connectors.declaration import CORRECTIONS, MODES, Guarantees, Sink
+from replicas.connectors.server_sink import ChannelEntry, ServerSink
+from spe.connectors.declaration import CORRECTIONS, MODES, Guarantees, SinkDeclaration
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
@@ -36,7 +36,7 @@ class TableServer:
         if self.away:
             raise ConnectionRefusedError(111, "Connection refused")
 
-    def apply(self, before: bytes, after: bytes, entries: Sequence[Entry], mode: str) -> bool:
+    def apply(self, before: bytes, after: bytes, entries: Sequence[ChannelEntry], mode: str) -> bool:
         if self.state != before:
             return False
         self.state = after
@@ -67,7 +67,7 @@ class TableSink(ServerSink):
         await self._server.asked()
         return self._server.state
 
-    async def store(self, before: bytes, after: bytes, entries: Sequence[Entry]) -> bool:
+    async def store(self, before: bytes, after: bytes, entries: Sequence[ChannelEntry]) -> bool:
         await self._server.asked()
         done = self._server.apply(before, after, entries, self.mode)
         await self._server.asked()
@@ -88,7 +88,7 @@ class NamedTableSink(TableSink):
         super().__init__(schemas, mode, SERVERS[options["at"]])
 
 
-TABLE = Sink(
+TABLE = SinkDeclaration(
     "table",
     str,
     "NAME",
