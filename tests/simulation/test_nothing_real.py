@@ -38,7 +38,7 @@ TRIO = {
 ALLOWED = {
     "replicas.checkpoint.log": {"threading"},  # a lock: in a real process records are appended in a thread
     "replicas.simulation.clock": {"time"},  # the wall clock that aborts a run
-    "spe.config.deployment": {"os"},  # os.path: paths that a configuration names
+    "spe.connectors.files": {"os"},  # os.path: paths that a configuration names
     "spe.config.load": {"os"},  # the same
     "spe.config.script": {"os"},  # where a script may import from
     "spe.runtime.network": {
