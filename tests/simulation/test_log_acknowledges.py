@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 import trio
 
+from replicas.checkpoint import pauses
 from replicas.checkpoint.log import CheckpointLog, Commit
 from replicas.node import log_task
 from replicas.node.replica import Replica
@@ -231,6 +232,6 @@ def test_few_slices_are_read_also_where_a_join_keeps_rows_for_long() -> None:
             assert log is not None
             read.append(sum(c.last >= log.commits[-1].needs for c in log.commits))
 
-    with patch.object(log_task, "SLICES_MOST", 4):
+    with patch.object(pauses, "SLICES_MOST", 4):
         play(plan, directory, script)
     assert max(read) <= 8
