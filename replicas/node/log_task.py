@@ -9,7 +9,7 @@ from typing import Final
 from operators import steps
 from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import COPIES, SEGMENT_BYTES
-from replicas.checkpoint.pauses import AGAIN_US, EVERY_US, Pauses
+from replicas.checkpoint.pauses import AGAIN_US, Pauses
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
 from replicas.checkpoint.targets import to_rewrite
@@ -25,6 +25,8 @@ from spe.status import LogStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND
 
+#: Between two looks at what has changed; at a slice, or where a producer is full, it is woken.
+LOOKS_US: Final = 300 * MILLISECOND
 #: A copy that failed is made whole again after this.
 RESTORE_US: Final = 5_000 * MILLISECOND
 
@@ -110,13 +112,14 @@ class _Writer:
             else:
                 await self._look_after()
                 self._ask()
-                await self._clock.wait(host.log_work, token, self._hosting.plan.timing.heartbeat_us / 1e6)
+                await self._clock.wait(host.log_work, token, LOOKS_US / 1e6)
 
     async def _rest(self, begun: int) -> None:
         """After a slice that began then."""
         core, pauses = self._host.replica.core, self._pauses
         await self._clock.sleep(max(0, begun + pauses.least_us - self._hosting.now()) / 1e6)
         while self._is_current():
+            token = self._host.log_work.token()
             state, rows = self._kept.state, core.stable_rows - (self._rows or 0)
             ended = core.sunion.released_for_good() == END_OF_TIME
             if state is None or state.lacks or ended:
@@ -125,7 +128,7 @@ class _Writer:
                 return
             await self._look_after()
             left_us = begun + pauses.rest_us - self._hosting.now()
-            await self._clock.sleep((min(left_us, EVERY_US) if left_us > 0 else EVERY_US) / 1e6)
+            await self._clock.wait(self._host.log_work, token, (left_us if left_us > 0 else LOOKS_US) / 1e6)
 
     # --- what is asked for ---
 
