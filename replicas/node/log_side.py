@@ -143,15 +143,22 @@ def logged_output(entries: Sequence[Sequence[Entry]], after: Sequence[int], last
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Entries that follow each other, as many as hold RELEASED rows."""
+    """Entries that follow each other, up to RELEASED rows, with texts of the same dictionaries: to translate them would
+    change these.
+    """
     run: list[Entry] = []
     for entry in entries:
-        if run and entry.batch.upto_id - run[0].batch.from_id > steps.RELEASED:
+        if run and (entry.batch.upto_id - run[0].batch.from_id > steps.RELEASED or not _are_alike(run[-1], entry)):
             yield run
             run = []
         run.append(entry)
     if run:
         yield run
+
+
+def _are_alike(one: Entry, other: Entry) -> bool:
+    pairs = zip(one.batch.rows.columns, other.batch.rows.columns, strict=True)
+    return all([a.dictionary is b.dictionary for a, b in pairs])
 
 
 def _tree(run: Sequence[Entry]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from replicas.node.log_side import exported, logged_output
 from replicas.producer.log_entry import Entry
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
+from spe.stream.strings import StringDictionary
 from spe.stream.times import BEFORE_TIME
 
 
@@ -54,6 +55,19 @@ def test_none_becomes_too_large() -> None:
     with patch.object(steps, "RELEASED", 3):
         found = logged_output([entries(0, 2, 3, 5, 9, 10)], [0], [10])
     assert told(found) == [(0, 3, 31, [1, 2, 3]), (3, 5, 51, [4, 5]), (5, 9, 91, [6, 7, 8, 9]), (9, 10, 101, [10])]
+
+
+def test_dictionaries_stay_as_they_are() -> None:
+    """Others use them meanwhile, in other threads."""
+    first, second = StringDictionary(["a"]), StringDictionary(["b"])
+    some = entries(0, 2, 3, 5)
+    for entry, dictionary in zip(some, (first, first, second)):
+        ids = entry.batch.rows.time
+        columns = (*entry.batch.rows.columns, Column(np.zeros(len(ids), np.int32), None, dictionary))
+        entry.batch.rows = entry.batch.rows.with_columns(columns)
+    found = logged_output([some], [0], [5])
+    assert [(first_id, last_id) for first_id, last_id, _, _ in told(found)] == [(0, 3), (3, 5)]
+    assert (first.strings, second.strings) == (["a"], ["b"])
 
 
 def test_what_comes_out_is_what_went_in() -> None:
