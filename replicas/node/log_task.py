@@ -313,12 +313,14 @@ class _Writer:
                 return
             except (LogFull, LogError) as error:
                 self._hosting.env.trace.event("log_not_restored", replica=self._host.name, why=str(error))
-        if self._unsynced and (self._pauses.syncs(now - self._synced_at) or self._upstream_waits(state)):
+        log = kept.log
+        due = self._unsynced and (self._pauses.syncs(now - self._synced_at) or self._upstream_waits(state))
+        if due and log is not None:
             self._synced_at = now
             try:
                 await state.sync()
-                self._unsynced = not kept.log.is_synced  # there may have been no room for a mark
-                if kept.log.held_by_both is not None:
+                self._unsynced = not log.is_synced  # there may have been no room for a mark
+                if kept.log is log and log.held_by_both is not None:  # else it was refused meanwhile
                     await kept.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))

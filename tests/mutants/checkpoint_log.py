@@ -135,7 +135,7 @@ edited(
 edited(
     "refused-log-goes-too-early",
     "what was refused goes before both copies of the next log hold a state (G5)",
-    Edit(log_task._Writer, "_look_after", "if kept.log.held_by_both is not None:", "if True:"),
+    Edit(log_task._Writer, "_look_after", " and log.held_by_both is not None:", ":"),
 )
 
 # --- what to rewrite ---
@@ -334,7 +334,7 @@ edited(
 edited(
     "mark-of-the-end-is-lost",
     "a mark that had no room is not written again where nothing follows (G5)",
-    Edit(log_task._Writer, "_look_after", "self._unsynced = not kept.log.is_synced", "self._unsynced = False"),
+    Edit(log_task._Writer, "_look_after", "self._unsynced = not log.is_synced", "self._unsynced = False"),
 )
 edited(
     "double-failure-is-tried-for-ever",
