@@ -320,11 +320,12 @@ class _Writer:
             try:
                 await state.sync()
                 self._unsynced = not log.is_synced  # there may have been no room for a mark
-                if kept.log is log and log.held_by_both is not None:  # else it was refused meanwhile
+                if kept.log is log and log.held_by_both is not None:
                     await kept.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
-        self._acknowledge(state)
+        if kept.state is state:  # else it was refused meanwhile
+            self._acknowledge(state)
         kept.tell()
 
     def _acknowledge(self, state: StateLog) -> None:

@@ -138,6 +138,12 @@ edited(
     Edit(log_task._Writer, "_look_after", " and log.held_by_both is not None:", ":"),
 )
 
+edited(
+    "refused-log-is-acknowledged",
+    "what was synced of a log while it was refused is acknowledged (G5)",
+    Edit(log_task._Writer, "_look_after", "if kept.state is state:", "if True:"),
+)
+
 # --- what to rewrite ---
 
 edited(

@@ -307,6 +307,7 @@ UNITS: Final[dict[str, Test]] = {
     "replay-acknowledges-nothing": partial(
         acknowledges.test_a_full_producer_and_its_consumer_restart_together, syncs=False
     ),
+    "refused-log-is-acknowledged": (acknowledges.test_a_log_that_is_refused_while_it_is_synced_is_not_acknowledged),
     "refused-log-goes-too-early": (
         acknowledges.test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state
     ),
