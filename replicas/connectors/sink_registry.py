@@ -33,9 +33,18 @@ def _jsonl(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -
     return JsonLinesSink(*place(Path(str(spec["path"]))), schemas, mode)
 
 
+def _postgres(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
+    from replicas.connectors.postgres_sink import PostgresSink  # psycopg is an extra
+
+    sink = PostgresSink(schemas, mode, spec)
+    sink.name = f"postgres {SINKS['postgres'].place(spec)}"
+    return sink
+
+
 _CONSTRUCTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
     "parquet": _parquet,
     "jsonl": _jsonl,
+    "postgres": _postgres,
 }
 
 
