@@ -70,8 +70,11 @@ class LiveFootprints(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[LiveFootprints]) -> LiveFootprints:
+        """All of them; one that is all there is is not copied."""
+        if len(some := [part for part in parts if len(part.times)]) == 1:
+            return some[0]
         nothing = LiveFootprints(np.empty(0, np.int64), np.empty(0, np.bool_))
-        return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *parts)))
+        return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *some)))
 
 
 class Later(NamedTuple):

@@ -14,6 +14,7 @@ import trio
 
 from benchmarks.experiments.logged_fragment import Input, LoggedFragment, files
 from benchmarks.experiments.results import Experiment, Row, lines, places
+from replicas.checkpoint.pauses import Pauses
 from spe.plan.continuous import Continuous
 from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
@@ -42,7 +43,7 @@ async def _costs_of(given: Input, rows: int, every_us: int) -> list[Row]:
     """Without a log, with openings, with as much rewriting as 5 % allows: the same rows in turns."""
     logs = {"none": None, "openings": Continuous(None, records=ANY), "rewrites": Continuous(None, records=1)}
     with files() as folder:
-        ones = {n: LoggedFragment(given, log, folder / n, every_us=every_us) for n, log in logs.items()}
+        ones = {n: LoggedFragment(given, log, folder / n, pauses=Pauses(every_us)) for n, log in logs.items()}
         for one in ones.values():
             await one.open()
         begun: dict[str, tuple[int, int, int]] = {}
@@ -155,7 +156,7 @@ async def _periods(groups: int, periods_ms: Sequence[int]) -> list[Row]:
         for ms in periods_ms:
             every = ms * MILLISECOND
             settings = Continuous(None, _INTERVAL_US / every, every, records=round(_OPEN * groups))
-            ones[ms] = LoggedFragment(given, settings, folder / str(ms), every_us=every, rests=0)
+            ones[ms] = LoggedFragment(given, settings, folder / str(ms), pauses=Pauses(every, rests=0))
         responses: dict[int, list[float]] = {ms: [] for ms in ones}
         extents: dict[int, list[int]] = {ms: [] for ms in ones}
         for one in ones.values():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import trio
@@ -26,25 +26,23 @@ from operators.sunion.slice import Slice
 from replicas.checkpoint.extent import Pacing
 from replicas.checkpoint.log import CheckpointLog, LogReader
 from replicas.checkpoint.meter import LogMeter
+from replicas.checkpoint.pauses import Pauses
 from replicas.checkpoint.state_log import StableSlice, StateLog, read_state
 from replicas.checkpoint.targets import to_rewrite
+from replicas.node.log_side import logged_output
+from replicas.producer.log_entry import Entry
 from spe.api import Environment, count_window, stdin
 from spe.plan.continuous import Continuous
 from spe.plan.plan import Limits, Unit
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
 from spe.stream.names import Kind
-from spe.stream.times import BEFORE_TIME, MILLISECOND, SECOND
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND
 
 T = TypeVar("T")
 _MEMORY: Final = Path("/dev/shm")
 _ROOM_BYTES: Final = 2 << 30
 _FOLDER: Final = PurePosixPath("log")
-#: As a node's.
-_EVERY_US: Final = 100 * MILLISECOND
-_RESTS: Final = 4
-_RESTS_TO_SYNC: Final = 500
-_SYNC_US: Final = 500 * MILLISECOND
 
 
 @contextmanager
@@ -136,8 +134,7 @@ class LoggedFragment:
       given: its input.
       settings: of the log; None: it has none.
       folder: for the files; None: no log.
-      every_us: log slices begin no closer than this.
-      rests: nor than so many times what the last one took, or many more up to a sync; 0: not so.
+      pauses: between slices of the log; None: as a node's.
 
     Attributes:
       row: number of the next row.
@@ -153,22 +150,23 @@ class LoggedFragment:
         settings: Continuous | None,
         folder: Path | None,
         *,
-        every_us: int = _EVERY_US,
-        rests: int = _RESTS,
+        pauses: Pauses | None = None,
     ) -> None:
         self.given = given
         self._unit = given.unit()
         self.instance = Instance(self._unit, logs=settings is not None)
         self._settings = settings
-        self._every_us = self._pause_us = every_us
-        self._rests = rests
+        self._pauses = Pauses() if pauses is None else pauses
         self._storage = None if folder is None else DiskStorage(folder)
         self.log: CheckpointLog | None = None
         self.state: StateLog | None = None
         self.meter = LogMeter()
         self._pacing: Pacing | None = None
-        self._logged_at = self._synced_at = 0
-        self._released: list[dict[str, Any]] = []
+        self._logged_at = self._synced_at = self._logged_row = 0
+        self._unsynced = False
+        self._released: list[Entry] = []
+        #: The last id that is in the log.
+        self._logged_id = 0
         self.row = 0
         self.cpu_ns = self.log_ns = 0
         self.rewritten = self.written = 0
@@ -197,9 +195,9 @@ class LoggedFragment:
         self.result = concat_rows([e.rows for e in batches]) if batches else None
         self.meter.processed(count, took_ns / 1e3)
         if self.state is not None:
-            self._released += [
-                {"from_id": e.from_id, "upto_id": e.upto_id, "boundary": piece.end, "rows": e.rows} for e in batches
-            ]
+            for batch in batches:
+                self._released.append(Entry(batch))
+                self._released[-1].boundary = piece.end
 
     async def write(self, now_us: int, *, sure: bool = False, syncs: bool = True) -> None:
         """Writes what is new to the log, and syncs it, each if its time has come.
@@ -212,11 +210,11 @@ class LoggedFragment:
         if state is None or log is None:
             return
         begun = time.thread_time_ns()
-        if sure or now_us - self._logged_at >= self._pause_us:
-            self._logged_at = now_us
+        if sure or self._pauses.is_over(now_us - self._logged_at, self.row - self._logged_row, hurries=False):
+            self._logged_at, self._logged_row, self._unsynced = now_us, self.row, True
             await self._write(state, now_us)
-        if sure or (syncs and now_us - self._synced_at >= _SYNC_US):
-            self._synced_at = now_us
+        if sure or (syncs and self._unsynced and self._pauses.syncs(now_us - self._synced_at)):
+            self._synced_at, self._unsynced = now_us, False
             await state.sync()
         took_ns = time.thread_time_ns() - begun
         self.cpu_ns += took_ns
@@ -226,24 +224,26 @@ class LoggedFragment:
         assert self.instance.log is not None, "it has one"
         assert self._settings is not None, "it has one"
         assert self._pacing is not None, "it is open"
-        below, most, speeds = BEFORE_TIME, 0, self.meter.speeds
+        below, most, speeds, longest_us = BEFORE_TIME, 0, self.meter.speeds, END_OF_TIME
         if not state.lacks:
             choices = state.extent.choices()
             if chosen := to_rewrite(choices, self._settings, speeds):
-                below, most = choices.within(chosen, int(self._pacing.allowed_us(now_us) / speeds.write_us))
+                allowed = int(self._pacing.allowed_us(now_us) / speeds.write_us)
+                below, most = choices.within(chosen, allowed)
+                longest_us = self._settings.period_us if choices.cells[chosen] > allowed else END_OF_TIME
         end, rows = self.given.time(self.row), self.instance.rows
         begun = time.thread_time_ns()
         made = finished(self.instance.log.slice_log(end, below, most))
         live = self.instance.log.live() if made.whole else None
         took_ns = time.thread_time_ns() - begun
         outputs = [o.snapshot() for o in self.instance.outputs]
-        released, self._released = [self._released] if self._released else None, []
+        last_id = self.instance.outputs[0].last_id
+        released = logged_output([self._released], [self._logged_id], [last_id])
+        self._released, self._logged_id = [], last_id
         one = StableSlice(end, made, live, [self.row], rows, outputs, released, speeds=speeds)
         demand(await state.write(one), "a slice was refused")
         took_us = (took_ns + state.written_ns) / 1e3
-        self._pause_us = max(self._every_us, round(self._rests * took_us))
-        if self._rests:
-            self._pause_us = max(self._pause_us, min(round(_RESTS_TO_SYNC * took_us), _SYNC_US))
+        self._pauses.wrote(state.extent, end, took_us, longest_us)
         self.written += made.written
         if again := made.rewritten:
             share = again / made.written

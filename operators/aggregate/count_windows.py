@@ -51,7 +51,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         self._open: IndexArray = np.empty(0, np.intp)
         self._sequence = 0
         self._compact_at = steps.SPARE
-        #: Cells with a footprint whose window has been closed since the last slice that was logged.
+        #: Cells whose window has been closed since the last slice that was logged.
         self._closed: list[IndexArray] = []
         #: Open windows.
         self._windows = 0
@@ -82,8 +82,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         if len(closing):
             yield self._rows(rows, slots, cells, closing)
             if self._is_logged:
-                closed = cells[closing]
-                self._closed.append(closed[closed < self._cells.logged])
+                self._closed.append(cells[closing])
         if self._cells.count > (2 if self._is_logged else 1) * self._compact_at:
             if self._is_logged:  # so much without a log, as in a failure
                 yield from self.forget_footprints()
@@ -250,6 +249,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         """Of groups with a footprint but without an open window."""
         closed = yield from picked([np.empty(0, np.intp), *self._closed], [None] * (len(self._closed) + 1))
         self._closed = []
+        closed = closed[closed < self._cells.logged]
         if not len(closed):
             return
         found.replaces(self._cells.written[closed], np.ones(len(closed), np.bool_))

@@ -327,7 +327,7 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         return (yield from chosen(cells.written[: cells.logged] < self._panes.end(number)))
 
     def _live(self, number: int, cells: Cells) -> LiveFootprints:
-        times = cells.written[: cells.logged]
+        times = cells.written[: cells.logged].copy()
         if self._on is not None:  # also late rows come
             return LiveFootprints(times, np.ones(len(times), np.bool_))
         return LiveFootprints(times, times < self._panes.end(number))

@@ -127,6 +127,14 @@ class Extent:
         """T: input is replayed from the newest commit at or before this time."""
         return int(self._time[self._replay_index()])
 
+    def behind(self) -> int:
+        """Rows that are replayed beside those that operators keep."""
+        return int(self._rows[self._held_index()] - self._rows[self._replay_index()])
+
+    def live(self) -> int:
+        """Footprints that count."""
+        return int(self._live.sum())
+
     def needs(self) -> int:
         """The least time of a slice whose records or commit are still needed."""
         return int(self._time[min(self._replay_index(), self._first(self._live, 0))])

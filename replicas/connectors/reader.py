@@ -112,6 +112,8 @@ class RowChunk:
 
     def stop_within(self, start: int, stop: int, most_bytes: int) -> int:
         """Where rows from ``start`` on are to end, at ``stop`` at the latest, to be no more bytes; one row at least."""
+        if stop - start <= 1:
+            return stop
         each = row_bytes(self.slice(start, stop))
         count = most_bytes // each if isinstance(each, int) else int(each.cumsum().searchsorted(most_bytes, "right"))
         return min(stop, start + max(1, count))

@@ -7,15 +7,16 @@ stream are only worked on: a slice of the log holds as many as there were meanwh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from consistency.dpc.manager import SliceToLog
+from operators import steps
 from operators.footprints import LiveFootprints
 from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
-from spe.stream.batch import Batch
+from spe.stream.batch import Batch, concat_rows
 from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
@@ -130,16 +131,40 @@ class LogSide:
 
 
 def logged_output(entries: Sequence[Sequence[Entry]], after: Sequence[int], last_ids: Sequence[int]) -> Any:
-    """What of the entries of each output goes to the log with a slice, as a tree; None: nothing."""
+    """What of the entries of each output goes to the log with a slice, as a tree; None: nothing.
+
+    Small ones are put together: each takes as long to write, and to read, as many rows.
+    """
     found = [
-        [
-            {"from_id": e.batch.from_id, "upto_id": e.batch.upto_id, "boundary": e.boundary, "rows": e.batch.rows}
-            for e in some
-            if first < e.batch.upto_id <= last
-        ]
+        [_tree(run) for run in _runs([e for e in some if first < e.batch.upto_id <= last])]
         for some, first, last in zip(entries, after, last_ids, strict=True)
     ]
     return found if any(found) else None
+
+
+def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Entries that follow each other, up to RELEASED rows, with texts of the same dictionaries: to translate them would
+    change these.
+    """
+    run: list[Entry] = []
+    for entry in entries:
+        if run and (entry.batch.upto_id - run[0].batch.from_id > steps.RELEASED or not _are_alike(run[-1], entry)):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+def _are_alike(one: Entry, other: Entry) -> bool:
+    pairs = zip(one.batch.rows.columns, other.batch.rows.columns, strict=True)
+    return all([a.dictionary is b.dictionary for a, b in pairs])
+
+
+def _tree(run: Sequence[Entry]) -> dict[str, Any]:
+    rows = concat_rows([e.batch.rows for e in run])
+    ids = {"from_id": run[0].batch.from_id, "upto_id": run[-1].batch.upto_id}
+    return {**ids, "boundary": max(e.boundary for e in run), "rows": rows}
 
 
 def exported(released: Sequence[tuple[int, Any]], output: int, last_id: int, frontier: int) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from operators import steps
 from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import COPIES, SEGMENT_BYTES
+from replicas.checkpoint.pauses import AGAIN_US, Pauses
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
-from replicas.checkpoint.targets import SLICES_MOST, to_rewrite
+from replicas.checkpoint.targets import to_rewrite
 from replicas.node.hosting import Hosting
 from replicas.node.log_side import LogSide, Waiting, logged_output
 from replicas.node.replica_host import ReplicaHost
@@ -23,17 +25,8 @@ from spe.status import LogStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND
 
-#: Slices of the log begin no closer than this.
-EVERY_US: Final = 100 * MILLISECOND
-#: Nor than so many times what the last one took: what comes often is written less often, and more of it at once.
-_RESTS: Final = 4
-#: Nor than so many, up to the next sync, for nothing is acknowledged before it; unless a producer waits for us.
-_RESTS_TO_SYNC: Final = 500
-#: Between two syncs: what is not synced is not acknowledged, so upstream keeps it for so long.
-SYNC_US: Final = 500 * MILLISECOND
-#: After a refusal the next try, with a complete state, comes after this, and each one after twice as long.
-AGAIN_US: Final = 200 * MILLISECOND
-AGAIN_MOST_US: Final = 10_000 * MILLISECOND
+#: Between two looks at what has changed; at a slice, or where a producer is full, it is woken.
+LOOKS_US: Final = 300 * MILLISECOND
 #: A copy that failed is made whole again after this.
 RESTORE_US: Final = 5_000 * MILLISECOND
 
@@ -92,7 +85,9 @@ class _Writer:
         self._unsynced = True
         #: Written when all output was written last.
         self._output_bytes = 0
-        self._pause_us = self._rest_us = EVERY_US
+        self._pauses = Pauses()
+        #: From one slice to the next at most.
+        self._longest_us = END_OF_TIME
         #: Rows up to the newest slice.
         self._rows: int | None = None
 
@@ -117,15 +112,23 @@ class _Writer:
             else:
                 await self._look_after()
                 self._ask()
-                await self._clock.wait(host.log_work, token, self._hosting.plan.timing.heartbeat_us / 1e6)
+                await self._clock.wait(host.log_work, token, LOOKS_US / 1e6)
 
     async def _rest(self, begun: int) -> None:
         """After a slice that began then."""
-        await self._clock.sleep(max(0, begun + self._pause_us - self._hosting.now()) / 1e6)
-        while (left_us := begun + self._rest_us - self._hosting.now()) > 0:
-            if not self._is_current() or self._upstream_waits(self._kept.state):
+        core, pauses = self._host.replica.core, self._pauses
+        await self._clock.sleep(max(0, begun + pauses.least_us - self._hosting.now()) / 1e6)
+        while self._is_current():
+            token = self._host.log_work.token()
+            state, rows = self._kept.state, core.stable_rows - (self._rows or 0)
+            ended = core.sunion.released_for_good() == END_OF_TIME
+            if state is None or state.lacks or ended:
                 return
-            await self._clock.sleep(min(left_us, EVERY_US) / 1e6)
+            if pauses.is_over(self._hosting.now() - begun, rows, hurries=self._upstream_waits(state)):
+                return
+            await self._look_after()
+            left_us = begun + pauses.rest_us - self._hosting.now()
+            await self._clock.wait(self._host.log_work, token, (left_us if left_us > 0 else LOOKS_US) / 1e6)
 
     # --- what is asked for ---
 
@@ -159,9 +162,12 @@ class _Writer:
         """Footprints from before when are written anew, and how many of those from then (G7)."""
         choices, speeds = state.extent.choices(), self._meter.speeds
         chosen = to_rewrite(choices, self._settings, speeds)
+        self._longest_us = END_OF_TIME
         if not chosen:
             return BEFORE_TIME, 0
         most = int(self._pacing.allowed_us(self._hosting.now()) / speeds.write_us)
+        if choices.cells[chosen] > most:
+            self._longest_us = self._settings.period_us  # until there is time for more
         return choices.within(chosen, most)
 
     # --- what comes ---
@@ -186,6 +192,7 @@ class _Writer:
 
     async def _write(self, waiting: Waiting) -> None:
         host, side, kept, hosting = self._host, self._side, self._kept, self._hosting
+        self._pauses.left_out()
         if (state := kept.state) is None or (state.lacks and not waiting.slice.made.complete):
             return
         hosting.take_rejected(host)
@@ -199,8 +206,10 @@ class _Writer:
         if (entries := await self._entries(after)) is None:
             return
         one, output = waiting.slice, partial(logged_output, entries, after, waiting.last_ids)
-        # All that somebody may still ask for may be much.
-        released = await hosting.env.compute.run(output) if anew or one.made.complete else output()
+        # All that somebody may still ask for may be much, and so may be what came since the last slice.
+        rows = sum(last - first for first, last in zip(after, waiting.last_ids, strict=True))
+        is_much = anew or one.made.complete or rows > steps.RELEASED
+        released = await hosting.env.compute.run(output) if is_much else output()
         new = StableSlice(
             one.end,
             one.made,
@@ -225,7 +234,7 @@ class _Writer:
                     replica=host.name,
                 )
         if not written:
-            self._pause_us = self._rest_us = min(max(AGAIN_US, 2 * self._pause_us), AGAIN_MOST_US)
+            self._pauses.refused()
             hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=why)
             return
         side.written(waiting, has_output=released is not None, all_anew=anew)
@@ -251,10 +260,7 @@ class _Writer:
         """What a slice took is shared by the footprints in it."""
         one, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
-        self._pause_us = max(EVERY_US, round(_RESTS * took_us))
-        self._rest_us = max(
-            self._pause_us, min(round(_RESTS_TO_SYNC * took_us), SYNC_US), self._spread_us(state, one.end)
-        )
+        self._pauses.wrote(state.extent, one.end, took_us, self._longest_us)
         if again := one.made.rewritten:
             share = again / one.made.written
             self._pacing.spent(share * took_us)
@@ -262,15 +268,6 @@ class _Writer:
         rows = 0 if self._rows is None else one.rows - self._rows
         self._rows = one.rows
         self._meter.committed(now, one.made.written - again, rows)
-
-    def _spread_us(self, state: StateLog, end: int) -> int:
-        """Between two slices where many are read already: rows that a join keeps may hold the oldest one for long, and
-        no rewriting helps.
-        """
-        ends = state.extent.ends
-        if len(ends) < SLICES_MOST // 2 or end == END_OF_TIME:
-            return 0
-        return min((end - int(ends[0])) // SLICES_MOST, AGAIN_MOST_US)
 
     async def _entries(self, after: Sequence[int]) -> list[list[Entry]] | None:
         """Of each output what it has beyond an id; None: the replica has ended meanwhile."""
@@ -316,17 +313,19 @@ class _Writer:
                 return
             except (LogFull, LogError) as error:
                 self._hosting.env.trace.event("log_not_restored", replica=self._host.name, why=str(error))
-        waited = now - self._synced_at >= SYNC_US
-        if self._unsynced and (waited or self._upstream_waits(state)):
+        log = kept.log
+        due = self._unsynced and (self._pauses.syncs(now - self._synced_at) or self._upstream_waits(state))
+        if due and log is not None:
             self._synced_at = now
             try:
                 await state.sync()
-                self._unsynced = not kept.log.is_synced  # there may have been no room for a mark
-                if kept.log.held_by_both is not None:
+                self._unsynced = not log.is_synced  # there may have been no room for a mark
+                if kept.log is log and log.held_by_both is not None:
                     await kept.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
-        self._acknowledge(state)
+        if kept.state is state:  # else it was refused meanwhile
+            self._acknowledge(state)
         kept.tell()
 
     def _acknowledge(self, state: StateLog) -> None:

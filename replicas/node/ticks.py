@@ -79,5 +79,7 @@ class Ticks:
         rests = replica.rests(now)
         if not rests:
             host.work.wake()
+        if replica.logging is not None and replica.reading.upstream_full():
+            host.log_waits()
         # A standstill that goes unnoticed must not end a rest at a deadline.
         return 0 if full else rests - self._unnoticed_us

@@ -12,6 +12,7 @@ from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
 from replicas.checkpoint.log_records import Copies
 from replicas.checkpoint.log_taker import LogTaker
+from replicas.checkpoint.pauses import Pauses
 from replicas.checkpoint.state_log import StateLog, _Found
 from replicas.node import log_task, recovery
 from replicas.node.log_side import LogSide
@@ -134,7 +135,13 @@ edited(
 edited(
     "refused-log-goes-too-early",
     "what was refused goes before both copies of the next log hold a state (G5)",
-    Edit(log_task._Writer, "_look_after", "if kept.log.held_by_both is not None:", "if True:"),
+    Edit(log_task._Writer, "_look_after", " and log.held_by_both is not None:", ":"),
+)
+
+edited(
+    "refused-log-is-acknowledged",
+    "what was synced of a log while it was refused is acknowledged (G5)",
+    Edit(log_task._Writer, "_look_after", "if kept.state is state:", "if True:"),
 )
 
 # --- what to rewrite ---
@@ -199,6 +206,34 @@ edited(
     "time-for-rewriting-is-ignored",
     "all that should be rewritten is, whatever the share is (G7)",
     Edit(Choices, "within", "if self.cells[chosen] <= most:", "if True:"),
+)
+
+# --- when ---
+
+edited(
+    "nothing-new-is-never-written",
+    "T does not go on while no rows come, and nothing is acknowledged (G7)",
+    Edit(Pauses, "is_over", "else self._latest_us", "else END_OF_TIME"),
+)
+edited(
+    "a-full-producer-waits-for-more-rows",
+    "a slice that a producer waits for comes as late as any other (A2, G7)",
+    Edit(Pauses, "is_over", "if hurries:", "if False:"),
+)
+edited(
+    "rewriting-waits-for-more-rows",
+    "what there was no time to rewrite waits as long as if nothing were to be rewritten (G7)",
+    Edit(Pauses, "wrote", "min(longest_us, _LATEST_US)", "_LATEST_US"),
+)
+edited(
+    "kept-rows-put-slices-off",
+    "slices come seldom because a join keeps many rows (G7)",
+    Edit(Extent, "behind", "self._rows[self._held_index()]", "self._rows[-1]"),
+)
+edited(
+    "short-lived-pieces-are-kept",
+    "what begins and ends between two slices takes memory without a limit (G7)",
+    Edit(Pauses, "wrote", "(extent.live() + SPARE) // 2", "END_OF_TIME"),
 )
 
 # --- what can be reached ---
@@ -305,7 +340,7 @@ edited(
 edited(
     "mark-of-the-end-is-lost",
     "a mark that had no room is not written again where nothing follows (G5)",
-    Edit(log_task._Writer, "_look_after", "self._unsynced = not kept.log.is_synced", "self._unsynced = False"),
+    Edit(log_task._Writer, "_look_after", "self._unsynced = not log.is_synced", "self._unsynced = False"),
 )
 edited(
     "double-failure-is-tried-for-ever",

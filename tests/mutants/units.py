@@ -38,6 +38,7 @@ from tests.unit.operators.aggregate import test_arrival as arrival
 from tests.unit.replicas.checkpoint import test_extent as extent
 from tests.unit.replicas.checkpoint import test_log as checkpoint_log
 from tests.unit.replicas.checkpoint import test_log_taker as log_taker
+from tests.unit.replicas.checkpoint import test_pauses as pauses
 from tests.unit.replicas.checkpoint import test_state_log as state_log
 from tests.unit.replicas.checkpoint import test_taker as taker
 from tests.unit.replicas.checkpoint import test_targets as log_targets
@@ -264,6 +265,11 @@ UNITS: Final[dict[str, Test]] = {
     "segment-left-without-a-mark": checkpoint_log.test_a_mark_without_room_counts_for_nothing_and_is_written_later,
     "cut-by-a-commit-that-is-not-synced": checkpoint_log.test_whole_segments_below_what_both_need_are_cut,
     "what-is-read-is-cut-off": checkpoint_log.test_what_is_being_read_is_not_cut_off_and_does_not_grow,
+    "nothing-new-is-never-written": pauses.test_where_nothing_comes_a_slice_comes_in_the_end,
+    "a-full-producer-waits-for-more-rows": pauses.test_a_full_producer_waits_for_what_the_last_slice_took_only,
+    "rewriting-waits-for-more-rows": pauses.test_what_there_was_no_time_to_rewrite_is_rewritten_soon,
+    "kept-rows-put-slices-off": pauses.test_rows_that_operators_keep_are_none_of_these,
+    "short-lived-pieces-are-kept": pauses.test_no_more_come_than_there_are_footprints,
     "what-the-commit-has-is-acknowledged": state_log.test_upstream_may_forget_what_t_has_in_both_copies,
     "closings-of-before-a-redo-are-lost": partial(
         fragment_log.test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log, fragment_log.COUNT_3
@@ -301,6 +307,7 @@ UNITS: Final[dict[str, Test]] = {
     "replay-acknowledges-nothing": partial(
         acknowledges.test_a_full_producer_and_its_consumer_restart_together, syncs=False
     ),
+    "refused-log-is-acknowledged": (acknowledges.test_a_log_that_is_refused_while_it_is_synced_is_not_acknowledged),
     "refused-log-goes-too-early": (
         acknowledges.test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state
     ),
