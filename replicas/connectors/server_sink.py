@@ -36,8 +36,11 @@ PERIOD_US: Final = 100_000
 ANSWER_S: Final = 30.0
 _VERSION: Final = 1
 
-#: What says that a connection is gone.
-GONE: Final = (LinkBroken, LinkClosed, trio.BrokenResourceError, trio.ClosedResourceError, OSError, EOFError)
+#: What says that a connection is gone, or that no answer comes.
+GONE: Final = (
+    *(LinkBroken, LinkClosed, OSError, EOFError),
+    *(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError),
+)
 
 
 class ChannelEntry(NamedTuple):

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from spe.runtime.disk_trouble import Trouble
-from spe.runtime.env import Env
+from spe.runtime.env import Env, Network
 
 #: Time before the first attempt, and the longest: it doubles from one to the next.
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
+
+
+def outside(env: Env) -> Network:
+    """The network for servers outside of the cluster: certificates are for its own processes."""
+    plain: Network = getattr(env.network, "plain", env.network)
+    return plain
 
 
 class ServerTrouble(Trouble):

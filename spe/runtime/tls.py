@@ -259,6 +259,11 @@ class TlsNetwork:
         self._trace = trace
         self._limited = RateLimitedTrace(trace)
 
+    @property
+    def plain(self) -> Network:
+        """The same without certificates."""
+        return self._inner
+
     def certificate(self) -> CertificateStatus:
         """Of the certificate that new connections use."""
         self.look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -34,18 +35,25 @@ NO_STATES = Shelf("empty", Options, "", "")
 def install(
     monkeypatch: pytest.MonkeyPatch, folder: Path, readers: dict[str, str], sinks: dict[str, str], name: str = "shelves"
 ) -> None:
-    """Makes a distribution that pip could have put there; to be forgotten by ``installed.cache_clear()``.
+    """Makes a distribution that pip could have put there, and the module ``shelf`` with SHELF.
 
     Args:
-      readers, sinks: entry points, ``kind -> module:name``; the module ``shelf`` has SHELF.
+      readers, sinks: entry points, ``kind -> module:name``.
     """
     (folder / "shelf").mkdir(exist_ok=True)
     (folder / "shelf" / "__init__.py").write_text(SHELF)
+    install_points(monkeypatch, folder, {installed.READERS_GROUP: readers, installed.SINKS_GROUP: sinks}, name)
+
+
+def install_points(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, groups: Mapping[str, Mapping[str, str]], name: str
+) -> None:
+    """A distribution with these entry points; to be forgotten by ``installed.cache_clear()``."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = []
-    for group, points in ((installed.READERS_GROUP, readers), (installed.SINKS_GROUP, sinks)):
+    for group, points in groups.items():
         lines += [f"[{group}]", *(f"{kind} = {value}" for kind, value in points.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(str(folder))
