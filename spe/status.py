@@ -125,7 +125,7 @@ class _Process:
       directory: who runs what, as the process knows it; null as with `server`.
       disk_full: what cannot be written for lack of room, and what the disk says.
       certificate: null without TLS.
-      away: servers outside of the cluster that a sink of a client writes to and that do not answer, and why.
+      away: servers outside of the cluster that a source reads or a client writes to, and that do not answer, and why.
       unreachable: processes that a node or a client asks for heartbeats and that do not answer it, and why.
     """
 

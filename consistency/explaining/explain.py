@@ -15,7 +15,7 @@ from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
-from spe.status import ChannelStatus, InputStatus, ReplicaStatus
+from spe.status import ChannelStatus, InputStatus, ProcessStatus, ReplicaStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -135,6 +135,7 @@ class _Chain:
         for name, status in self._now.statuses.items():
             for what, why in status.disk_full.items():
                 self._disk(name, what, why)
+            self._servers(name, status)
         coming = arriving(self._now)
         for name in self._now.statuses:
             self._slow_to_answer(name)
@@ -160,6 +161,9 @@ class _Chain:
         if status.disk_full:
             for what, why in status.disk_full.items():
                 self._disk(name, what, why)
+            return condition
+        if status.away:
+            self._servers(name, status)
             return condition
         if one.producer is None:
             for host in self._hosts(self._plan.maker_of(channel)):
@@ -461,6 +465,9 @@ class _Chain:
             for what, why in status.disk_full.items():
                 self._step(depth, name, "takes in nothing")
                 self._disk(name, what, why)
+        elif status.away:
+            self._step(depth, name, "takes in nothing")
+            self._servers(name, status)
         elif log is None:
             self._step(depth, name, "has not opened its log yet")
             self._cause(CauseKind.RECOVERING, (name,), f"{name} opens its log")
@@ -501,6 +508,11 @@ class _Chain:
     def _disk(self, name: str, what: str, why: str) -> None:
         self._cause(CauseKind.DISK, (name,), f"{name} has no room for {what}: {why}")
         self.next[f"{name} goes on by itself when there is room"] = None
+
+    def _servers(self, name: str, status: ProcessStatus) -> None:
+        for what, why in status.away.items():
+            self._cause(CauseKind.AWAY, (name,), f"{name}: {what}: its server does not answer: {why}")
+            self.next[f"{name} goes on by itself when its server answers"] = None
 
     def _cause(self, kind: CauseKind, processes: tuple[str, ...], why: str) -> None:
         self.causes[Cause(kind, processes, why)] = None

@@ -109,6 +109,7 @@ class CauseKind(enum.StrEnum):
     QUIET = "quiet"  # a source answers, and brings nothing new
     FAILED = "failed"  # a source or a replica has stopped for an error
     DISK = "disk"  # a disk is full
+    AWAY = "away"  # a server outside of the cluster does not answer
     SLOW = "slow"  # a process does not keep up
     X = "x"  # an input comes later than X allows to wait for
     OTHER_LOG = "other log"  # a producer has not what was read before

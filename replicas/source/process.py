@@ -270,4 +270,5 @@ class SourceProcess(Bystander):
         if proxy is None:
             return SourceStatus(name=name, incarnation=incarnation, log=None)
         full = {"log": why} if (why := proxy.disk_full) else {}
-        return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(), disk_full=full)
+        away = {"reader": why} if (why := proxy.away) else {}
+        return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(), disk_full=full, away=away)

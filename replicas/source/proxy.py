@@ -64,6 +64,7 @@ class SourceProxy:
         self._admission = Admission(env, source)
         self._pool = StringPool()
         self._intake = trio.CancelScope()
+        self._live_reader: Live | None = None
         self.identity = identity
         self.note = ""
         self._told: Callable[[str], None] = lambda note: None
@@ -146,6 +147,11 @@ class SourceProxy:
         """Why nothing can be logged now, while the disk is full; "" where it is not."""
         return self._writer.disk_full
 
+    @property
+    def away(self) -> str:
+        """Why the reader's server cannot be read now; "" while it can."""
+        return "" if self._live_reader is None else self._live_reader.away
+
     def status(self) -> SourceLogStatus:
         return SourceLogStatus(
             identity=self.identity,
@@ -212,6 +218,7 @@ class SourceProxy:
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:
+                    self._live_reader = reader
                     if not reader.continues:
                         writer.counts_anew()
                     await self._live().run(reader)

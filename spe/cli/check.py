@@ -85,7 +85,7 @@ def unfit_files(plan: Plan) -> list[str]:
     found = []
     for name, source in plan.sources.items():
         path = source.reader.get("path")
-        if path is None or not Path(str(path)).is_file() or source.reader.get("sort") is not None:
+        if path is None or source.live or not Path(str(path)).is_file() or source.reader.get("sort") is not None:
             continue
         try:
             reader = open_reader(source)

@@ -32,6 +32,7 @@ METRICS: Final = (
         spe_directory_version="Number of the directory that the process goes by.",
         spe_server_connections="Connections of each peer.",
         spe_disk_full="1 for each thing that cannot be written for lack of room.",
+        spe_server_away="1 for each server outside of the cluster that is read or written to and does not answer.",
         spe_certificate_expiry_timestamp_seconds="When the certificate of the process expires, seconds since 1970.",
         spe_certificate_ca_expiry_timestamp_seconds="When the first certificate of its CA expires.",
         spe_certificate_refused="1 when files of a new certificate are not used; the status says why.",
@@ -183,6 +184,8 @@ def exposition(status: ProcessStatus, *, version: str = "") -> Exposition:
     out.add("spe_process_incarnation", status.incarnation)
     for what in status.disk_full:
         out.add("spe_disk_full", 1, what=what)
+    for what in status.away:
+        out.add("spe_server_away", 1, what=what)
     if (certificate := status.certificate) is not None:
         out.add("spe_certificate_expiry_timestamp_seconds", certificate.expires_us / 1e6)
         out.add("spe_certificate_ca_expiry_timestamp_seconds", certificate.ca_expires_us / 1e6)

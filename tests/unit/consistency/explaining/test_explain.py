@@ -248,3 +248,28 @@ def test_a_slow_node_beside_good_results_is_named_elsewhere() -> None:
     (found,) = explain(*load_text(CONFIG), look(AT_US, {}), now)
     assert (found.condition, found.causes) == (Condition.FINE, ())
     assert [(cause.kind, cause.processes) for cause in found.elsewhere] == [(CauseKind.SLOW, ("n2",))]
+
+
+def without_servers(away: str) -> Explanation:
+    """The source brings nothing, or the client takes nothing, and says that a server outside does not answer."""
+
+    def seen(at_us: int) -> Look:
+        stuck = AT_US - 20 * SECOND
+        now = look(at_us, {"frontier": stuck, "last_arrival_us": stuck}, input=stuck, frontier=stuck)
+        said = {"reader": "no route"} if away.startswith("source") else {"sink redis out": "refused"}
+        statuses = {**now.statuses, "source:shop": a_source(frontier=stuck)}
+        statuses[away] = replace(statuses[away], away=said)
+        return Look(at_us, statuses)
+
+    (found,) = explain(*load_text(CONFIG), seen(AT_US), seen(AT_US + BETWEEN_US))
+    return found
+
+
+def test_a_server_that_a_source_or_a_client_waits_for_is_named() -> None:
+    source, client = without_servers("source:shop"), without_servers("client:client")
+    assert [cause.why for cause in source.causes] == ["source:shop: reader: its server does not answer: no route"]
+    assert source.next[0] == "source:shop goes on by itself when its server answers"
+    assert [cause.why for cause in client.causes] == [
+        "client:client: sink redis out: its server does not answer: refused"
+    ]
+    assert kinds(source) == kinds(client) == [CauseKind.AWAY]

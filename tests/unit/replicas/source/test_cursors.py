@@ -240,7 +240,7 @@ class Away(Numbers):
 
 
 async def test_time_without_the_server_is_no_silence(autojump_clock: trio.testing.MockClock) -> None:
-    storage, told, notes = SimDisk(), list[str](), list[str]()
+    storage, told, notes, away = SimDisk(), list[str](), list[str](), list[str]()
     of = live(watermark=Watermark.DATA, idle_us=SECOND, boundary_us=SECOND // 10)
     proxy = await SourceProxy.open(source_env(storage, epoch_us=1_700_000_000 * SECOND), of)
 
@@ -248,6 +248,7 @@ async def test_time_without_the_server_is_no_silence(autojump_clock: trio.testin
         for _ in range(3):
             await trio.sleep(25)
             notes.append(proxy.status().note)
+            away.append(proxy.away)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look)
@@ -257,3 +258,4 @@ async def test_time_without_the_server_is_no_silence(autojump_clock: trio.testin
     (said,) = told
     assert said == "source events: numbers at 127.0.0.1:1 does not answer: connection refused; trying again"
     assert notes == [said, said, ""]
+    assert [f"source events: {why}" if why else "" for why in away] == notes

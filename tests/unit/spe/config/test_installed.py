@@ -7,15 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from replicas.connectors import open_reader
 from replicas.connectors.sink_registry import open_sink
+from replicas.simulation.configured import configuration_to_simulate
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import simulate
 from spe.config import load_text
+from spe.config.document import Document
+from spe.config.load import load_document
 from spe.connectors.installed import installed
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
 from spe.plan.draw import check_text
 from spe.runtime.storage import in_folder
+from spe.stream.times import SECOND
 from tests.support.installed import install
 
 POINTS = {"shelf": "shelf:READER", "broken": "shelf:NOTHING", "none": "shelf:Options", "other": "shelf:READER",
@@ -148,3 +155,18 @@ def test_without_packages_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -
     installed.cache_clear()
     (problem,) = problems("shelf: {}")
     assert "push; no package that is installed has another one" in problem
+
+
+def test_a_simulated_run_opens_nothing() -> None:
+    """The rows of a live reader are made up, and a sink on a server is left out."""
+    config = {
+        "sources": {"s": {"schema": {"ts": "timestamp!", "n": "int64!"}, "time": "ts", "from": yaml.safe_load(SHELF)}},
+        "query": {"q": {"filter": {"from": "s", "where": "1 = 1"}}},
+        "clients": {"c": {"sinks": [yaml.safe_load(SHELF), {"jsonl": "out"}]}},
+    }
+    document = Document("test.yaml", config)
+    changed, said = configuration_to_simulate(document, load_document(document), SECOND)
+    assert changed["clients"]["c"]["sinks"] == [{"jsonl": "out"}]
+    assert said == ["s: shelf is live; made-up rows of its schema instead, 50 a second"]
+    assert simulate(Scenario(seed=1, config=changed, heal_us=SECOND)).findings == []
+    assert "shelf.impl" not in sys.modules

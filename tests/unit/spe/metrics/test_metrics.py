@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def statuses() -> Iterator[ProcessStatus]:
         disk_full={"spill files": "No space left on device"},
         certificate=CertificateStatus(expires_us=2_000_000_000_500_000, ca_expires_us=3 * 10**15, refused="no key"),
     )
-    yield a_source(frontier=5_000_000)
+    yield replace(a_source(frontier=5_000_000), away={"reader": "connection refused"})
     yield a_client(a_channel(bound_us=4_000_000, x_used=histogram(0.2)))
     move = MoveStatus(
         number=1,
@@ -161,6 +162,7 @@ class TestExposition:
         assert value(node, "spe_replica_operator_events_total", operator="", event="tentative_dropped") == 1
         assert value(node, "spe_input_producer", input="shop/0", producer="source:shop") == 1
         assert value(node, "spe_disk_full", what="spill files") == 1
+        assert value(exposition(list(statuses())[1]).text(), "spe_server_away", what="reader") == 1
         assert value(node, "spe_certificate_expiry_timestamp_seconds") == 2e9 + 0.5
         assert value(node, "spe_certificate_ca_expiry_timestamp_seconds") == 3e9
         assert value(node, "spe_certificate_refused") == 1
@@ -207,6 +209,9 @@ class TestHealth:
 
     def test_a_process_that_waits_for_disk_space_is_not_ready(self) -> None:
         assert not_ready(next(statuses())) == ["spill files: the disk is full: No space left on device"]
+
+    def test_a_process_that_waits_for_a_server_is_not_ready(self) -> None:
+        assert not_ready(list(statuses())[1]) == ["reader: its server does not answer: connection refused"]
 
     def test_pages_show_readiness(self) -> None:
         now: list[ProcessStatus | None] = [None]
