@@ -25,11 +25,13 @@ from spe.stream.batch import Batch
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.schema import Schema
+from spe.stream.text_size import row_bytes
 
 T = TypeVar("T")
 
-#: Rows that are taken before they are sent, at most.
+#: Rows, and bytes of them, that are taken before they are sent; one change more at most.
 ROWS_MAX: Final = 20_000
+BYTES_MAX: Final = 16 << 20
 #: Time between two transactions while little comes.
 PERIOD_US: Final = 100_000
 #: Longest time for a server to answer, before it counts as away.
@@ -90,7 +92,7 @@ class ServerSink(ABC):
         self._stored: bytes | None = None
         self._safe: dict[Channel, int] = dict.fromkeys(schemas, 0)
         self._entries: list[ChannelEntry] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         #: A transaction of which we do not know whether it was done: the state that it leaves, positions, entries.
         self._sent: tuple[bytes, dict[Channel, int], list[ChannelEntry]] | None = None
         self._connected = False
@@ -171,11 +173,12 @@ class ServerSink(ABC):
         if (entry := self._cursors[change.channel].take(change)) is not None:
             self._entries.append(ChannelEntry(change.channel, entry.kind, entry.id, entry.batch))
             self._rows += 1 if entry.batch is None else len(entry.batch)
+            self._bytes += 0 if entry.batch is None else _bytes(entry.batch)
 
     @property
     def due(self) -> bool:
         """So much is taken that it should be committed before more is."""
-        return self._rows >= self.rows_max
+        return self._rows >= self.rows_max or self._bytes >= BYTES_MAX
 
     async def commit(self, compute: Compute) -> None:
         """Sends what was taken; when it returns, the server has it.  May be cancelled.
@@ -192,16 +195,19 @@ class ServerSink(ABC):
             positions = {c: cursor.position for c, cursor in self._cursors.items()}
             self._known = self._known._replace(number=self._known.number + 1)
             self._sent = self._encoded(), positions, self._entries
-            self._entries, self._rows = [], 0
+            self._entries, self._rows, self._bytes = [], 0, 0
         after, _, entries = self._sent
         assert self._stored is not None
-        if not await self._asked(self.store(self._stored, after, entries)):
-            raise SpeError(f"{self.name}: another process writes to it since; this one ends")
-        self._settle()
+        if await self._asked(self.store(self._stored, after, entries)):
+            self._settle()
+            return
+        await self._again()  # what we sent before, and gave up, may have been done since
+        if self._sent is not None:
+            raise ServerAway("the server refused a transaction, and would do it now")
 
     def close(self) -> None:
         """Forgets what was not sent, which comes again; :meth:`disconnect` closes the connection."""
-        self._entries, self._rows = [], 0
+        self._entries, self._rows, self._bytes = [], 0, 0
 
     async def _again(self) -> None:
         """Connects after a failure, and finds out whether what was sent has been done."""
@@ -239,6 +245,11 @@ class ServerSink(ABC):
     def _encoded(self) -> bytes:
         cursors = {str(c): (cursor.position, cursor.held) for c, cursor in self._cursors.items()}
         return self._known.encode(cursors, self._origins)
+
+
+def _bytes(batch: Batch) -> int:
+    each = row_bytes(batch.rows.columns)
+    return each * len(batch) if isinstance(each, int) else int(each.sum())
 
 
 class _State(NamedTuple):

@@ -13,10 +13,11 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from replicas.connectors.server_sink import GONE
+from replicas.connectors.server_sink import ANSWER_S, GONE
+from replicas.link.signal import Signal
 from replicas.simulation.clock import EPOCH_US, JumpClock, SimClock, Stuck
 from replicas.simulation.disk import SimDisk, torn
-from replicas.simulation.host import SimCompute, seeded_scheduling
+from replicas.simulation.host import HOST, Processors, SimCompute, seeded_scheduling
 from replicas.simulation.link import LinkState
 from replicas.simulation.network import HostNetwork, SimNetwork
 from spe.errors import SpeError, leaves
@@ -31,8 +32,9 @@ _LINK: Final = LinkState(delay_us=1_000)
 #: How long a sync of the disk takes, and how often it is looked whether all is done.
 _SYNC_S: Final = 0.01
 _LOOK_S: Final = 0.02
-#: How long a server is down.
+#: How long a server is down, and how long it hangs: longer than a sink waits for it.
 _DOWN_S: Final = 0.7
+_HANGS_S: Final = ANSWER_S + 5
 #: In virtual time and in real time: after so long a play that is not over will never be.
 _LONGEST_S: Final = 600.0
 _LONGEST_REAL_S: Final = 60.0
@@ -50,6 +52,7 @@ class How(StrEnum):
     KILLED = "the process is killed"
     POWER_LOST = "its machine loses power"
     SERVER_KILLED = "the server is killed"
+    SERVER_PAUSED = "the server hangs, and then goes on"
 
 
 class PlayedServer(Protocol):
@@ -108,6 +111,7 @@ class Stage(trio.abc.Instrument):
         self.steps = 0
         self._starts = 0
         self._over = False
+        self._pause = Signal()
         self.unfinished = ""
         self._process_scope: trio.CancelScope | None = None
         self._server_scope: trio.CancelScope | None = None
@@ -124,11 +128,15 @@ class Stage(trio.abc.Instrument):
         self.steps += 1
         if not self._left:
             return
-        scope = self._server_scope if self._how is How.SERVER_KILLED else self._process_scope
+        of_server = self._how in (How.SERVER_KILLED, How.SERVER_PAUSED)
+        scope = self._server_scope if of_server else self._process_scope
         if self.steps >= self._left[0] and scope is not None:
             del self._left[0]
             self.steps = 0
-            scope.cancel()
+            if self._how is How.SERVER_PAUSED:
+                self._pause.wake()
+            else:
+                scope.cancel()
 
     def _env(self) -> Env:
         self._starts += 1
@@ -155,6 +163,7 @@ class Stage(trio.abc.Instrument):
             async with trio.open_nursery() as nursery:
                 if hasattr(self._server, "serve"):
                     await nursery.start(self._serve)
+                    nursery.start_soon(self._hang)
                 nursery.start_soon(self._live, process)
                 while not over():  # noqa: ASYNC110 - a server tells nobody when it has everything
                     await trio.sleep(_LOOK_S)
@@ -166,8 +175,20 @@ class Stage(trio.abc.Instrument):
             longest_s = _LONGEST_S if self._virtual else _LONGEST_REAL_S
             self.unfinished = f"it does not come to an end within {longest_s:g} s"
 
+    async def _hang(self) -> None:
+        """Freezes the server each time it is to be."""
+        processors = Processors()
+        while True:
+            await self._pause.wait(self._pause.token())
+            processors.freeze(_SERVER)
+            try:
+                await trio.sleep(_HANGS_S)
+            finally:
+                processors.thaw(_SERVER)
+
     async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
         """The server, again and again."""
+        HOST.set(_SERVER)
         network: Network = _ServersNetwork(self._network, _SERVER) if self._virtual else TcpNetwork()
         while True:
             async with trio.open_nursery() as nursery:
@@ -223,12 +244,13 @@ class _ServersNetwork(HostNetwork):
 
 
 def play_all(
-    hows: Sequence[How], perform: Callable[[Crash], Performance], *, virtual: bool, most: int | None, seed: int
+    perform: Callable[[Crash], Performance], *, serves: bool, virtual: bool, most: int | None, seed: int
 ) -> int:
     """Plays with a crash at each step, until one does not happen for the play is over; returns the number of plays.
 
     Args:
       perform: what to play, made anew.
+      serves: the server can be killed; in virtual time it can hang, too.
       most: of each kind; beyond it, steps are left out.
 
     Raises:
@@ -249,7 +271,8 @@ def play_all(
             raise PromiseBroken(f"{crash}: {error}") from error
         return performance.stage
 
-    for how in hows:
+    hows = [How.KILLED, How.POWER_LOST, *([How.SERVER_KILLED] if serves else [])]
+    for how in [*hows, *([How.SERVER_PAUSED] if serves and virtual else [])]:
         steps = range(1, play(Crash((), how)).steps + 1)
         for step in steps if most is None or most >= len(steps) else sorted(random.sample(steps, most)):
             # Every other time it crashes again soon, while it recovers.

@@ -137,6 +137,34 @@ async def test_a_server_that_never_answers_counts_as_away(autojump_clock: trio.t
         await sink.commit(COMPUTE)
 
 
+@pytest.mark.parametrize(("late_s", "done"), [(0.5, True), (1.5, True), (2.5, False)])
+async def test_a_transaction_that_is_done_after_we_gave_up_is_ours(
+    late_s: float, done: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The server hangs for longer than we wait.  Then it does what it was asked to: before we ask for its state, before
+    what we send again comes, or not any more, for that has come."""
+    server = TableServer()
+    sink = await opened(server)
+    feed(sink, "S1/5a")
+    before, server.delay_s, begun = server.state, 1e6, trio.current_time()
+
+    async def do_it_late() -> None:
+        await trio.sleep(1)
+        assert sink._sent is not None
+        after, _, entries = sink._sent
+        await trio.sleep_until(begun + sink.answer_s + late_s)
+        assert server.apply(before, after, entries, STABLE) == done
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(do_it_late)
+        with pytest.raises(ServerAway, match="no answer within 30 s"):
+            await sink.commit(COMPUTE)
+        server.delay_s = 1.0
+        await sink.commit(COMPUTE)
+    assert held(server) == "S1a"
+    assert sink.position(ONE) == 1
+
+
 async def test_a_process_that_was_superseded_writes_nothing_more(autojump_clock: trio.testing.MockClock) -> None:
     """Also what it had under way when the next one asked: that arrives later, and is refused."""
     server = TableServer()
@@ -220,6 +248,17 @@ async def test_after_so_many_rows_a_commit_is_due() -> None:
     feed(sink, "S1/5a")
     assert not sink.due
     feed(sink, "S1/5a S2/6b")
+    assert sink.due
+    await sink.commit(COMPUTE)
+    assert not sink.due
+
+
+async def test_after_so_many_bytes_a_commit_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicas.connectors.server_sink.BYTES_MAX", 3_000)
+    sink = await opened(TableServer())
+    feed(sink, f"S1/5{'a' * 500}")
+    assert not sink.due
+    feed(sink, f"S1/5a S2/6{'b' * 3000}")
     assert sink.due
     await sink.commit(COMPUTE)
     assert not sink.due
