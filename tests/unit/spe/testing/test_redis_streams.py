@@ -26,6 +26,8 @@ SERVER = shutil.which("redis-server")
 
 #: Crashes of each kind, in memory and with a real server.
 SOME = 30
+#: Without a crash, and with so many of each kind.
+PLAYS = 4 * (SOME + 1)
 FEW = 3
 ENTRIES = 12
 SCHEMA = {"ts": "timestamp!", "n": "int64!", "text": "string"}
@@ -64,16 +66,12 @@ def test_its_reader_brings_each_entry_once(trim: bool) -> None:
         "time": "ts",
         "from": {"redis": {"address": ADDRESS, "stream": "in", "trim": trim}},
     }
-    assert check_reader(source, [row_of(n) for n in range(ENTRIES)], lambda: FakeRedis(ENTRIES), most=SOME) == 3 * (
-        SOME + 1
-    )
+    assert check_reader(source, [row_of(n) for n in range(ENTRIES)], lambda: FakeRedis(ENTRIES), most=SOME) == PLAYS
 
 
 @pytest.mark.parametrize("mode", ["stable", "current"])
 def test_its_sink_holds_each_row_once(mode: str) -> None:
-    assert check_sink({"redis": {"address": ADDRESS, "key": "out"}, "mode": mode}, FakeRedis, most=SOME) == 3 * (
-        SOME + 1
-    )
+    assert check_sink({"redis": {"address": ADDRESS, "key": "out"}, "mode": mode}, FakeRedis, most=SOME) == PLAYS
 
 
 class RealRedis:
