@@ -2,6 +2,10 @@
 
     python -m benchmarks.ratios                # compares with benchmarks/ratios.json
     python -m benchmarks.ratios --store        # writes it: at a release, on a quiet machine
+    python -m benchmarks.ratios --beside PATH  # compares with another checkout, measured here in turn
+
+What bare NumPy and raw bytes cost differs between machines, and on one that is shared from day to day, so stored ratios
+say little on another one: what became worse there is looked at beside a checkout of that release.
 
 Two kinds: CPU time against bare NumPy or raw bytes of the same run, which noise moves, and what the simulation counts
 against the model, which is exact.  No seconds.
@@ -12,10 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -88,6 +94,9 @@ def from_data(data: Mapping[str, Any]) -> tuple[str, dict[str, Ratio]]:
     return str(data["release"]), found
 
 
+#: Measures the set once.
+Measure = Callable[[], Iterator[tuple[str, Ratio]]]
+
 # --- the set ---
 
 
@@ -124,37 +133,71 @@ def measured() -> Iterator[tuple[str, Ratio]]:
         yield f"Delay_new / αX, chain of {row['nodes']}", Ratio(row["delay_s"] / 0.9, EXACT)
 
 
+#: Measures the set once with the code of the working directory; older releases have no option for it.
+_ONCE: Final = """
+from benchmarks import ratios
+ratios.tune_malloc()
+ratios.tune_gc()
+for name, ratio in ratios.measured():
+    print(name, ratio.value, ratio.within, sep="\\t", flush=True)
+"""
+
+
+def measured_in(checkout: Path) -> Iterator[tuple[str, Ratio]]:
+    """The set as another checkout has it, in a process of its own.  Raises WrongResult."""
+    done = subprocess.run([sys.executable, "-c", _ONCE], cwd=checkout, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise WrongResult(f"{checkout}: the measurement ended with status {done.returncode}; it said why above")
+    for line in done.stdout.splitlines():
+        name, value, within = line.split("\t")
+        yield name, Ratio(float(value), float(within))
+
+
 def _noisy(ours: Sequence[float], theirs: Sequence[float], within: float = NOISE) -> Ratio:
     return Ratio(median(a / b for a, b in zip(ours, theirs, strict=True)), within)
 
 
-def run(measure: Callable[[], Iterator[tuple[str, Ratio]]], stored: Path, *, store: bool) -> int:
-    """1: a result was wrong.  What became worse is told, and fails nothing: the machine may be the cause."""
+def run(measure: Measure, stored: Path, *, store: bool, beside: Measure | None = None, against: str = "") -> int:
+    """1: a result was wrong.  What became worse is told, and fails nothing: the machine may be the cause.
+
+    Args:
+      beside: what to compare with, measured in turn; None: what is stored.
+      against: a name for that.
+    """
     begun = time.monotonic()
     found: dict[str, list[Ratio]] = {}
+    others: dict[str, list[Ratio]] = {}
     print(f"load before: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
     try:
         for _ in range(REPEATS):
-            for name, ratio in measure():
-                found.setdefault(name, []).append(ratio)
-                print(f"{name}: {ratio.value:.3f}", flush=True)
+            for prefix, one, into in ((f"{against}, ", beside, others), ("", measure, found)):
+                for name, ratio in one() if one is not None else ():
+                    into.setdefault(name, []).append(ratio)
+                    print(f"{prefix}{name}: {ratio.value:.3f}", flush=True)
     except WrongResult as error:
         print(f"WRONG RESULT: {error}", file=sys.stderr)
         return 1
-    ratios = {name: Ratio(median(r.value for r in all_of), all_of[0].within) for name, all_of in found.items()}
+    ratios = _medians(found)
     if store:
         stored.write_text(json.dumps(to_data(__version__, ratios), indent=2, ensure_ascii=False) + "\n")
         print(stored)
         return 0
-    release, old = from_data(json.loads(stored.read_text())) if stored.exists() else ("none", {})
+    if beside is not None:
+        release, old = against, _medians(others)
+    else:
+        release, old = from_data(json.loads(stored.read_text())) if stored.exists() else ("none", {})
     compared = compare(old, ratios)
     rows = [[c.name, _number(c.stored), _number(c.now), _percent(c.change), c.verdict] for c in compared]
     show(f"Ratios beside those of {release}", ["ratio", release, "now", "change", "verdict"], rows)
     moved = [c for c in compared if c.verdict != "same"]
-    for one in moved:
-        print(f"{one.verdict}: {one.name} {_percent(one.change)}")
+    for each in moved:
+        print(f"{each.verdict}: {each.name} {_percent(each.change)}")
     print(f"{len(moved)} of {len(compared)} moved; {time.monotonic() - begun:.0f} s")
     return 0
+
+
+def _medians(found: Mapping[str, Sequence[Ratio]]) -> dict[str, Ratio]:
+    return {name: Ratio(median(r.value for r in all_of), all_of[0].within) for name, all_of in found.items()}
 
 
 def _number(value: float | None) -> str:
@@ -167,11 +210,16 @@ def _percent(value: float | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ratios", description=__doc__)
-    parser.add_argument("--store", action="store_true", help="write the ratios for later comparisons")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--store", action="store_true", help="write the ratios for later comparisons")
+    way.add_argument("--beside", metavar="PATH", type=Path, help="another checkout, to be measured in turn")
     chosen = parser.parse_args(arguments)
     tune_malloc()
     tune_gc()
-    return run(measured, STORED, store=chosen.store)
+    if chosen.beside is None:
+        return run(measured, STORED, store=chosen.store)
+    other = partial(measured_in, chosen.beside)
+    return run(measured, STORED, store=chosen.store, beside=other, against=chosen.beside.name)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ratios import STORED, Compared, Ratio, compare, from_data, run, to_data
+from benchmarks.ratios import STORED, Compared, Ratio, compare, from_data, measured_in, run, to_data
 from benchmarks.tables import WrongResult
 
 
@@ -67,6 +67,38 @@ def test_a_run_takes_medians(tmp_path: Path) -> None:
     file = tmp_path / "ratios.json"
     assert run(lambda: iter([("a", Ratio(next(values), 0.1))]), file, store=True) == 0
     assert from_data(json.loads(file.read_text()))[1] == {"a": Ratio(2.0, 0.1)}
+
+
+def test_another_checkout_is_measured_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its own code, whatever is stored."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
+    (tmp_path / "benchmarks" / "ratios.py").write_text(
+        "from types import SimpleNamespace\n"
+        "def tune_malloc(): ...\n"
+        "def tune_gc(): ...\n"
+        "def measured():\n    yield 'a', SimpleNamespace(value=1.5, within=0.1)\n"
+    )
+    turns = []
+
+    def other() -> Iterator[tuple[str, Ratio]]:
+        turns.append("other")
+        return measured_in(tmp_path)
+
+    def ours() -> Iterator[tuple[str, Ratio]]:
+        turns.append("ours")
+        return iter([("a", Ratio(3.0, 0.1))])
+
+    assert run(ours, tmp_path / "none", store=False, beside=other, against="old") == 0
+    assert turns == ["other", "ours"] * 3
+    told = capsys.readouterr().out
+    assert "old, a: 1.500" in told
+    assert "worse: a +100.0 %" in told
+
+
+def test_another_checkout_that_cannot_be_measured_fails(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.py").touch()
+    assert run(lambda: iter(()), tmp_path / "none", store=False, beside=lambda: measured_in(tmp_path)) == 1
 
 
 def test_a_wrong_result_fails(tmp_path: Path) -> None:
