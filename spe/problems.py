@@ -74,7 +74,6 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 _INSTEAD: Final[Mapping[str, str]] = {
     "having": " (put a filter behind the aggregate)",
     "session": " (there are no session windows; docs/how-to/own-operators.md has an operator that makes them)",
-    "kafka": " (a program that reads Kafka can write lines to tcp)",
 }
 
 

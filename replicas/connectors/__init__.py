@@ -25,6 +25,7 @@ _READERS: Final = {
     "tcp": ("replicas.connectors.tcp", "TcpListener"),
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
     "push": ("replicas.source.push", "PushIntake"),
+    "kafka": ("replicas.connectors.kafka_source", "KafkaReader"),
 }
 KINDS: Final = tuple(_READERS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -26,11 +26,24 @@ class Malformed(NamedTuple):
       line: where it is, from 1; for Parquet the row number.
       reason: what was wrong and what was expected.
       text: the beginning of the row as it came.
+      place: where it is, in words, if a number does not say it.
     """
 
     line: int
     reason: str
     text: str
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        return self.place or f"line {self.line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; without ``place`` where there is none."""
+        found = self._asdict()
+        if not self.place:
+            del found["place"]
+        return found
 
 
 class FilePart(NamedTuple):

@@ -77,7 +77,7 @@ class Admission:
         )
         if not kept:
             return
-        text = "".join(json.dumps(row._asdict()) + "\n" for row in kept)
+        text = "".join(json.dumps(row.to_dict()) + "\n" for row in kept)
         try:
             file = self._env.storage.open(PurePosixPath("malformed", f"{stream}.jsonl"))
             try:
@@ -109,4 +109,4 @@ def implausible(event_us: int, unit: str) -> str:
 
 
 def malformed_error(source: Source, row: Malformed) -> SpeError:
-    return SpeError(f"source {source.stream}: line {row.line}: {row.reason}")
+    return SpeError(f"source {source.stream}: {row.where}: {row.reason}")

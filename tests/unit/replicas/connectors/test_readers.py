@@ -607,8 +607,15 @@ async def test_standard_input_ends_with_the_stream() -> None:
 
 
 def test_every_reader_is_declared_live_or_not() -> None:
-    options = {"path": "", "address": "localhost:0", "generator": "orders", "writers": ["etl"]}
+    options = {
+        "path": "",
+        "address": "localhost:0",
+        "generator": "orders",
+        "writers": ["etl"],
+        "servers": [],
+        "topics": [],
+    }
     made = {kind: open_reader(source({"kind": kind, **options})) for kind in KINDS}
-    assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {"tcp", "stdin", "push"}
+    assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {"tcp", "stdin", "push", "kafka"}
     with pytest.raises(SpeError, match=r"reader\.format: expected jsonl or csv"):
         open_reader(source({"kind": "stdin", "format": "xml"}))

@@ -687,10 +687,10 @@ def test_source_mistakes_say_what_was_expected(source: str, message: str) -> Non
 
 
 def test_a_mapping_of_unknown_keys_gives_one_mistake() -> None:
-    source = "{schema: {t: timestamp}, time: t, from: {kafka: orders}}"
+    source = "{schema: {t: timestamp}, time: t, from: {topic: orders}}"
     (problem,) = problems_of(f"sources:\n  s: {source}\nquery:\n  q: {{filter: {{from: s, where: 1 = 1}}}}\n")
 
-    assert "sources.s.from.kafka: no reader 'kafka' (a program that reads Kafka can write lines to tcp)" in problem
+    assert "sources.s.from.topic: no reader 'topic'; expected one of: csv" in problem
 
 
 @pytest.mark.parametrize(

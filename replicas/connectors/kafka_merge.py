@@ -1,0 +1,198 @@
+"""Brings rows of several partitions into one order, so that none is late because another partition was read first.
+
+Each partition has an order of its own, and event times that grow but for the disorder of the source.  While one of
+them has more to give, rows of others wait that are later than what it has given; so after a pause, when all catch up,
+partitions advance side by side.  One at its end holds nobody up.  Pure: no client, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, Malformed, RowChunk
+from spe.stream.batch import BoolArray, Column, Int64Array, concat_columns
+from spe.stream.strings import StringDictionary
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+
+class Arrived(NamedTuple):
+    """Messages as they came, those of each partition by offset.
+
+    Attributes:
+      partition, offset, size: shape (n,): of each message; bytes.
+      row: shape (n,): the number of its row in ``columns``; -1: it is malformed.
+      columns: of the good rows.
+      events: of the good rows; None: the time of arrival.
+      malformed: by the number of the message.
+    """
+
+    partition: Int64Array
+    offset: Int64Array
+    size: Int64Array
+    row: Int64Array
+    columns: tuple[Column, ...]
+    events: Int64Array | None
+    malformed: Mapping[int, Malformed]
+
+
+class Merged(NamedTuple):
+    """Rows in order, and the offsets behind them.
+
+    Attributes:
+      next_offset: shape (partitions,): where each goes on; -1: not known.
+    """
+
+    chunk: RowChunk
+    next_offset: Int64Array
+
+
+#: Columns of what waits: the number of the batch, of the message in it, its partition, and what it is sorted by.
+_BATCH, _MESSAGE, _PARTITION, _KEY = range(4)
+_NOTHING: Final = np.empty((4, 0), np.int64)
+
+
+class PartitionMerge:
+    """Takes what arrived, and gives what nobody needs to wait for any more.
+
+    Args:
+      next_offset: shape (partitions,): of the first message that has not been given.
+
+    Attributes:
+      next_offset: the same, behind all that has been given.
+      newest: shape (partitions,): largest event time that has arrived, BEFORE_TIME where none has.
+      count, size: messages that wait, and their bytes.
+      taken: messages that have been given.
+    """
+
+    def __init__(self, next_offset: Int64Array) -> None:
+        self.next_offset = next_offset.copy()
+        self.newest = np.full(len(next_offset), BEFORE_TIME, np.int64)
+        self.size = 0
+        self.taken = 0
+        self._batches: list[Arrived] = []
+        self._waiting = _NOTHING
+
+    @property
+    def count(self) -> int:
+        return self._waiting.shape[1]
+
+    def waiting(self) -> Int64Array:
+        """Partitions of which something waits."""
+        return np.unique(self._waiting[_PARTITION])
+
+    def grow(self, next_offset: Int64Array) -> None:
+        """There are more partitions: appends them."""
+        self.next_offset = np.concatenate([self.next_offset, next_offset])
+        self.newest = np.concatenate([self.newest, np.full(len(next_offset), BEFORE_TIME, np.int64)])
+
+    def add(self, arrived: Arrived) -> None:
+        n = len(arrived.partition)
+        if not n:
+            return
+        new = np.empty((4, n), np.int64)
+        new[_BATCH] = len(self._batches)
+        new[_MESSAGE] = np.arange(n)
+        new[_PARTITION] = arrived.partition
+        new[_KEY] = self._keys(arrived)
+        self._batches.append(arrived)
+        self._waiting = new if not self.count else np.concatenate([self._waiting, new], axis=1)
+        self.size += int(arrived.size.sum())
+
+    def _keys(self, arrived: Arrived) -> Int64Array:
+        """The largest event time of the partition so far: it never falls, so messages keep their order."""
+        events = np.full(len(arrived.partition), BEFORE_TIME, np.int64)
+        if arrived.events is None:
+            return events
+        good = arrived.row >= 0
+        events[good] = arrived.events[arrived.row[good]]
+        for partition in np.unique(arrived.partition).tolist():
+            own = np.flatnonzero(arrived.partition == partition)
+            keys = np.maximum.accumulate(np.maximum(events[own], self.newest[partition]))
+            events[own] = keys
+            self.newest[partition] = keys[-1]
+        return events
+
+    def give(self, ended: BoolArray) -> list[Merged]:
+        """What may go on, in chunks.
+
+        Args:
+          ended: shape (partitions,): which have nothing more for now.
+        """
+        if not self.count:
+            return []
+        keys = self._waiting[_KEY]
+        limit = END_OF_TIME if ended.all() else int(self.newest[~ended].min())
+        free = np.flatnonzero(keys <= limit)
+        if not len(free):
+            return []
+        free = free[np.argsort(keys[free], kind="stable")]
+        found = []
+        given = self._waiting[:, free]
+        for chosen in self._cut(given):
+            found.append(self._merged(chosen))
+        self._keep(np.delete(self._waiting, free, axis=1))
+        return found
+
+    def _cut(self, given: Int64Array) -> list[Int64Array]:
+        """Into pieces that are neither too many rows nor too many bytes."""
+        sizes = np.empty(given.shape[1], np.int64)
+        for number in np.unique(given[_BATCH]).tolist():
+            own = given[_BATCH] == number
+            sizes[own] = self._batches[number].size[given[_MESSAGE, own]]
+        self.size -= int(sizes.sum())
+        pieces, first, sums = [], 0, np.cumsum(sizes)
+        while first < len(sizes):
+            before = 0 if first == 0 else int(sums[first - 1])
+            stop = int(np.searchsorted(sums, before + CHUNK_BYTES, "right"))
+            stop = min(max(stop, first + 1), first + CHUNK_ROWS)
+            pieces.append(given[:, first:stop])
+            first = stop
+        return pieces
+
+    def _merged(self, chosen: Int64Array) -> Merged:
+        numbers = np.unique(chosen[_BATCH]).tolist()
+        rows = np.empty(chosen.shape[1], np.int64)
+        malformed: list[Malformed] = []
+        for number in numbers:
+            batch, own = self._batches[number], np.flatnonzero(chosen[_BATCH] == number)
+            messages = chosen[_MESSAGE, own]
+            rows[own] = batch.row[messages]
+            malformed += [batch.malformed[m] for m in messages[batch.row[messages] < 0].tolist()]
+            np.maximum.at(self.next_offset, batch.partition[messages], batch.offset[messages] + 1)
+        good = np.flatnonzero(rows >= 0)
+        columns, events = self._columns(chosen[_BATCH, good], rows[good], numbers)
+        places = None if len(good) == len(rows) else good
+        chunk = RowChunk(self.taken, len(rows), events, columns, malformed, places)
+        self.taken += len(rows)
+        return Merged(chunk, self.next_offset.copy())
+
+    def _columns(
+        self, batch: Int64Array, row: Int64Array, numbers: list[int]
+    ) -> tuple[tuple[Column, ...], Int64Array | None]:
+        """Rows of several batches in one order."""
+        if len(numbers) == 1:
+            only = self._batches[numbers[0]]
+            if len(row) == len(only.columns[0]) and (row == np.arange(len(row))).all():
+                return only.columns, only.events
+            return tuple(c.take(row) for c in only.columns), None if only.events is None else only.events.take(row)
+        places = [np.flatnonzero(batch == number) for number in numbers]
+        order = np.argsort(np.concatenate(places), kind="stable")
+        parts = [tuple(c.take(row[p]) for c in self._batches[n].columns) for n, p in zip(numbers, places)]
+        dictionary = StringDictionary()  # of its own: those of batches that wait are added to by nobody
+        columns = tuple(
+            concat_columns([c.in_dictionary(dictionary) for c in column]).take(order) for column in zip(*parts)
+        )
+        if self._batches[numbers[0]].events is None:
+            return columns, None
+        events = [self._batches[n].events for n in numbers]
+        return columns, np.concatenate([e[row[p]] for e, p in zip(events, places) if e is not None]).take(order)
+
+    def _keep(self, waiting: Int64Array) -> None:
+        """Forgets batches of which nothing waits."""
+        numbers = np.unique(waiting[_BATCH])
+        self._batches = [self._batches[n] for n in numbers.tolist()]
+        waiting[_BATCH] = np.searchsorted(numbers, waiting[_BATCH])
+        self._waiting = waiting

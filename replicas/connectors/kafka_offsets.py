@@ -1,0 +1,141 @@
+"""Which partitions a source reads, and where each goes on: what the cursor says, what the brokers have.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgpack
+import numpy as np
+
+from spe.errors import SpeError
+from spe.stream.batch import Int64Array
+
+_VERSION: Final = 1
+#: Offset of a partition that is not read.
+UNREAD: Final = -1
+
+
+class Partition(NamedTuple):
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.number}"
+
+
+class Kept(NamedTuple):
+    """What a broker has of a partition: offsets first … end − 1."""
+
+    first: int
+    end: int
+
+
+class Gone(NamedTuple):
+    """Messages that were removed before we had read them."""
+
+    partition: Partition
+    first: int
+    until: int
+
+    def __str__(self) -> str:
+        count = self.until - self.first
+        return f"{self.partition}: {count:,} messages from offset {self.first} on were removed before they were read"
+
+
+class Offsets(NamedTuple):
+    """Where a source's log ends.
+
+    Attributes:
+      cluster: the id of the cluster; "" where brokers tell none.
+      topics: by name, per partition the offset of the next message; UNREAD: none was read.
+    """
+
+    cluster: str = ""
+    topics: Mapping[str, Sequence[int]] = {}
+
+    @classmethod
+    def decode(cls, cursor: bytes) -> Offsets:
+        """Raises SpeError where another reader made it."""
+        if not cursor:
+            return cls()
+        try:
+            version, cluster, topics = msgpack.unpackb(cursor)
+            if version != _VERSION:
+                raise ValueError(f"version {version}")
+            return cls(str(cluster), {str(t): [int(o) for o in offsets] for t, offsets in topics.items()})
+        except Exception as error:  # whatever these bytes make the decoder raise
+            raise SpeError(f"the source's log ends with a position that is none of Kafka: {error}") from error
+
+    def encode(self) -> bytes:
+        packed: bytes = msgpack.packb((_VERSION, self.cluster, {t: list(o) for t, o in self.topics.items()}))
+        return packed
+
+    def of(self, partition: Partition) -> int | None:
+        """The next offset of a partition; None: it was never read."""
+        known = self.topics.get(partition.topic, ())
+        offset = known[partition.number] if partition.number < len(known) else UNREAD
+        return None if offset == UNREAD else offset
+
+    def knows(self, topic: str) -> bool:
+        return topic in self.topics
+
+    def moved(self, partitions: Sequence[Partition], next_offset: Int64Array) -> Offsets:
+        """The same with some partitions at other offsets; topics that are not read any more keep theirs."""
+        topics = {topic: list(offsets) for topic, offsets in self.topics.items()}
+        for (topic, number), offset in zip(partitions, next_offset.tolist()):
+            offsets = topics.setdefault(topic, [])
+            offsets += [UNREAD] * (number + 1 - len(offsets))
+            offsets[number] = offset
+        return Offsets(self.cluster, topics)
+
+
+def chosen(topics: Sequence[str], counts: Mapping[str, int], wanted: Sequence[int] | None) -> list[Partition]:
+    """The partitions to read, of topics that have so many.  Raises SpeError where one that is wanted is missing."""
+    found = []
+    for topic in topics:
+        numbers = range(counts[topic]) if wanted is None else sorted(wanted)
+        if missing := [n for n in numbers if n >= counts[topic]]:
+            raise SpeError(
+                f"topic {topic} has no partition {', '.join(map(str, missing))}; it has {counts[topic]}, from 0"
+            )
+        found += [Partition(topic, number) for number in numbers]
+    return found
+
+
+def check_counts(offsets: Offsets, counts: Mapping[str, int]) -> None:
+    """Raises SpeError where a topic has fewer partitions than it had."""
+    for topic, known in offsets.topics.items():
+        if topic in counts and len(known) > counts[topic]:
+            raise SpeError(
+                f"topic {topic} has {counts[topic]} partitions, and had {len(known)}: it was deleted and made again. "
+                "Give the source another name, or remove its log and those of its consumers"
+            )
+
+
+def check_cluster(offsets: Offsets, cluster: str) -> None:
+    """Raises SpeError where it is another one than before."""
+    if offsets.cluster and cluster and offsets.cluster != cluster:
+        raise SpeError(
+            f"cluster {cluster} answers, and the source's log was read from cluster {offsets.cluster}: offsets mean "
+            "other messages there. Correct servers, or give the source another name"
+        )
+
+
+def gone(partition: Partition, next_offset: int, extent: Kept) -> Gone | None:
+    """What was removed before it was read; None: nothing.
+
+    Raises:
+      SpeError: the topic ends before what was read.
+    """
+    if next_offset > extent.end:
+        raise SpeError(
+            f"{partition} ends at offset {extent.end}, and the source has read it up to {next_offset}: the topic was "
+            "deleted and made again, or its brokers lost messages. Give the source another name, or remove its log and "
+            "those of its consumers"
+        )
+    return Gone(partition, next_offset, extent.first) if next_offset < extent.first else None
+
+
+def array(offsets: Sequence[int]) -> Int64Array:
+    return np.array(offsets, np.int64)

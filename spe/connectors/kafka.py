@@ -1,0 +1,211 @@
+"""Kafka: topics as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.problems import one_of
+from spe.values import Model, Names, timestamp_of
+
+#: What an attribute may be of a message, besides ``header NAME``.
+OF_A_MESSAGE: Final = ("timestamp", "key", "value", "topic", "partition", "offset")
+HEADER: Final = "header "
+#: Settings of librdkafka that this connector makes itself, for otherwise it would not keep what it states.
+OURS: Final = (
+    "bootstrap.servers", "group.id", "group.instance.id", "transactional.id", "enable.idempotence", "acks",
+    "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof",
+    "allow.auto.create.topics", "security.protocol", "log_level", "statistics.interval.ms",
+)  # fmt: skip
+_SECRET: Final = ("password", "secret", "sasl.", "ssl.key", "ssl.keystore", "pem")
+
+
+class Secret(Model):
+    """Where a secret is; the configuration, which is shown and stored, has none."""
+
+    env: str | None = Field(default=None, description="an environment variable of the process")
+    file: str | None = Field(default=None, description="a file, whose first line it is")
+
+    @model_validator(mode="after")
+    def _one(self) -> Secret:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("expected {env: NAME} or {file: PATH}")
+        return self
+
+
+def _secret(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError("a secret does not belong into a configuration; expected {env: NAME} or {file: PATH}")
+    return value
+
+
+_Secret = Annotated[Secret, BeforeValidator(_secret)]
+
+
+class KafkaSecurity(Model):
+    """How to encrypt, and who we are."""
+
+    protocol: Literal["ssl", "sasl_ssl", "sasl_plaintext"] = Field(description="of the listener of the brokers")
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="SCRAM-SHA-512", description="of SASL"
+    )
+    username: _Secret | None = Field(default=None, description="of SASL: `{env: NAME}` or `{file: PATH}`")
+    password: _Secret | None = Field(default=None, description="in the same way")
+    ca: str | None = Field(default=None, description="file with certificates of authorities; none: those of the system")
+    certificate: str | None = Field(default=None, description="file with our certificate, where brokers ask for one")
+    key: str | None = Field(default=None, description="file with its private key")
+    key_password: _Secret | None = Field(default=None, description="of that file")
+
+    @model_validator(mode="after")
+    def _complete(self) -> KafkaSecurity:
+        sasl = self.protocol.startswith("sasl")
+        if sasl and (self.username is None or self.password is None):
+            raise ValueError(f"{self.protocol} needs username and password")
+        if not sasl and (self.username is not None or self.password is not None):
+            raise ValueError("username and password go with sasl_ssl and sasl_plaintext")
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("expected both certificate and key, or none")
+        return self
+
+
+def _start(value: Any) -> Any:
+    if value in ("earliest", "latest"):
+        return value
+    try:
+        return timestamp_of(value)
+    except ValueError:
+        raise ValueError(f"expected earliest, latest or an ISO 8601 timestamp, got {value!r}") from None
+
+
+def _attributes(value: Any) -> dict[str, str]:
+    parts = f"{', '.join(OF_A_MESSAGE)} or header NAME"
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping of attributes to {parts}, got {value!r}")
+    for part in value.values():
+        if part not in OF_A_MESSAGE and not (isinstance(part, str) and part.startswith(HEADER) and part[len(HEADER) :]):
+            raise ValueError(f"expected {parts}, got {part!r}")
+    return {str(attribute): part for attribute, part in value.items()}
+
+
+def _properties(value: Any) -> dict[str, str | int | bool]:
+    if not isinstance(value, dict) or not all(isinstance(v, str | int | bool) for v in value.values()):
+        raise ValueError(f"expected a mapping of settings of librdkafka to values, got {value!r}")
+    for name in value:
+        if name in OURS:
+            raise ValueError(f"{name} is set by the connector; expected no such property")
+        if any(word in str(name) for word in _SECRET):
+            raise ValueError(f"{name} may be a secret, and the configuration is shown; expected it in security")
+    return {str(name): one for name, one in value.items()}
+
+
+Properties = Annotated[dict[str, str | int | bool], BeforeValidator(_properties)]
+
+
+class KafkaKeys(Model):
+    """Topics."""
+
+    servers: Names = Field(description="`host:port` of a broker, or of several")
+    topics: Names = Field(description="one, or several")
+    partitions: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None,
+        description="of a single topic: those to read; none given: all, and new ones",
+        strict=False,
+    )
+    start: Annotated[Literal["earliest", "latest"] | int, BeforeValidator(_start)] = Field(
+        default="earliest", description="where a new log begins: `earliest`, `latest`, or messages from a timestamp on"
+    )
+    attributes: Annotated[dict[str, str], BeforeValidator(_attributes)] = Field(
+        default_factory=dict,
+        description="attribute → what it is of the message: `timestamp`, `key`, `value` (all of it, as text), `topic`, "
+        "`partition`, `offset` or `header NAME`; the others are in the value, in the format",
+    )
+    group: str | None = Field(
+        default=None, description="offsets are committed to it for lag monitors; we never read them"
+    )
+    gone: Literal["stop", "skip"] = Field(
+        default="stop", description="what to do where the broker has removed messages that we have not read"
+    )
+    security: KafkaSecurity | None = Field(default=None, description="none: plain text, without credentials")
+    properties: Properties = Field(default_factory=dict, description="further settings of librdkafka")
+
+    @model_validator(mode="after")
+    def _fits(self) -> KafkaKeys:
+        if self.partitions is not None and len(self.topics) > 1:
+            raise ValueError("partitions goes with a single topic")
+        if self.partitions is not None and len(set(self.partitions)) != len(self.partitions):
+            raise ValueError("a partition is listed twice")
+        return self
+
+
+def dumped(keys: Model, data: Path | None) -> dict[str, Any]:
+    """Options of a client; relative paths of its files start from ``data``, or stay."""
+    found = keys.model_dump(exclude_none=True)
+    security = found.get("security", {})
+    for holder, name in [(security, n) for n in ("ca", "certificate", "key")] + [
+        (one, "file") for one in security.values() if isinstance(one, dict)
+    ]:
+        if name in holder and data is not None:
+            holder[name] = str((data / Path(holder[name]).expanduser()).absolute())
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+
+
+@dataclass(frozen=True)
+class Kafka(Reader):
+    """Messages, one row each, which a server keeps by offset."""
+
+    live: ClassVar = True
+    defaults: ClassVar = {"format": "jsonl"}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        super().check(given)
+        if given.get("format") == "csv":
+            check_numbered(given)
+        elif stray := [o for o in ("delimiter", "quote", "null") if o in given]:
+            raise ValueError(f"{one_of(stray)} does not go with format jsonl; expected format: csv")
+
+    def reader(self, value: KafkaKeys, data: Path) -> dict[str, Any]:
+        return dumped(value, data)
+
+    def describe(self, reader: Mapping[str, Any]) -> str:
+        return f"kafka {', '.join(reader['topics'])} at {', '.join(reader['servers'])}"
+
+
+_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
+KAFKA: Final = Kafka(
+    "kafka",
+    KafkaKeys,
+    "{servers: HOST:PORT, topics: NAME}",
+    "messages of [Kafka](../how-to/kafka.md) topics",
+    _OPTIONS,
+    Guarantees(
+        durable="the topic, as long as it keeps a message; and the source's log, from the sync of a row on",
+        own_crash="goes on at the offsets that stand in the log with the last row: no message twice, none missing, "
+        "whatever the group has committed",
+        other_crash="what a broker acknowledged to a producer and still has is read; of a topic that was made again, "
+        "or has lost messages that we had read, the source says so and stops",
+        failures={
+            "brokers do not answer": "waits and goes on; meanwhile no silence counts, and the status says so",
+            "the leader of one partition is away": "while that has more messages, later ones of other partitions wait",
+            "messages that we have not read were removed (retention)": "stops and says which; or says which and goes "
+            "on (`gone: skip`)",
+            "a topic or partition is missing, or was deleted": "stops and says so; what is logged is still served",
+            "a topic was deleted and made again": "noticed where it is shorter than what we have read, "
+            "otherwise not: messages with offsets that were read before are skipped",
+            "another cluster answers": "stops: its offsets mean other messages",
+            "wrong credentials, or no right to read a topic": "stops at the start; during a run, waits and says so",
+            "a message cannot be understood, or has no value": "it is counted, kept aside with topic, partition and "
+            "offset, and left out, or stops the source (`on_malformed`)",
+            "a partition is idle, or new": "an idle one holds nobody up; a new one is read from its beginning within "
+            "30 s",
+            "a partition is far behind others": "others wait for it while it has more, so that its messages are not "
+            "late",
+            "a transaction was aborted": "its messages are left out by the broker's marks (`read_committed`); tested "
+            "against librdkafka's mock only, which has none",
+        },
+    ),
+)
