@@ -24,6 +24,7 @@ _READERS: Final = {
     "parquet": ("replicas.connectors.parquet_source", "ParquetReplay"),
     "tcp": ("replicas.connectors.tcp", "TcpListener"),
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
+    "postgres": ("replicas.connectors.postgres_source", "PostgresReader"),
     "push": ("replicas.source.push", "PushIntake"),
     "kafka": ("replicas.connectors.kafka_source", "KafkaReader"),
 }

@@ -11,12 +11,12 @@ from spe.connectors.generator import GENERATOR
 from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
 from spe.connectors.kafka import KAFKA
 from spe.connectors.lines import STDIN, TCP
-from spe.connectors.postgres import POSTGRES_SINK
+from spe.connectors.postgres import POSTGRES, POSTGRES_SINK
 from spe.connectors.push import PUSH
 
 #: By the key below ``from``: those that are built in.
 READERS: Final[Mapping[str, Reader]] = {
-    one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, PUSH, KAFKA)
+    one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, PUSH, KAFKA, POSTGRES)
 }
 #: By the key of an entry of ``sinks``: those that are built in.
 SINKS: Final[Mapping[str, SinkDeclaration]] = {one.kind: one for one in (PARQUET_SINK, JSONL_SINK, POSTGRES_SINK)}

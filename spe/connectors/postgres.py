@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE, Guarantees, SinkDeclaration
+from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE, Guarantees, Reader, SinkDeclaration
 from spe.values import Model
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[^".]+)'
@@ -69,6 +71,21 @@ class PostgresKeys(Model):
     )
 
 
+class PostgresReaderKeys(PostgresKeys):
+    """A table, its rows and all that changes in it."""
+
+    slot: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,50}$")] | None = Field(
+        default=None,
+        description="name of the replication slot, and of the publication, which are made; none: `spe_` and the table. "
+        "Each source that reads a table needs its own",
+    )
+    changes: Literal["refuse", "ignore", "rows"] = Field(
+        default="refuse",
+        description="updates and deletes stop the source (`refuse`), are left out (`ignore`), or are rows (`rows`)",
+    )
+    snapshot: bool = Field(default=True, description="rows that are there already come first")
+
+
 def _at(options: Mapping[str, Any]) -> str:
     return f"{options['table']} at {options['connection']}" if options.get("connection") else str(options["table"])
 
@@ -79,6 +96,56 @@ class PostgresSinkDeclaration(SinkDeclaration):
     def place(self, sink: Mapping[str, Any]) -> str:
         return _at(sink)
 
+
+@dataclass(frozen=True)
+class PostgresReaderDeclaration(Reader):
+    """Rows and changes, each once: its position goes into the log of the source."""
+
+    live: ClassVar = True
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        super().check(given)
+        if numbered := [a for a, c in given.get("columns", {}).items() if not isinstance(c, str)]:
+            raise ValueError(f"columns: expected the name of a column for {', '.join(numbered)}, not a number")
+
+    def reader(self, value: PostgresReaderKeys, data: Path) -> dict[str, Any]:
+        table = table_parts(value.table)[1].lower()
+        slot = value.slot or f"spe_{re.sub('[^a-z0-9_]', '_', table)}"[:50]
+        return {**value.model_dump(), "slot": slot}
+
+    def describe(self, reader: Mapping[str, Any]) -> str:
+        return f"postgres {_at(reader)}"
+
+
+POSTGRES: Final = PostgresReaderDeclaration(
+    "postgres",
+    Annotated[PostgresReaderKeys, BeforeValidator(_shorthand)],
+    "TABLE, or {table: …}",
+    "a table of PostgreSQL: its rows, then each change. An attribute whose column is `_change` says `insert`, `update` "
+    "or `delete`; one whose column is `_commit` has the time of the commit",
+    ("columns",),
+    Guarantees(
+        durable="the server keeps what follows the slot; it is advanced when rows are on the disk of the source",
+        own_crash="goes on behind the last row of the log, also in the middle of a transaction or of the first rows: "
+        "no row twice, none missing",
+        other_crash="what was committed comes, once; a standby that takes over must have the slot, and not be behind",
+        failures={
+            "the server is away": "the source says so, asks again and again, and goes on; no time passes by silence",
+            "`wal_level` is too low, the table or a column is missing, the password is wrong": "the source stops and "
+            "says what to do; what it has logged is still served",
+            "an update, a delete or a truncation, with `changes: refuse`": "the rows before it are taken, then the "
+            "source stops; started again with another `changes`, it goes on there",
+            "a column is dropped or renamed during a run": "the source stops before the first row without it; columns "
+            "that are added are left out",
+            "a value does not fit its attribute": "the row is counted, kept aside and left out, or stops the source "
+            "(`on_malformed`)",
+            "the slot is lost, or was read by another": "the source stops: rows are missing, so it says what to do",
+            "the disk of the source is full": "the slot is not advanced; the server keeps what follows",
+            "the table is idle": "nothing is held up, with `watermark: clock` or `idle`; the slot is advanced past "
+            "what happens to other tables",
+        },
+    ),
+)
 
 POSTGRES_SINK: Final = PostgresSinkDeclaration(
     "postgres",

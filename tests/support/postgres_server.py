@@ -26,7 +26,7 @@ max_connections = 40
 shared_buffers = 16MB
 min_wal_size = 32MB
 max_wal_size = 128MB
-max_replication_slots = 12
+max_replication_slots = 50
 max_wal_senders = 12
 logging_collector = off
 """
@@ -101,6 +101,9 @@ class PostgresServer:
             connection.execute(f"create database {DATABASE}")
 
     def start(self) -> None:
+        """Does nothing where it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self._data, "-p", str(self.port)],

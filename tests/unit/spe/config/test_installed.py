@@ -83,13 +83,16 @@ def test_a_sink_of_a_package_is_configured_with_its_options() -> None:
         (f"{SHELF}, header: false", "header does not go with shelf; expected one of: format"),
         (
             f"{SHELF}, jsonl: a",
-            "expected exactly one of csv, jsonl, parquet, generator, tcp, stdin, push, kafka, shelf, got",
+            "expected exactly one of csv, jsonl, parquet, generator, tcp, stdin, push, kafka, postgres, shelf",
         ),
         (
             "shlf: {address: 'a:1'}",
             "sources.s.from.shlf: no reader 'shlf' (did you mean 'shelf'?); expected one of: csv",
         ),
-        ("shlf: {address: 'a:1'}", "kafka; installed: absent (shelves 1.0), broken (shelves 1.0), empty (shelves 1.0)"),
+        (
+            "shlf: {address: 'a:1'}",
+            "postgres; installed: absent (shelves 1.0), broken (shelves 1.0), empty (shelves 1.0)",
+        ),
         ("broken: {}", "connector 'broken' of shelves 1.0 (tentative_spe.readers: broken = shelf:NOTHING) cannot be"),
         ("absent: {}", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("none: {}", "= shelf:Options) is a pydantic"),
@@ -157,7 +160,7 @@ def test_without_packages_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("spe.connectors.installed.entry_points", lambda group: ())
     installed.cache_clear()
     (problem,) = problems("shelf: {}")
-    assert "kafka; no package that is installed has another one" in problem
+    assert "postgres; no package that is installed has another one" in problem
 
 
 def test_a_simulated_run_opens_nothing() -> None:
