@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from consistency.proof.run import Run
-from consistency.proof.source import source_table, stretches
 from spe.errors import SpeError
 from spe.log.announced import ANNOUNCED
 from spe.log.format import FIRST_BYTES, Segment, first_record_bytes
@@ -145,6 +144,8 @@ class HadoopFolder:
 
 def _fetched(folder: HadoopFolder, into: Path) -> Run:
     """The run, whose path is ``into``."""
+    from consistency.proof.source import source_table, stretches
+
     into.mkdir()
     for name, size in folder.files():
         there = into / name

@@ -558,8 +558,8 @@ def report(
     """
     from spe.cli.report import parse_conf, report
 
-    if verify and (junit is not None or out is not None):
-        raise SpeError("expected --verify without --junit and --out: it writes nothing")
+    if verify and out is not None:
+        raise SpeError("expected --verify without --out: it compares no runs")
     settings = parse_conf(conf or [])
     return report(run_dirs, master=master, conf=settings, out=out, wait=wait, junit=junit, verify=verify)
 

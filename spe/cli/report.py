@@ -57,7 +57,7 @@ def report(
     from consistency.proof.trouble import explained
 
     if verify:
-        return _verify(folders, master, conf)
+        return _verify(folders, master, conf, junit)
     reports: list[Report] = []
     with _written_to(junit, folders, reports), explained():
         if not wait:
@@ -92,11 +92,27 @@ def raise_priority(niceness: int) -> None:
         os.setpriority(os.PRIO_PGRP, 0, niceness)
 
 
-def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str, str]) -> int:
-    from spe.cli.verify import verify
+def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str, str], junit: Path | None) -> int:
+    from consistency.proof.report.junit import Case, unknown, write_junit
+    from consistency.proof.report.model import Verdict
+    from spe.cli.verify import print_found, verify
 
     tell = ReportProgress(silent=False)
-    return verify(places, lambda: start_spark(tell, master, conf), tell)
+    suites: list[tuple[str, float, list[Case]]] = []
+
+    def show(place: str | Path, found: Sequence[str]) -> None:
+        print_found(place, found)
+        verdict = Verdict.INCONSISTENT if found else Verdict.CONSISTENT
+        suites.append((str(place), 0.0, [Case("is as the report says", verdict, found)]))
+
+    try:
+        return verify(places, lambda: start_spark(tell, master, conf), tell, show)
+    except SpeError as error:
+        suites.append(("spe report --verify", 0.0, [unknown(str(error))]))
+        raise
+    finally:
+        if junit is not None:
+            write_junit(junit, suites)
 
 
 @contextmanager

@@ -26,7 +26,19 @@ _REPORT: Final = "report.json"
 Start = Callable[[], "SparkSession"]
 
 
-def verify(places: Sequence[str | Path], start: Start, tell: Callable[[str], None]) -> int:
+#: Is told what differs from a report: nothing, if it is right.
+Show = Callable[[str | Path, Sequence[str]], None]
+
+
+def print_found(place: str | Path, found: Sequence[str]) -> None:
+    if not found:
+        print(f"\nVERIFIED  {place}: everything is as it says", flush=True)
+        return
+    print(f"\nDIFFERS  {place}")
+    print("\n".join(f"  {text}" for text in found), flush=True)
+
+
+def verify(places: Sequence[str | Path], start: Start, tell: Callable[[str], None], show: Show = print_found) -> int:
     """Verifies reports: first the digests of what each rests on, then, with Spark, what it says.
 
     Args:
@@ -56,19 +68,11 @@ def verify(places: Sequence[str | Path], start: Start, tell: Callable[[str], Non
             for place in places:
                 found = local.get(place, []) or _recomputed(place, session(), tell, digests=place not in local)
                 differing += bool(found)
-                _print(place, found)
+                show(place, found)
         finally:
             for one in sessions:
                 one.stop()
     return DIFFERS if differing else AS_IT_SAYS
-
-
-def _print(place: str | Path, found: Sequence[str]) -> None:
-    if not found:
-        print(f"\nVERIFIED  {place}: everything is as it says", flush=True)
-        return
-    print(f"\nDIFFERS  {place}")
-    print("\n".join(f"  {text}" for text in found), flush=True)
 
 
 def _digests_of_local(place: str | Path, tell: Callable[[str], None]) -> list[str]:

@@ -15,9 +15,6 @@ from spe.stream.schema import Schema
 from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
 
-pytest.importorskip("pyspark")  # what is tested names its modules, and starts no Spark
-
-
 CONFIG: dict[str, Any] = {**FILTERED, "clients": {"one": {"reads": ["out"]}, "two": {"reads": ["out"]}}}
 
 

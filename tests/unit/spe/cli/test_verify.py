@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -21,8 +22,6 @@ from spe.stream.schema import Schema
 from tests.support.reports import report
 from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
-
-pytest.importorskip("pyspark")  # what is tested names its modules, and starts no Spark
 
 
 class Spark:
@@ -170,5 +169,22 @@ def test_the_command_verifies(made: Path, capsys: pytest.CaptureFixture[str]) ->
     (made.parent.parent / "summary.json").write_text("{}")
     assert execute(["report", "--verify", str(made)]) == DIFFERS
     assert execute(["report", "--verify", str(made.parent)]) == NOT_VERIFIED
-    assert execute(["report", "--verify", str(made), "--junit", "x.xml"]) == NOT_VERIFIED
-    assert "expected --verify without --junit and --out" in capsys.readouterr().err
+    assert execute(["report", "--verify", str(made), "--out", "x.html"]) == NOT_VERIFIED
+    assert "expected --verify without --out" in capsys.readouterr().err
+
+
+def test_what_was_verified_goes_to_junit(made: Path, tmp_path: Path) -> None:
+    """A failure where something differs, an error where a report could not be verified."""
+    file = tmp_path / "found.xml"
+    log = next((made.parent.parent / "sources" / "a").glob("*.seg"))
+    log.write_bytes(log.read_bytes()[:-1])
+    assert execute(["report", "--verify", str(made), "--junit", str(file)]) == DIFFERS
+    suite = ET.parse(file).getroot()[0]
+    failure = suite[0].find("failure")
+    assert suite.get("name") == str(made)
+    assert failure is not None
+    assert "has lost its end" in str(failure.get("message"))
+    assert execute(["report", "--verify", str(tmp_path / "none.json"), "--junit", str(file)]) == NOT_VERIFIED
+    error = ET.parse(file).getroot()[0][0].find("error")
+    assert error is not None
+    assert "there is no such file" in str(error.get("message"))
