@@ -32,7 +32,7 @@ from consistency.proof.report.model import (
 from consistency.proof.report.page import page
 from consistency.proof.run import Run
 from consistency.proof.scene import Keep, Scene
-from consistency.proof.story import fault_spans, node_traces, something_failed, tracks
+from consistency.proof.story import begun_us, ended_us, fault_spans, node_traces, something_failed, tracks
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
@@ -82,7 +82,7 @@ def judge_run(
     if tables is None:
         tables = f"{run.where}/{REPORT_FOLDER}/tables"
         _remove_earlier(spark, run)
-    _suit(spark, run)
+    suit(spark, sum(f.stat().st_size for each in ("sources", "clients") for f in (run.path / each).rglob("*.seg")))
     plan, directory, steps = run.plan, run.directory, _Steps(tell, dict(started_s))
     going_on, before = run.going_on, stamps(run)
     with steps.step("digests", "digests of the run's files"):
@@ -107,7 +107,7 @@ def judge_run(
         ]
     )
     heard = [one for each in scene.announced.values() for one in each]
-    replicas = tracks(directory, run.events, node_traces(run.path, directory), scene.begun_us, _ended_us(run))
+    replicas = tracks(directory, run.events, node_traces(run.path, directory), scene.begun_us, ended_us(run.events))
     rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
     return Report(
         name=run.path.resolve().name,
@@ -156,13 +156,13 @@ class _Steps:
 
 
 def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceState]) -> Scene:
-    begun_us, outputs = _begun_us(run), run.plan.query.outputs
+    began, outputs = begun_us(run.events), run.plan.query.outputs
     return Scene(
         plan=run.plan,
         directory=run.directory,
-        begun_us=begun_us,
-        duration_us=_ended_us(run) - begun_us,
-        faults=fault_spans(run.events, begun_us),
+        begun_us=began,
+        duration_us=ended_us(run.events) - began,
+        faults=fault_spans(run.events, began),
         known_us={o: network.frontier[o] for o in outputs},
         data_until_us={o: _data_until_us([states[s.stream] for s in origins(run.plan, o)]) for o in outputs},
         announced={client: run.announced(client) for client in run.directory.clients},
@@ -233,7 +233,7 @@ def _flaws(spark: SparkSession, run: Run, stream: StreamId, state: SourceState) 
     from consistency.proof.stamps import misstamped
 
     source = run.reading.sources[stream]
-    return [*misstamped(spark, run, stream, source), *unaccounted(run, stream, source, state, _ended_us(run))]
+    return [*misstamped(spark, run, stream, source), *unaccounted(run, stream, source, state, ended_us(run.events))]
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:
@@ -244,9 +244,8 @@ def _remove_earlier(spark: SparkSession, run: Run) -> None:
     shutil.rmtree(run.path / REPORT_FOLDER, ignore_errors=True)
 
 
-def _suit(spark: SparkSession, run: Run) -> None:
-    """Sets Spark up for the amount of data: for little, compiling stages and many tasks take longer than the work."""
-    size = sum(file.stat().st_size for folder in ("sources", "clients") for file in (run.path / folder).rglob("*.seg"))
+def suit(spark: SparkSession, size: int) -> None:
+    """Sets Spark up for so many bytes: for little data, compiling stages and many tasks take longer than the work."""
     little = size < _LITTLE_BYTES
     spark.conf.set("spark.sql.codegen.wholeStage", str(not little).lower())
     if little:
@@ -289,18 +288,6 @@ def _data_until_us(states: Iterable[SourceState]) -> int:
     if any(one.bound_us < END_OF_TIME for one in each):
         return END_OF_TIME
     return max(one.max_event_us for one in each)
-
-
-def _begun_us(run: Run) -> int:
-    """When the sources began; the first event of a run in which they never did."""
-    first = min((int(e["t"]) for e in run.events), default=0)
-    return next((int(e["begun_us"]) for e in run.events if e["event"] == "begin"), first)
-
-
-def _ended_us(run: Run) -> int:
-    """When the processes were told to end, or the last that is known."""
-    ends = [int(e["t"]) for e in run.events if e["event"] == "process_ended"]
-    return min(ends, default=max((int(e["t"]) for e in run.events), default=_begun_us(run)))
 
 
 def _source_facts(summary: Mapping[str, Any], source: str, state: SourceState, flaws: list[str]) -> SourceFacts:

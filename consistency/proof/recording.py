@@ -19,18 +19,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def changes(spark: SparkSession, run: Run, client: str, output: StreamId) -> DataFrame:
+def changes(
+    spark: SparkSession, run: Run, client: str, output: StreamId, pieces: Sequence[Stretch] | None = None
+) -> DataFrame:
     """A row per tuple received, and one per element that has none; in order of (partition, sequence, row).
 
     Columns: ``partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, tuple
     struct<the output's attributes>``; see ``consistency.proof.records``.  ``tuple`` is null where there is none.
+
+    Args:
+      pieces: the stretches to read; None: all there is.
 
     Raises:
       SpeError: there is no such output or client.  A damaged recording is an error when the frame is computed.
     """
     table = recording_table(run, client, output, CHANGES)
     names = [name for name, _ in table.added]
-    flat = load(spark, run, table)
+    flat = load(spark, run, table, pieces)
     carries = F.col("_kind").isin("stable", "tentative")
     return flat.select(
         *[F.col(name).alias(name.removeprefix("_")) for name in names],
@@ -38,13 +43,16 @@ def changes(spark: SparkSession, run: Run, client: str, output: StreamId) -> Dat
     )
 
 
-def source_log(spark: SparkSession, run: Run, stream: StreamId) -> DataFrame:
-    """The log of a source: ``_id, _time_us`` and its attributes.  Raises as :func:`changes`."""
-    return load(spark, run, source_table(run, stream))
+def source_log(spark: SparkSession, run: Run, stream: StreamId, pieces: Sequence[Stretch] | None = None) -> DataFrame:
+    """The log of a source: ``_id, _time_us`` and its attributes.  Takes and raises as :func:`changes`."""
+    return load(spark, run, source_table(run, stream), pieces)
 
 
-def load(spark: SparkSession, run: Run, table: Table) -> DataFrame:
+def load(spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch] | None = None) -> DataFrame:
     """As ``format("spe")``, without the processes that Spark starts to plan a data source: a task per segment.
+
+    Args:
+      pieces: the stretches to read; None: all there is.
 
     Raises:
       LogCorrupt: segments are missing.
@@ -53,23 +61,26 @@ def load(spark: SparkSession, run: Run, table: Table) -> DataFrame:
     def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
         return read_stretch(table, stretch, content)
 
-    return over_stretches(spark, run, table, read, table.arrow_schema)
+    return over_stretches(spark, run, table, read, table.arrow_schema, pieces)
 
 
 #: What a task makes of a segment: its number, where it is and, from another file system, its bytes.
 Read = Callable[[int, Stretch, memoryview | None], Iterator[pa.RecordBatch]]
 
 
-def over_stretches(spark: SparkSession, run: Run, table: Table, read: Read, made: pa.Schema) -> DataFrame:
+def over_stretches(
+    spark: SparkSession, run: Run, table: Table, read: Read, made: pa.Schema, pieces: Sequence[Stretch] | None = None
+) -> DataFrame:
     """What ``read`` makes of each segment of a table, a task per segment.
 
     Args:
       made: the schema of its batches.
+      pieces: the stretches to read; None: all there is.
 
     Raises:
       LogCorrupt: segments are missing.
     """
-    pieces = all_stretches(table)
+    pieces = all_stretches(table) if pieces is None else pieces
     schema = spark_schema(made)
     if run.origin:
         return _over_remote(spark, run, table, pieces, read, schema)

@@ -64,8 +64,7 @@ def misstamped(spark: SparkSession, run: Run, stream: StreamId, source: SourceEn
     from consistency.proof.source import source_table
 
     table = source_table(run, stream)
-    names = table.schema.names
-    how = Stamping(None if source.time is None else names.index(source.time), source.disorder_us, source.live)
+    how = stamping(source, table)
 
     def look(number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
         found = summary(table, stretch, how, content)
@@ -73,6 +72,12 @@ def misstamped(spark: SparkSession, run: Run, stream: StreamId, source: SourceEn
 
     rows = over_stretches(spark, run, table, look, pa.schema([(name, pa.int64()) for name in _FIELDS])).collect()
     return judged([row.asDict() for row in sorted(rows, key=lambda row: int(row["piece"]))], how)
+
+
+def stamping(source: SourceEntry, table: Table) -> Stamping:
+    """How a source stamps what its log holds."""
+    names = table.schema.names
+    return Stamping(None if source.time is None else names.index(source.time), source.disorder_us, source.live)
 
 
 def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview | None = None) -> dict[str, int | None]:
@@ -101,13 +106,15 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
     return found | {"tuples": tuples, "below": below, "above": above, "peak": peak, "promise": promise}
 
 
-def judged(segments: list[dict[str, int]], how: Stamping) -> list[str]:
+def judged(
+    segments: list[dict[str, int]], how: Stamping, peak: int = BEFORE_TIME, promise: int = BEFORE_TIME
+) -> list[str]:
     """A sentence for the first wrong tuple of the log, if there is one.
 
     Args:
       segments: what :func:`summary` gives of each, in order.
+      peak, promise: the largest event time and promise before them.
     """
-    peak, promise = BEFORE_TIME, BEFORE_TIME
     for one in segments:
         if one["tuples"]:
             least = max(peak - how.disorder_us, promise)

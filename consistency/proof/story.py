@@ -116,6 +116,18 @@ def _spans(changes: list[tuple[int, str]], begun_us: int, ended_us: int) -> list
     return spans[:_MOST_SPANS]
 
 
+def begun_us(events: Sequence[Line]) -> int:
+    """When the sources began; the first event of a run in which they never did."""
+    first = min((int(e["t"]) for e in events), default=0)
+    return next((int(e["begun_us"]) for e in events if e["event"] == "begin"), first)
+
+
+def ended_us(events: Sequence[Line]) -> int:
+    """When the processes were told to end, or the last that is known."""
+    ends = [int(e["t"]) for e in events if e["event"] == "process_ended"]
+    return min(ends, default=max((int(e["t"]) for e in events), default=begun_us(events)))
+
+
 def something_failed(events: Iterable[Line]) -> bool:
     """Did anything happen that a run without failures does not have?"""
     return any(

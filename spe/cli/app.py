@@ -549,6 +549,10 @@ def report(
     verify: Annotated[
         bool, Parameter(help="Check that reports are right about their runs: by digests, then by computing them again.")
     ] = False,
+    follow: Annotated[
+        bool, Parameter(help="Prove a run while it goes on, step by step; Ctrl-C ends it, the next start continues.")
+    ] = False,
+    every: Annotated[str | None, Parameter(help="With --follow: least tuple time of a step; 1m by default.")] = None,
     wait: Annotated[bool, Parameter(show=False)] = False,
 ) -> int:
     """Compare what clients received with what Spark computes from the source logs.
@@ -561,6 +565,16 @@ def report(
     if verify and out is not None:
         raise SpeError("expected --verify without --out: it compares no runs")
     settings = parse_conf(conf or [])
+    if every is not None and not follow:
+        raise SpeError("expected --every with --follow only")
+    if follow:
+        from spe.cli.follow import EVERY_US
+        from spe.cli.follow import follow as follow_run
+
+        if verify or wait or junit is not None or out is not None or len(run_dirs) != 1:
+            raise SpeError("expected --follow with one run, and without --verify, --junit and --out")
+        every_us = EVERY_US if every is None else _duration("--every", every)
+        return follow_run(run_dirs[0], every_us=every_us, master=master, conf=settings)
     return report(run_dirs, master=master, conf=settings, out=out, wait=wait, junit=junit, verify=verify)
 
 

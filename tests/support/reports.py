@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
@@ -188,8 +189,8 @@ def altered() -> FlawCount:
     )
 
 
-def check_schema(text: str) -> None:
+def check_schema(text: str, shipped: Path = SCHEMA) -> None:
     """Raises ValidationError where a ``report.json`` is not valid by the schema that is shipped."""
-    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema = json.loads(shipped.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(json.loads(text))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from consistency.proof.losses import measure_of
-from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
+from consistency.proof.report.model import Flaw, FlawCount, OutputReport, Report, Verdict
 from consistency.proof.report.words import count, plural, seconds, share
 
 #: Reasons of one kind that the terminal shows.
@@ -108,13 +109,20 @@ def text(report: Report) -> list[str]:
     lines = [f"{report.verdict}  {sentence(report)}"]
     lines += [f"  {reason}" for reason in report.reasons]
     for output in report.outputs:
-        for finding in output.findings:
-            lines.append(f"  {output.title}: {count(finding.count)} {finding.flaw}")
-            for one in finding.offenders[:3]:
-                shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
-                lines.append(f"    partition {one.partition}, {count(one.place)}, at {one.time}: {shown}")
+        lines += finding_lines(output.title, output.findings)
     lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
     return lines + _promised(report) + _lost(report)
+
+
+def finding_lines(title: str, findings: Sequence[FlawCount]) -> list[str]:
+    """What is wrong with an output, and the first tuples."""
+    lines = []
+    for finding in findings:
+        lines.append(f"  {title}: {count(finding.count)} {finding.flaw}")
+        for one in finding.offenders[:3]:
+            shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
+            lines.append(f"    partition {one.partition}, {count(one.place)}, at {one.time}{shown and f': {shown}'}")
+    return lines
 
 
 def _promised(report: Report) -> list[str]:

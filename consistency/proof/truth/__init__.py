@@ -12,14 +12,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from consistency.proof.kept import on_disk
-from consistency.proof.truth.network import TruthNetwork
+from consistency.proof.truth.network import TimeRange, TruthNetwork
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["TruthNetwork", "truth"]
+__all__ = ["TimeRange", "TruthNetwork", "truth"]
 
 _ROW: Final = "__row"
 _PIECE: Final = "__piece"
@@ -30,12 +30,15 @@ def truth(network: TruthNetwork, output: StreamId) -> DataFrame:
 
     Returns:
       Columns ``partition int, place long, time_us long, tuple struct<attributes>``: ``place`` is the tuple's stable id,
-      1, 2, 3, … in each partition.  It is kept on disk (``consistency.proof.kept``).
+      1, 2, 3, … in each partition (of a range, counted from its beginning on, but for sources).
+      It is kept on disk (``consistency.proof.kept``).
 
     Raises:
       SpeError: a log is missing or damaged; damage inside a log is an error of Spark when the frame is computed.
     """
     stream = network.stream(output)
+    if network.part is not None:
+        stream = stream.since(network.part.since_us).before(network.part.until_us)
     if output in network.plan.sources:  # a source's ids are those of its log, in order of arrival
         return stream.frame.select(*_named(stream, F.col(stream.order[0])))
     return _numbered(stream)

@@ -145,6 +145,17 @@ def _by_count(
     return TruthStream(frame, stream.width)
 
 
+def open_rows(spec: AggregateEntry, stream: TruthStream) -> DataFrame:
+    """The rows of a stream that are in a window of so many tuples which is not full."""
+    groups = [f"__group{i}" for i in range(len(spec.group_by))]
+    keyed = stream.frame.select("*", *values(stream.frame, dict(zip(groups, spec.group_by.values()))))
+    group = Over.partitionBy(PARTITION, *groups)
+    rows = F.count(F.lit(1)).over(group)
+    place = F.row_number().over(group.orderBy(*stream.position))
+    numbered = keyed.withColumn(_ROWS, place > rows - rows % spec.window.count)
+    return numbered.where(_ROWS).select(*stream.frame.columns)
+
+
 def _of_those_that_have_one(found: DataFrame, calls: list[_Call]) -> DataFrame:
     """Without the rows of which a user's function has no result, where that is no reason to stop."""
     for call in calls:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F
@@ -22,9 +23,10 @@ from consistency.proof.reading import (
     TopKEntry,
 )
 from consistency.proof.recording import source_log
+from consistency.proof.records import Stretch
 from consistency.proof.run import Run
 from consistency.proof.source import last_state
-from consistency.proof.truth.aggregate import aggregate
+from consistency.proof.truth.aggregate import aggregate, open_rows
 from consistency.proof.truth.join import join
 from consistency.proof.truth.stream import (
     PARTITION,
@@ -47,9 +49,32 @@ from spe.stream.names import StreamId
 from spe.stream.times import floor_to
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """A range of tuple time, for which the truth is to be known.
+
+    Attributes:
+      since_us, until_us: its beginning and its end; END_OF_TIME: all that is left.
+      frontier: how far each source's log is to be trusted.
+      lookback_us: by stream, how much earlier it is needed (``consistency.proof.follow.margins``).
+      read: by source, what of its log holds that.
+      kept: by operator with windows of so many tuples, the rows of its open windows, lookback_us before the range.
+    """
+
+    since_us: int
+    until_us: int
+    frontier: Mapping[StreamId, int]
+    lookback_us: Mapping[StreamId, int]
+    read: Mapping[StreamId, Sequence[Stretch]]
+    kept: Mapping[StreamId, DataFrame]
+
+    def begin(self, stream: StreamId) -> int:
+        return self.since_us - self.lookback_us[stream]
 
 
 class TruthNetwork:
@@ -58,22 +83,29 @@ class TruthNetwork:
     Attributes:
       plan: what was run; operators come from ``reading``, what is said there of the same names.
       frontier: how far each stream is known: what lies before it is stable.  END_OF_TIME for streams that ended.
+      part: of which range; None: of all time.
+      open: of a range, by operator with windows of so many tuples: their rows in windows that are open lookback_us
+        before its end; of those streams that were asked for.
 
     Raises:
       SpeError: the Java is too old for this query; a source's log is missing.
     """
 
-    def __init__(self, spark: SparkSession, run: Run) -> None:
+    def __init__(self, spark: SparkSession, run: Run, part: TimeRange | None = None) -> None:
         self._spark = spark
         self._run = run
         self.plan: Plan = run.plan
         self.reading: Reading = run.reading
+        self.part = part
+        self.open: dict[StreamId, DataFrame] = {}
         self._made: dict[StreamId, TruthStream] = {}
         _check_java(spark, self.reading)
         reads = [s for o in self.reading.operators.values() for s in o.inputs]
         self._read = set(reads)
         self._readers = Counter([*reads, *self.plan.query.outputs])
-        self.frontier: dict[StreamId, int] = {s: last_state(run, s).bound_us for s in self.plan.sources}
+        self.frontier: dict[StreamId, int] = (
+            {s: last_state(run, s).bound_us for s in self.plan.sources} if part is None else dict(part.frontier)
+        )
         for unit in self.plan.units:
             end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.reading.bucket_us)
             self.frontier |= dict.fromkeys(unit.outputs, end)
@@ -88,14 +120,18 @@ class TruthNetwork:
         return self._made[name]
 
     def _source(self, name: StreamId) -> TruthStream:
-        log = source_log(self._spark, self._run, name)
+        log = source_log(self._spark, self._run, name, None if self.part is None else self.part.read[name])
         frame = log.select(
             F.lit(0).alias(PARTITION),
             F.col("_time_us").alias(TIME),
             *ordered([F.col("_id")]),
             *[quoted(n) for n in self.plan.query.schema_of(name).names],
         )
-        return self._kept(name, TruthStream(frame, 1))
+        return self._kept(name, self._in_part(name, TruthStream(frame, 1)))
+
+    def _in_part(self, name: StreamId, stream: TruthStream) -> TruthStream:
+        """What is right of a stream that was made of a part of its input."""
+        return stream if self.part is None else stream.since(self.part.begin(name))
 
     def _kept(self, name: StreamId, stream: TruthStream) -> TruthStream:
         """A stream with several readers, kept on disk so that it is computed once; freed with the proof."""
@@ -109,10 +145,23 @@ class TruthNetwork:
         for name in (operator.name for operator in unit.operators):
             spec = self._said(name)
             ports = [streams[one] for one in spec.inputs]
+            if self.part is not None and isinstance(spec, AggregateEntry) and spec.window.count:
+                ports = [self._with_open(name, spec, ports[0], end)]
             operator = next(o for o in self.plan.query.operators if o.name == name)
             made = _COMPUTED[type(spec)](spec, Asked(ports, name in self._read, operator, end)).before(end)
+            made = self._in_part(name, made)
             streams[name] = made if type(spec) in _CHEAP else self._kept(name, made)
         self._made |= {name: streams[name] for name in unit.outputs}
+
+    def _with_open(self, name: StreamId, spec: AggregateEntry, stream: TruthStream, end: int) -> TruthStream:
+        """The input of windows of so many tuples, with the rows of those that were open before the range."""
+        assert self.part is not None
+        stream = stream.since(self.part.begin(name))
+        if name in self.part.kept:
+            kept = self.part.kept[name].select(*stream.frame.columns)
+            stream = TruthStream(on_disk(kept.unionByName(stream.frame)), stream.width)
+        self.open[name] = open_rows(spec, stream.before(end - self.part.lookback_us[name]))
+        return stream
 
     def _said(self, name: StreamId) -> OperatorEntry:
         if name not in self.reading.operators:

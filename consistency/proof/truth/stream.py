@@ -65,6 +65,10 @@ class TruthStream:
         """The attributes as quoted names."""
         return [quoted(name) for name in self.names]
 
+    def since(self, begin: int) -> TruthStream:
+        """What is not before ``begin``."""
+        return TruthStream(self.frame.where(F.col(TIME) >= begin), self.width)
+
     def before(self, end: int) -> TruthStream:
         """What is released by the boundary ``end``."""
         if end >= END_OF_TIME:

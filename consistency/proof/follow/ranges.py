@@ -1,0 +1,93 @@
+"""The next range of tuple time: as far as all logs and all recordings go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from consistency.proof.follow.readers import ChannelProgress, LogOfSource, LogProgress, RecordingOfChannel
+from consistency.proof.follow.state import State
+from consistency.proof.records import CHANGES
+from consistency.proof.report.words import moment
+from consistency.proof.run import Run
+from consistency.proof.source import recording_table, source_table
+from spe.stream.names import StreamId
+from spe.stream.times import END_OF_TIME, floor_to
+
+#: A step reads about so much of the sources' logs, at most.
+STEP_BYTES: Final = 128 << 20
+STEP_RECORDS: Final = 50_000
+
+#: A client, and an output that it reads.
+Reading = tuple[str, StreamId]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a step may take.
+
+    Attributes:
+      until_us: its end; END_OF_TIME: all that is left.
+      first_us: the first tuple that no step took; END_OF_TIME: there is none.
+      channels: of each output at each client, a reader per partition.
+      waits_for: what it goes no further for.
+    """
+
+    until_us: int
+    first_us: int
+    logs: Mapping[StreamId, LogOfSource]
+    channels: Mapping[Reading, list[RecordingOfChannel]]
+    waits_for: str
+
+
+def next_range(run: Run, state: State, *, over: bool) -> Range:
+    """Reads on in the logs, and then as far in the recordings.
+
+    Args:
+      over: the run is; what is left when logs and recordings lead no further is the last range.
+    """
+    logs = {s: LogOfSource(source_table(run, s), state.logs.get(str(s), LogProgress())) for s in run.plan.sources}
+    _read_on(logs)
+    channels = _readers(run, state)
+    behind = min(logs, key=lambda s: logs[s].bound_us)
+    until_us = goal_us = floor_to(logs[behind].bound_us, run.reading.bucket_us)
+    waits_for = f"source {behind}, which is at {moment(logs[behind].bound_us)}"
+    for (client, output), each in channels.items():
+        for one in each:
+            one.read_until(goal_us)
+            if one.frontier_us < until_us:
+                until_us = one.frontier_us
+                waits_for = f"client {client}, which has {output} until {moment(until_us)}"
+    until_us = floor_to(until_us, run.reading.bucket_us)
+    if over and not state.proved_us < until_us < END_OF_TIME:
+        until_us = END_OF_TIME
+        for reader in (*logs.values(), *(one for each in channels.values() for one in each)):
+            while reader.pull():
+                pass
+    elif until_us >= END_OF_TIME:
+        waits_for = "the processes of the run, which have not ended"
+    first = [h.first_us for one in logs.values() for h in one.new() if h.first_us is not None]
+    return Range(until_us, min(first, default=END_OF_TIME), logs, channels, waits_for)
+
+
+def _read_on(logs: Mapping[StreamId, LogOfSource]) -> None:
+    """Reads the log that is furthest behind in tuple time, again and again, until it has no more or it is enough."""
+    records = 0
+    while records < STEP_RECORDS and sum(one.new_bytes for one in logs.values()) < STEP_BYTES:
+        if not min(logs.values(), key=lambda one: one.bound_us).pull():
+            return
+        records += 1
+
+
+def _readers(run: Run, state: State) -> dict[Reading, list[RecordingOfChannel]]:
+    found: dict[Reading, list[RecordingOfChannel]] = {}
+    for client, one in run.directory.clients.items():
+        known = state.channels.get(client, {})
+        for output in one.reads:
+            table, sorted_ = recording_table(run, client, output, CHANGES), output not in run.plan.sources
+            found[client, output] = [
+                RecordingOfChannel(table, c.partition, known.get(str(c), ChannelProgress()), sorted_=sorted_)
+                for c in run.channels(output)
+            ]
+    return found

@@ -1,0 +1,349 @@
+"""Source logs and recordings, read on from where a step ended: how far they go, and what a step reads of them.
+
+Only what an element says of itself is looked at here: times, ids, boundaries.  Spark reads the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from consistency.proof.follow.prefix import Prefix
+from consistency.proof.follow.track import ChannelTrack, Heard, Wrong
+from consistency.proof.records import KINDS, Stretch, Table, scan_stretch
+from consistency.proof.source import stretches
+from spe.errors import LogCorrupt
+from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES, Record
+from spe.log.recording import decode_recorded
+from spe.log.source_log import check_record, decode_source_batch, decode_source_state
+from spe.stream.batch import Batch, Boundary, Undo
+from spe.stream.names import Kind
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME
+
+
+class RecordPlace(BaseModel):
+    """Where a record begins, or the next one will."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    sequence: int = 1
+    segment: int = 1
+    offset: int = HEADER_BYTES
+
+
+class LogProgress(BaseModel):
+    """What is known of a source's log.
+
+    Attributes:
+      start: rows that are still needed lie from here on.
+      done: everything before was read.
+      start_id, last_id: of the last tuple before each of these.
+      bound_us: no tuple from ``done`` on has a smaller time.
+      peak_us, promise_us: for the times by rule S1 (``consistency.proof.stamps``).
+      prefix: digests of what was read.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    start: RecordPlace = RecordPlace()
+    done: RecordPlace = RecordPlace()
+    start_id: int = 0
+    last_id: int = 0
+    bound_us: int = BEFORE_TIME
+    peak_us: int = BEFORE_TIME
+    promise_us: int = BEFORE_TIME
+    prefix: Prefix = Prefix()
+
+
+class ChannelProgress(BaseModel):
+    """What is known of the recording of a channel; as :class:`LogProgress`."""
+
+    model_config = ConfigDict(extra="forbid")
+    start: RecordPlace = RecordPlace()
+    done: RecordPlace = RecordPlace()
+    track: ChannelTrack = ChannelTrack()
+    prefix: Prefix = Prefix()
+
+
+class _Head(NamedTuple):
+    """A record: where it and the next one begin, the times of its tuples, and what is known behind it."""
+
+    at: RecordPlace
+    next: RecordPlace
+    first_us: int | None
+    last_us: int | None
+    reach_us: int
+    last_id: int = 0
+    heard: Heard | None = None
+
+
+class _Reader:
+    """The records of one log from ``start`` on, one after the other."""
+
+    def __init__(self, table: Table, partition: int, start: RecordPlace, done: RecordPlace) -> None:
+        self.table = table
+        self.partition = partition
+        self.folder = Path(table.folders[partition])
+        self.heads: list[_Head] = []
+        #: Bytes of records that were not read before.
+        self.new_bytes = 0
+        self._done = done
+        self._pool = StringPool()
+        self._records = self._behind(start)
+        self._next: _Head | None = None
+
+    def _behind(self, start: RecordPlace) -> Iterator[Record]:
+        for one in between(self.table, self.partition, start, None):
+            yield from scan_stretch(self.folder, one)
+
+    def _head(self, record: Record) -> _Head:
+        raise NotImplementedError
+
+    def again(self) -> None:
+        """Reads the records between ``start`` and ``done``, which an earlier step read too."""
+        while (self.heads[-1].next if self.heads else None) != self._done and self._upto_done():
+            pass
+
+    def _upto_done(self) -> bool:
+        record = next(self._records, None)
+        if record is None:
+            return False
+        if record.position.sequence >= self._done.sequence:
+            self._next = self._head(record)
+            return False
+        self.heads.append(self._head(record))
+        return True
+
+    def pull(self) -> bool:
+        """Reads one more record; False: there is none yet."""
+        if self._next is None:
+            record = next(self._records, None)
+            if record is None:
+                return False
+            self._next = self._head(record)
+        head, self._next = self._next, None
+        self.heads.append(head)
+        self.new_bytes += head.next.offset - head.at.offset
+        return True
+
+    def new(self) -> list[_Head]:
+        """Those that no earlier step read."""
+        return [h for h in self.heads if h.at.sequence >= self._done.sequence]
+
+    def _place(self, record: Record) -> tuple[RecordPlace, RecordPlace]:
+        sequence, segment, offset = record.position
+        end = offset + RECORD_HEADER_BYTES + len(record.body)
+        at = RecordPlace(sequence=sequence, segment=segment, offset=offset)
+        return at, RecordPlace(sequence=sequence + 1, segment=segment, offset=end)
+
+    def ends(self, heads: list[_Head]) -> list[tuple[str, int, int]]:
+        """(file, bytes, tuple time) of each segment of some records, for their digests."""
+        names = {s.segment.first: s.segment.name for s in stretches(self.table, self.partition)}
+        found: dict[int, tuple[int, int]] = {}
+        for head in heads:
+            found[head.at.segment] = head.next.offset, head.reach_us
+        return [(names[first], *found[first]) for first in sorted(found)]
+
+
+class LogOfSource(_Reader):
+    """Of a source's log."""
+
+    def __init__(self, table: Table, known: LogProgress) -> None:
+        super().__init__(table, 0, known.start, known.done)
+        self._last_id = known.start_id
+        self._bound_us = known.bound_us if known.start == known.done else BEFORE_TIME
+        self.known = known
+        self.again()
+
+    @property
+    def bound_us(self) -> int:
+        """How far the log tells the truth as far as it was read."""
+        return max(self.known.bound_us, self.heads[-1].reach_us if self.heads else BEFORE_TIME)
+
+    def _head(self, record: Record) -> _Head:
+        state = decode_source_state(record.body)
+        batch = decode_source_batch(record.body, self.table.schema, self._pool)
+        at, behind = self._place(record)
+        try:
+            check_record(self._last_id, state, batch)
+        except LogCorrupt as error:
+            raise LogCorrupt(f"{self.folder}: record {at.sequence}: {error}") from None
+        self._last_id, self._bound_us = state.last_id, max(self._bound_us, state.bound_us)
+        first, last = _range(batch)
+        return _Head(at, behind, first, last, self._bound_us, state.last_id)
+
+    def taken(self, until_us: int, lookback_us: int) -> LogTaken:
+        """What a step up to ``until_us`` takes.
+
+        Args:
+          lookback_us: what later steps need of the time before their ranges.
+
+        Raises:
+          SpeError: what was read before was altered.
+        """
+        known, new = self.known, []
+        if known.bound_us < until_us:
+            for head in self.new():
+                new.append(head)
+                if head.reach_us >= until_us:
+                    break
+        done = new[-1].next if new else known.done
+        heads = [h for h in self.heads if h.at.sequence < done.sequence]
+        least_us = until_us - lookback_us
+        needed = next((n for n, h in enumerate(heads) if h.last_us is not None and h.last_us >= least_us), len(heads))
+        start = heads[needed].at if needed < len(heads) else done
+        start_id = heads[needed - 1].last_id if needed else known.start_id
+        found = known.model_copy(
+            update={
+                "start": start,
+                "done": done,
+                "start_id": start_id,
+                "last_id": new[-1].last_id if new else known.last_id,
+                "bound_us": new[-1].reach_us if new else known.bound_us,
+                "prefix": known.prefix.read(self.folder, self.ends(new)),
+            }
+        )
+        return LogTaken(
+            found,
+            between(self.table, 0, known.start, done),
+            between(self.table, 0, known.done, done),
+            sum(h.next.offset - h.at.offset for h in new),
+            min((h.first_us for h in new if h.first_us is not None), default=None),
+        )
+
+
+class RecordingOfChannel(_Reader):
+    """Of the recording of a channel."""
+
+    def __init__(self, table: Table, partition: int, known: ChannelProgress, *, sorted_: bool) -> None:
+        super().__init__(table, partition, known.start, known.done)
+        self.known = known
+        self._sorted = sorted_
+        self._reach_us = BEFORE_TIME
+        self.again()
+
+    @property
+    def frontier_us(self) -> int:
+        """How far the client has the channel for final, as far as it was read."""
+        return max(self.known.track.frontier_us, self.heads[-1].reach_us if self.heads else BEFORE_TIME)
+
+    def read_until(self, until_us: int) -> None:
+        """Reads until the client has everything before ``until_us`` for final, or as far as there is something."""
+        while self.frontier_us < until_us and self.pull():
+            pass
+
+    def _head(self, record: Record) -> _Head:
+        at, behind = self._place(record)
+        _, arrived_us, element = decode_recorded(record, self.table.schema, self._pool, PurePosixPath(self.folder))
+        first = last = None
+        if isinstance(element, Batch):
+            low, high = _range(element)
+            ids = element.row_ids()
+            heard = Heard(arrived_us, KINDS[element.kind])
+            if low is not None and high is not None:
+                heard = Heard(arrived_us, KINDS[element.kind], int(ids.min()), int(ids.max()), len(element), low, high)
+                first, last = (low, high) if element.kind is Kind.STABLE else (None, None)
+        elif isinstance(element, Boundary):
+            heard = Heard(arrived_us, KINDS[2 + element.kind], 0, element.upto_id, 0, element.time, element.time)
+            if element.kind is Kind.STABLE:
+                self._reach_us = max(self._reach_us, element.time)
+        elif isinstance(element, Undo):
+            heard = Heard(arrived_us, "undo", 0, element.upto_id)
+        else:
+            heard = Heard(arrived_us, "rec_done")
+        return _Head(at, behind, first, last, self._reach_us, 0, heard)
+
+    def taken(self, until_us: int, *, all_: bool = False) -> ChannelTaken:
+        """What is known after a step up to ``until_us``, and what it reads.
+
+        Args:
+          all_: of a run that is over: everything that was read counts.
+
+        Raises:
+          SpeError: what was read before was altered.
+        """
+        known, new = self.known, []
+        track, wrong, behind = known.track.model_copy(), list[Wrong](), False
+        if known.track.frontier_us < until_us or all_:
+            for head in self.new():
+                new.append(head)
+                assert head.heard is not None
+                stable = head.heard.kind == KINDS[0] and head.heard.tuples > 0
+                behind |= stable and head.heard.first_id <= track.passed_id
+                wrong += track.hear(head.heard)
+                if track.frontier_us >= until_us and not all_:
+                    break
+        done = new[-1].next if new else known.done
+        # A tuple from beyond what is final has no place in a stream that is sorted: it is judged at once.
+        end = track.frontier_us if self._sorted else None
+        later = (h for h in self.heads if h.at.sequence < done.sequence and _is_needed(h, until_us, end))
+        start = next((h.at for h in later), done)
+        found = ChannelProgress(
+            start=start, done=done, track=track, prefix=known.prefix.read(self.folder, self.ends(new))
+        )
+        return ChannelTaken(found, between(self.table, self.partition, known.start, done), wrong, behind)
+
+
+class LogTaken(NamedTuple):
+    """What a step takes of a source's log.
+
+    Attributes:
+      known: afterwards.
+      read: records, also such as an earlier step read; ``new``: of these, the others.
+      bytes, first_us: of the new ones; the smallest time of a tuple.
+    """
+
+    known: LogProgress
+    read: list[Stretch]
+    new: list[Stretch]
+    bytes: int
+    first_us: int | None
+
+
+class ChannelTaken(NamedTuple):
+    """What a step takes of a channel.
+
+    Attributes:
+      known: afterwards.
+      read: records, also such as an earlier step read.
+      wrong: what is wrong by the elements alone.
+      behind: a stable tuple came after a larger one.
+    """
+
+    known: ChannelProgress
+    read: list[Stretch]
+    wrong: list[Wrong]
+    behind: bool
+
+
+def _is_needed(head: _Head, until_us: int, end_us: int | None) -> bool:
+    """Has a record tuples that a later step judges?"""
+    if head.first_us is None or head.last_us is None or head.last_us < until_us:
+        return False
+    return end_us is None or head.last_us < end_us or until_us <= head.first_us < end_us
+
+
+def _range(batch: Batch | None) -> tuple[int | None, int | None]:
+    if batch is None or not len(batch):
+        return None, None
+    return int(batch.rows.time.min()), int(batch.rows.time.max())
+
+
+def between(table: Table, partition: int, start: RecordPlace, end: RecordPlace | None) -> list[Stretch]:
+    """The stretches of a log from one place to another; None: as far as there is something."""
+    found = []
+    for one in stretches(table, partition):
+        if one.segment.first < start.segment or (end is not None and one.first >= end.sequence):
+            continue
+        first, offset = one.first, one.offset
+        if one.segment.first == start.segment:
+            first, offset = start.sequence, start.offset
+        last = one.last
+        if end is not None:
+            least = [n for n in (last, one.following and one.following - 1) if n is not None]
+            last = min([end.sequence - 1, *least])
+        if last is None or last >= first:
+            found.append(Stretch(partition, one.segment, first, offset, last, one.following if end is None else None))
+    return found

@@ -1,0 +1,165 @@
+"""What is kept between two steps: one small file, replaced as a whole; beside it lie rows of open count windows."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from consistency.proof.follow.readers import ChannelProgress, LogProgress
+from consistency.proof.offenders import FIRST
+from consistency.proof.report.followed import FollowedStep
+from consistency.proof.report.model import Flaw, FlawCount, Offender, Verdict
+from spe.errors import SpeError
+from spe.stream.times import BEFORE_TIME
+
+#: Below the directory of a run.
+FOLDER: Final = "follow"
+FILE: Final = "state.json"
+VERSION: Final = 1
+#: Steps that are told of in follow.json.
+LATEST: Final = 20
+
+
+class Tally(BaseModel):
+    """One output at one client, over all steps.
+
+    Attributes:
+      truth: tuples of a run without failures.
+      findings: the first tuples with each flaw, and how many there are.
+      wrong_us: tuple time of the first of all.
+      mistyped: attributes that were received in another type than the truth has.
+      to_come: true tuples beyond what the client has for final, not received.
+      verdict, reasons: in the end.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    truth: int = 0
+    findings: list[FlawCount] = []
+    wrong_us: int | None = None
+    mistyped: list[str] = []
+    to_come: int = 0
+    verdict: Verdict | None = None
+    reasons: list[str] = []
+
+    def is_wrong(self, time_us: int) -> None:
+        self.wrong_us = time_us if self.wrong_us is None else min(self.wrong_us, time_us)
+
+    def add(self, flaw: Flaw, count: int, offenders: list[Offender], first_us: int) -> None:
+        """Counts more tuples with a flaw, of which the first has the time ``first_us``."""
+        known = {f.flaw: f for f in self.findings}
+        old = known.get(flaw)
+        known[flaw] = FlawCount(
+            flaw=flaw,
+            count=count + (old.count if old else 0),
+            offenders=[*(old.offenders if old else []), *offenders][:FIRST],
+        )
+        self.findings = [known[f] for f in Flaw if f in known]
+        self.is_wrong(first_us)
+
+    @property
+    def counts(self) -> dict[Flaw, int]:
+        return {one.flaw: one.count for one in self.findings}
+
+
+class State(BaseModel):
+    """Where the proof of a run stands.
+
+    Attributes:
+      fingerprint, origins: of what is proved: the plan, and the identity of each source's log.
+      proved_us: everything before was compared.
+      first_us: time of the first tuple.
+      logs, channels: by source; by client and channel.
+      places: by output, how many tuples each partition has before ``proved_us``.
+      tallies: by client and output.
+      flaws: by source, what is wrong with its log, and the tuple time up to which it was right.
+      kept: the folder with the rows of open windows; "" where there are none.
+      over: the run ended, and all of it was proved.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    version: Literal[1] = VERSION
+    fingerprint: str
+    origins: dict[str, str]
+    proved_us: int = BEFORE_TIME
+    first_us: int | None = None
+    steps: int = 0
+    seconds: float = 0.0
+    logs: dict[str, LogProgress] = {}
+    channels: dict[str, dict[str, ChannelProgress]] = {}
+    places: dict[str, list[int]] = {}
+    tallies: dict[str, dict[str, Tally]] = {}
+    flaws: dict[str, tuple[str, int]] = {}
+    kept: str = ""
+    latest: list[FollowedStep] = []
+    over: bool = False
+
+    @property
+    def wrong_us(self) -> int | None:
+        """Tuple time of the first thing that is wrong; None: nothing is."""
+        found = [t.wrong_us for each in self.tallies.values() for t in each.values() if t.wrong_us is not None]
+        return min([*found, *(time for _, time in self.flaws.values())], default=None)
+
+
+def load_state(folder: Path, fingerprint: str, origins: dict[str, str]) -> State:
+    """The state of a proof, or that at its beginning.
+
+    Raises:
+      SpeError: it is damaged, of another version, or of another run.
+    """
+    path = folder / FILE
+    anew = f"remove {folder} to prove the run from its beginning"
+    try:
+        found = State.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return State(fingerprint=fingerprint, origins=origins)
+    except OSError as error:
+        raise SpeError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise SpeError(f"{path} is damaged, or of another version: {place}: {first['msg']}; {anew}") from error
+    if (found.fingerprint, found.origins) != (fingerprint, origins):
+        raise SpeError(f"{path} is of another run than the directory that it lies in; {anew}")
+    return found
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """No other process proves the run meanwhile.  Raises SpeError where one does."""
+    path = folder / "lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise SpeError(f"{path} cannot be written: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpeError(f"{path} is in use: another process proves this run") from None
+        yield
+
+
+def save_text(path: Path, text: str) -> None:
+    """Replaces a file as a whole; on the disk when it returns.  Raises SpeError."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise SpeError(f"{path} cannot be written: {error.strerror}") from error
