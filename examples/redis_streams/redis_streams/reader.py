@@ -39,7 +39,8 @@ class StreamReader(Resumable):
                             chunk.cursor = self.cursor = entries[-1][0]
                             await accept(chunk)
             except GONE as error:
-                self.away = f"redis at {self._address} does not answer: {error or type(error).__name__}; trying again"
+                why = f"redis at {self._address} does not answer: {error or type(error).__name__}; trying again"
+                self.away = self.away or why
                 await backoff.wait()
 
     async def _trim_what_is_durable(self, redis: Redis) -> None:
