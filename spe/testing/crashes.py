@@ -111,6 +111,7 @@ class Stage(trio.abc.Instrument):
         self.steps = 0
         self._starts = 0
         self._over = False
+        self._serves = trio.Event()
         self._pause = Signal()
         self.unfinished = ""
         self._process_scope: trio.CancelScope | None = None
@@ -135,8 +136,10 @@ class Stage(trio.abc.Instrument):
             self.steps = 0
             if self._how is How.SERVER_PAUSED:
                 self._pause.wake()
-            else:
-                scope.cancel()
+                return
+            if self._how is How.SERVER_KILLED:
+                self._serves = trio.Event()
+            scope.cancel()
 
     def _env(self) -> Env:
         self._starts += 1
@@ -161,7 +164,9 @@ class Stage(trio.abc.Instrument):
         """
         with trio.move_on_after(_LONGEST_S if self._virtual else _LONGEST_REAL_S) as limit:
             async with trio.open_nursery() as nursery:
-                if hasattr(self._server, "serve"):
+                if not hasattr(self._server, "serve"):
+                    self._serves.set()
+                else:
                     await nursery.start(self._serve)
                     nursery.start_soon(self._hang)
                 nursery.start_soon(self._live, process)
@@ -169,6 +174,7 @@ class Stage(trio.abc.Instrument):
                     await trio.sleep(_LOOK_S)
                 await trio.sleep(1.0 if self._virtual else 0.2)
                 self._over = True
+                await self._serves.wait()
                 await look()
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
@@ -194,6 +200,7 @@ class Stage(trio.abc.Instrument):
             async with trio.open_nursery() as nursery:
                 self._server_scope = nursery.cancel_scope
                 await nursery.start(partial(self._server.serve, network))
+                self._serves.set()
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
             self._server_scope = None

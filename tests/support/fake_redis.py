@@ -11,6 +11,8 @@ import trio
 from spe.runtime.env import Network
 
 ADDRESS = "redis:6379"
+#: Of the entries.
+SCHEMA = {"ts": "timestamp!", "n": "int64!", "text": "string"}
 
 
 class FakeRedis:
