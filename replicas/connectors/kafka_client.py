@@ -104,6 +104,22 @@ class Codes:
             (of.TOPIC_AUTHORIZATION_FAILED, of.GROUP_AUTHORIZATION_FAILED, of.CLUSTER_AUTHORIZATION_FAILED,
              of.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         )  # fmt: skip
+        #: Another producer of our id has begun.
+        self.fenced = frozenset((of._FENCED, of.INVALID_PRODUCER_EPOCH, of.PRODUCER_FENCED))
+        #: The same rows will never be taken.
+        self.final = (
+            self.credentials
+            | self.rights
+            | frozenset(
+                (
+                    of.MSG_SIZE_TOO_LARGE,
+                    of.INVALID_RECORD,
+                    of.TOPIC_EXCEPTION,
+                    of.POLICY_VIOLATION,
+                    of.INVALID_TIMESTAMP,
+                )
+            )
+        )
         self.missing = frozenset((of.UNKNOWN_TOPIC_OR_PART, of._UNKNOWN_TOPIC, of._UNKNOWN_PARTITION))
 
 

@@ -41,10 +41,19 @@ def _postgres(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) ->
     return sink
 
 
+def _kafka(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
+    from replicas.connectors.kafka_sink import KafkaSink  # confluent-kafka is an extra
+
+    sink = KafkaSink(schemas, mode, spec)
+    sink.name = f"kafka {SINKS['kafka'].place(spec)}"
+    return sink
+
+
 _CONSTRUCTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
     "parquet": _parquet,
     "jsonl": _jsonl,
     "postgres": _postgres,
+    "kafka": _kafka,
 }
 
 

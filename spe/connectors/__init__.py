@@ -9,7 +9,7 @@ from spe.connectors.declaration import Reader, SinkDeclaration
 from spe.connectors.files import CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
 from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
-from spe.connectors.kafka import KAFKA
+from spe.connectors.kafka import KAFKA, KAFKA_SINK
 from spe.connectors.lines import STDIN, TCP
 from spe.connectors.postgres import POSTGRES, POSTGRES_SINK
 from spe.connectors.push import PUSH
@@ -19,7 +19,9 @@ READERS: Final[Mapping[str, Reader]] = {
     one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, PUSH, KAFKA, POSTGRES)
 }
 #: By the key of an entry of ``sinks``: those that are built in.
-SINKS: Final[Mapping[str, SinkDeclaration]] = {one.kind: one for one in (PARQUET_SINK, JSONL_SINK, POSTGRES_SINK)}
+SINKS: Final[Mapping[str, SinkDeclaration]] = {
+    one.kind: one for one in (PARQUET_SINK, JSONL_SINK, POSTGRES_SINK, KAFKA_SINK)
+}
 
 
 def find_reader(kind: str) -> Reader | None:

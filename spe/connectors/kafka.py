@@ -1,4 +1,4 @@
-"""Kafka: topics as a source."""
+"""Kafka: topics as a source, and as a sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.connectors.declaration import (
+    CELLS,
+    CORRECTIONS,
+    STABLE,
+    Guarantees,
+    Reader,
+    SinkDeclaration,
+    check_numbered,
+)
 from spe.problems import one_of
 from spe.values import Model, Names, timestamp_of
 
@@ -206,6 +214,73 @@ KAFKA: Final = Kafka(
             "late",
             "a transaction was aborted": "its messages are left out by the broker's marks (`read_committed`); tested "
             "against librdkafka's mock only, which has none",
+        },
+    ),
+)
+
+
+class KafkaSinkKeys(Model):
+    """A topic that takes results."""
+
+    servers: Names = Field(description="`host:port` of a broker, or of several")
+    topic: str = Field(description="it must be there; `{stream}` stands for the stream, where the client reads several")
+    key: Names | None = Field(
+        default=None,
+        description="attributes that are the key of a message; none: no key, and a partition of the query goes to one "
+        "of the topic",
+    )
+    id: str | None = Field(
+        default=None, description="of the transactions; the topic's name if not given. Sinks with one id end each other"
+    )
+    positions: str = Field(
+        default="spe-positions",
+        description="a compacted topic that holds how far each sink is; made if it is missing",
+    )
+    security: KafkaSecurity | None = Field(default=None, description="none: plain text, without credentials")
+    properties: Properties = Field(default_factory=dict, description="further settings of librdkafka")
+
+
+class KafkaSinkDeclaration(SinkDeclaration):
+    """Messages in transactions, each with how far they go."""
+
+    def sink(self, value: KafkaSinkKeys) -> dict[str, Any]:
+        return dumped(value, None)
+
+    def place(self, sink: Mapping[str, Any]) -> str:
+        text = f"{sink['topic']} at {', '.join(sink['servers'])}"
+        return f"{text}, id {sink['id']}" if sink.get("id") else text
+
+
+KAFKA_SINK: Final = KafkaSinkDeclaration(
+    "kafka",
+    KafkaSinkKeys,
+    "{servers: HOST:PORT, topic: NAME}",
+    "messages in a [Kafka](../how-to/kafka.md) topic, JSON objects",
+    {
+        STABLE: "final rows only, with `_partition`, `_id` and `_time`; who reads `read_committed` has each once",
+        CORRECTIONS: "every insert, undo and done, with its `_kind`: who applies them in order holds the newest "
+        "answer. With a `key`, undos and dones go to every partition of the topic, so that each has a whole story",
+    },
+    Guarantees(
+        durable="the topic, once a transaction is committed, with which the topic of positions says how far it goes; "
+        "only then are rows acknowledged",
+        own_crash="an open transaction is aborted at the next start, and what was not committed is written again. For "
+        "readers with `read_committed` each row stands once; other readers see aborted ones as well",
+        other_crash="what was committed is there, as the topic promises (`min.insync.replicas`); after an unknown "
+        "commit the next producer of the same id finds out which it was. **Not proved yet with a real broker**: tests "
+        "play the transactions against a model of Kafka's rules, and librdkafka's mock, which neither aborts nor "
+        "fences",
+        failures={
+            "brokers do not answer": "the client says so, tries again, and goes on where the positions end; its buffer "
+            "fills, then it takes nothing more",
+            "another process has the same id": "the one that came last goes on; the other one ends and says so",
+            "the topic is missing": "the client ends and says so",
+            "the topic of positions is lost, or not read to its end": "a lost one: rows are written again from the "
+            "first one that the cluster still has. It is read to its end, or the sink waits",
+            "a row is larger than a message may be": "the client ends and names the row; `message.max.bytes` in "
+            "properties and in the topic",
+            "the topic holds results of another query or mode": "the client refuses it and ends",
+            "wrong credentials, or no right to write": "the client ends and says what to do",
         },
     ),
 )
