@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -48,6 +52,18 @@ def test_its_reader_brings_each_entry_once(trim: bool) -> None:
         "from": {"redis": {"address": ADDRESS, "stream": "in", "trim": trim}},
     }
     assert check_reader(source, [row_of(n) for n in range(ENTRIES)], lambda: FakeRedis(ENTRIES), most=SOME) == PLAYS
+
+
+@pytest.mark.parametrize("name", ["test_reader", "test_sink"])
+def test_the_tests_of_the_page_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "how-to" / "own-connectors.md").read_text(encoding="utf-8")
+    (tests,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    server = ModuleType("my_server")
+    server.__dict__.update(MyServer=lambda: FakeRedis(ENTRIES), ROWS=[row_of(n) for n in range(ENTRIES)])
+    monkeypatch.setitem(sys.modules, "my_server", server)
+    names: dict[str, Any] = {}
+    exec(compile(tests, "own-connectors.md", "exec"), names)
+    names[name]()
 
 
 @pytest.mark.parametrize("mode", ["stable", "current"])
