@@ -23,6 +23,7 @@ from benchmarks import (
     operators,
     passing,
     planning,
+    postgres,
     proof,
     simulation,
     steps,
@@ -49,6 +50,7 @@ BENCHMARKS = {
     "memory": memory,
     "proof": proof,
     "planning": planning,
+    "postgres": postgres,
     "simulation": simulation,
 }
 
