@@ -124,7 +124,7 @@ def _connectors() -> str:
     for what, declared in [*(("from", one) for one in READERS.values()), *(("sinks", one) for one in SINKS.values())]:
         assert declared.guarantees is not None
         states = declared.guarantees
-        text = f"### `{what}`: `{declared.kind}`\n\n{declared.about[0].upper()}{declared.about[1:]}.\n\n"
+        text = f"## `{what}`: `{declared.kind}`\n\n{declared.about[0].upper()}{declared.about[1:]}.\n\n"
         keys = _model_of(declared.value)
         if keys is not None:
             text += _table(("key", "default", ""), _fields(keys)) + "\n"
