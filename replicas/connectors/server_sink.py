@@ -19,13 +19,16 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 import trio
 
 from replicas.connectors.sink import SinkCursor
+from spe.connectors.declaration import CURRENT
 from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError
 from spe.runtime.env import Compute, Env
-from spe.stream.batch import Batch
+from spe.stream.batch import Batch, Boundary, Element, RecDone
 from spe.stream.change import Change
 from spe.stream.ids import Channel
+from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.text_size import row_bytes
+from spe.stream.times import END_OF_TIME
 
 T = TypeVar("T")
 
@@ -36,6 +39,8 @@ BYTES_MAX: Final = 16 << 20
 PERIOD_US: Final = 100_000
 #: Longest time for a server to answer, before it counts as away.
 ANSWER_S: Final = 30.0
+#: So long the rows of a correction are waited for, to go in one transaction with what they replace (mode current).
+CORRECTION_US: Final = 1_000_000
 _VERSION: Final = 1
 
 #: What says that a connection is gone, or that no answer comes.
@@ -96,6 +101,8 @@ class ServerSink(ABC):
         #: A transaction of which we do not know whether it was done: the state that it leaves, positions, entries.
         self._sent: tuple[bytes, dict[Channel, int], list[ChannelEntry]] | None = None
         self._connected = False
+        #: When an undo was taken whose correction is not complete.
+        self._corrections: dict[Channel, int] = {}
         self._origins: dict[str, str] = {}
 
     # --- what a connector implements ---
@@ -174,6 +181,10 @@ class ServerSink(ABC):
             self._entries.append(ChannelEntry(change.channel, entry.kind, entry.id, entry.batch))
             self._rows += 1 if entry.batch is None else len(entry.batch)
             self._bytes += 0 if entry.batch is None else _bytes(entry.batch)
+            if entry.kind == "undo":
+                self._corrections.setdefault(change.channel, self._env.clock.monotonic_us())
+        if _ends_correction(change.element):
+            self._corrections.pop(change.channel, None)
 
     @property
     def due(self) -> bool:
@@ -182,6 +193,8 @@ class ServerSink(ABC):
 
     async def commit(self, compute: Compute) -> None:
         """Sends what was taken; when it returns, the server has it.  May be cancelled.
+
+        In mode current nothing is sent from an undo until the end of the correction, unless that takes long.
 
         Raises:
           ServerAway: to be called again later; whether the server has it will be found out.
@@ -192,6 +205,9 @@ class ServerSink(ABC):
         if self._sent is None:
             if not self._entries and self._encoded() == self._stored:
                 return
+            if self._waits_for_correction():
+                return
+            self._corrections.clear()
             positions = {c: cursor.position for c, cursor in self._cursors.items()}
             self._known = self._known._replace(number=self._known.number + 1)
             self._sent = self._encoded(), positions, self._entries
@@ -204,6 +220,11 @@ class ServerSink(ABC):
         await self._again()  # what we sent before, and gave up, may have been done since
         if self._sent is not None:
             raise ServerAway("the server refused a transaction, and would do it now")
+
+    def _waits_for_correction(self) -> bool:
+        if self.mode != CURRENT or self.due or not self._corrections:
+            return False
+        return self._env.clock.monotonic_us() - min(self._corrections.values()) < CORRECTION_US
 
     def close(self) -> None:
         """Forgets what was not sent, which comes again; :meth:`disconnect` closes the connection."""
@@ -250,6 +271,13 @@ class ServerSink(ABC):
 def _bytes(batch: Batch) -> int:
     each = row_bytes(batch.rows.columns)
     return each * len(batch) if isinstance(each, int) else int(each.sum())
+
+
+def _ends_correction(element: Element) -> bool:
+    """No more final rows will come before other tentative ones."""
+    if isinstance(element, Boundary):
+        return element.time >= END_OF_TIME
+    return isinstance(element, RecDone) or (isinstance(element, Batch) and element.kind is Kind.TENTATIVE)
 
 
 class _State(NamedTuple):

@@ -119,8 +119,10 @@ async def test_a_correction_is_one_transaction_for_readers(server: PostgresServe
     await sink.commit(COMPUTE)
     with server.connect() as reader:
         before = reader.execute(f"select count(*) from {table}").fetchone()
-        feed(sink, "U(1) S2/12e S3/13g B20(3) R+", position=1)
-        await sink.commit(COMPUTE)
+        for text, position in (("U(1)", 1), ("S2/12e", 1), ("S3/13g B20(3) R+", 2)):
+            assert reader.execute(f"select count(*) from {table}").fetchone() == before
+            feed(sink, text, position=position)
+            await sink.commit(COMPUTE)
         after = reader.execute(f"select string_agg(x, '' order by _id), bool_or(_tentative) from {table}").fetchone()
     await sink.disconnect()
     assert (before, after) == ((3,), ("aeg", False))

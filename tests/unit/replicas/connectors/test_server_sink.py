@@ -100,12 +100,36 @@ async def test_rows_stand_once_though_a_request_or_an_answer_is_lost(
     with pytest.raises(ServerAway):
         await sink.commit(COMPUTE)
     server.away = False
-    feed(sink, "U(2) S3/7d", position=2)  # goes with the next transaction
+    feed(sink, "U(2) S3/7d R+", position=2)  # goes with the next transaction
     for _ in range(2):
         await sink.commit(COMPUTE)
     assert sink.position(ONE) == 3
     assert held(server) == "S1a S2b S3d"
     assert server.transactions == 3
+
+
+@pytest.mark.parametrize("ends", ["R+", "T/13g", "Binf", "after a second", "with many rows"])
+async def test_a_correction_goes_in_one_transaction_with_what_it_replaces(
+    ends: str, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = TableServer()
+    sink = await opened(server, CURRENT)
+    feed(sink, "S1/5a B10(1) T/12c b20")
+    await sink.commit(COMPUTE)
+    for text in ("U(1)", "S2/12e"):
+        feed(sink, text, position=1)
+        await sink.commit(COMPUTE)
+        assert held(server) == "S1a T2c"
+        assert sink.position(ONE) == 1
+    if ends == "after a second":
+        await trio.sleep(1)
+    elif ends == "with many rows":
+        monkeypatch.setattr(TableSink, "rows_max", 1)
+    else:
+        feed(sink, ends, position=2)
+    await sink.commit(COMPUTE)
+    assert held(server) == ("S1a S2e T3g" if ends == "T/13g" else "S1a S2e")
+    assert sink.position(ONE) == 2
 
 
 async def test_nothing_is_sent_while_nothing_comes() -> None:
