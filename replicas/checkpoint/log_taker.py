@@ -54,7 +54,7 @@ class LogTaker:
         """Finds what was there before a restart, or was written by a replica here: it counts."""
         head = await self._kept.head()
         if head is not None and await self._kept.make_safe():
-            self._standby.follows(head.positions, head.origins)
+            self._standby.follows(head.positions, head.origins, head.made)
         self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:
@@ -124,7 +124,7 @@ class LogTaker:
         if (head := await kept.head()) is None or not kept.is_safe:  # of what is damaged another one is begun
             self._tell_of_trouble(f"its log is not in both copies: {kept.trouble or 'it is begun anew'}")
             return False
-        standby.follows(head.positions, head.origins, maker)
+        standby.follows(head.positions, head.origins, head.made, maker)
         self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
         await self._store.forget()
         return True

@@ -63,12 +63,14 @@ class LogHead(NamedTuple):
     Attributes:
       positions: of each input, at ``begin``.
       origins: as in :class:`StableSlice`.
+      made: of the first output, the last id and the boundary at ``end``.
     """
 
     end: int
     begin: int
     positions: Sequence[int]
     origins: Sequence[str]
+    made: tuple[int, int]
 
 
 class LoggedState(NamedTuple):
@@ -272,7 +274,7 @@ async def read_head(log: LogReader, compute: Compute) -> LogHead | None:
     if at is None or at.time != newest["begin"]:
         raise LogCorrupt(f"the checkpoint log has no commit of {newest['begin']}, from where input is replayed")
     begin = await _commit(log, compute, at)
-    return LogHead(log.commits[-1].time, at.time, begin["positions"], newest["origins"])
+    return _head(log.commits[-1].time, at.time, begin, newest)
 
 
 def head_of(slices: Sequence[SentSlice]) -> LogHead:
@@ -283,8 +285,14 @@ def head_of(slices: Sequence[SentSlice]) -> LogHead:
     begin = [one for one in slices if one.time == newest["begin"]]
     if not begin:
         raise RemoteProtocolError(f"no slice to {newest['begin']}, from where input is replayed")
-    positions = decode_state(begin[-1].commit)["positions"]
-    return LogHead(slices[-1].time, begin[-1].time, positions, newest["origins"])
+    return _head(slices[-1].time, begin[-1].time, decode_state(begin[-1].commit), newest)
+
+
+def _head(end: int, begin: int, of_begin: Any, of_end: Any) -> LogHead:
+    first = of_end["outputs"][0]
+    return LogHead(
+        end, begin, of_begin["positions"], of_end["origins"], (int(first["last_id"]), int(first["boundary"]))
+    )
 
 
 async def _commit(log: LogReader, compute: Compute, which: Commit) -> Any:

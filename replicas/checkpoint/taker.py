@@ -51,7 +51,7 @@ class CheckpointTaker:
         if head is not None:
             self._logged = head.positions
             if await self._kept.make_safe():
-                self._standby.follows(head.positions, head.origins)
+                self._standby.follows(head.positions, head.origins, head.made)
         self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:

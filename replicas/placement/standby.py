@@ -134,7 +134,9 @@ class Standby:
         if best is None:
             return None
         # Two are to be held, also of a partition that nothing has come to yet.
-        if able[best] == self._made_from and self._acknowledged == self._newest and self.checkpoints >= COPIES_HELD:
+        held = self._acknowledged == self._newest and self.checkpoints >= COPIES_HELD
+        may_move = bool(self._crowded) and best == self._maker  # what it writes anew moves T, and makes nothing
+        if held and able[best] == self._made_from and not may_move:
             return None
         self._looked_at = now
         self._asked_at, self._furthest = able[best], max(able.values())
@@ -203,16 +205,17 @@ class Standby:
         """Is a producer's log filling up for our sake?"""
         return bool(self._crowded)
 
-    def follows(self, positions: Sequence[int], origins: Sequence[str], maker: str = "") -> None:
+    def follows(self, positions: Sequence[int], origins: Sequence[str], made: tuple[int, int], maker: str = "") -> None:
         """Its log holds in both copies what makes a state again with input from these positions on (G9).
 
         Args:
+          made: what had been made, as a heartbeat tells it: a log is behind its replica, which goes on meanwhile.
           maker: whose it is; "": it was there when we started.
         """
         self._maker = maker
         self._acknowledged = self._newest = list(positions)
         self._origins = list(origins)
-        self._made_from = self._asked_at
+        self._made_from = made
         self.checkpoints = max(self.checkpoints + 1, COPIES_HELD)
 
     def status(self) -> StandbyStatus:

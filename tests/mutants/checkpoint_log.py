@@ -169,7 +169,7 @@ edited(
 edited(
     "nothing-is-too-long",
     "what is to be read and replayed grows beyond the time to recover (G7)",
-    Edit(log_task, "to_rewrite", "fits = (seconds <= log.recovery_us * 1e-6) & short", "fits = seconds >= 0"),
+    Edit(targets, "to_rewrite", "fits = (seconds <= log.recovery_us * 1e-6) & short", "fits = seconds >= 0"),
 )
 edited(
     "slices-cost-nothing",
@@ -399,6 +399,11 @@ edited(
     "makers-by-chance",
     "a standby fetches a whole log each time that another replica is a moment ahead (G9)",
     Edit(Standby, "wish", "in_turn.insert(0, self._maker)", "in_turn.append(self._maker)"),
+)
+edited(
+    "a-log-is-as-far-as-its-replica",
+    "a standby takes what it got of a log for all that its replica had made, and asks no more (G9)",
+    Edit(Standby, "follows", "self._made_from = made", "self._made_from = self._asked_at"),
 )
 edited(
     "redo-ends-before-the-log-has-its-state",

@@ -74,7 +74,7 @@ UNITS: Final[dict[str, Test]] = {
     "more-of-a-slice-replaces-it": state_log.test_more_of_a_slice_needs_what_was_written_of_it_before,
     "slices-cost-nothing": partial(extent.test_slices_without_anything_are_counted, Continuous(200_000), 2_000),
     "groups-begin-anew": partial(logged.test_the_log_is_bounded_and_what_is_made_again_is_what_was_there, "count"),
-    "nothing-is-too-long": partial(logged.test_the_log_is_bounded_and_what_is_made_again_is_what_was_there, "count"),
+    "nothing-is-too-long": log_targets.test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time,
     "time-for-rewriting-is-ignored": extent.test_whoever_has_little_time_begins_with_the_oldest,
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
     "only-standbys-restore": (restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for),
@@ -230,6 +230,7 @@ UNITS: Final[dict[str, Test]] = {
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
     "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
+    "a-log-is-as-far-as-its-replica": standby.test_a_log_that_is_behind_its_replica_is_asked_for_again,
     "redo-ends-before-the-log-has-its-state": partial(
         logging.test_a_redo_of_nothing_brings_the_log_a_slice_where_upstream_is_full, logging.UndoWorld
     ),

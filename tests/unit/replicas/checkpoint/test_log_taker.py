@@ -27,6 +27,9 @@ from spe.wire.state import encode_state
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import EVERY, A, hears, output, positions, standby
 
+#: What the only output of a commit had made.
+MADE = {"last_id": 0, "boundary": 0}
+
 
 class _Clock:
     now = 0
@@ -69,7 +72,7 @@ class Maker:
         if not self.has_log:
             return "no copy of the log can be read"
         begin = self.at - self.behind
-        commit = encode_state({"begin": self.at, "positions": [begin] * 3, "origins": ["", "", ""]})
+        commit = encode_state({"begin": self.at, "positions": [begin] * 3, "origins": ["", "", ""], "outputs": [MADE]})
         one = {"time": self.at, "needs": 1, "first": 1, "kinds": [int(LogKind.COMMIT)], "payloads": [commit]}
         sent = {"log": f"a/{self.at}", "first": 1, "last": 1, "slices": [one]}
         return bytearray(encode_snapshot(self.plan, id.of, sent))
@@ -162,7 +165,9 @@ async def test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledg
     assert log is not None
 
     def writes(at: int) -> None:
-        log.write(at, [], encode_state({"begin": at, "positions": [at] * 3, "origins": ["", "", ""]}))
+        log.write(
+            at, [], encode_state({"begin": at, "positions": [at] * 3, "origins": ["", "", ""], "outputs": [MADE]})
+        )
 
     writes(10)
     await log.sync()

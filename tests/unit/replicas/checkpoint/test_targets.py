@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from replicas.checkpoint import targets as choosing
 from replicas.checkpoint.extent import Choices
-from replicas.checkpoint.targets import ASSUMED, REPLAY_PART, LogSpeeds, Workload, least, targets, to_rewrite
+from replicas.checkpoint.targets import ASSUMED, REPLAY_PART, LogSpeeds, Workload, least, targets
 from spe.plan.continuous import Continuous
 from tests.unit.replicas.checkpoint.test_extent import trace_15
 
@@ -100,7 +101,7 @@ def test_of_the_papers_windows_only_the_slow_ones_are_rewritten() -> None:
 )
 def test_what_is_rewritten_in_trace_15(log: Continuous, below: int, cells: int) -> None:
     choices = trace_15().choices()
-    chosen = to_rewrite(choices, log, TRACE_15)
+    chosen = choosing.to_rewrite(choices, log, TRACE_15)
     assert (choices.below[chosen], choices.cells[chosen]) == (below, cells)
 
 
@@ -123,8 +124,8 @@ def test_few_rows_are_kept_upstream_as_far_as_the_share_allows(
 def test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time() -> None:
     """Rewriting all leaves more records to read than there is time for."""
     choices = Choices(*(np.array(c) for c in ([10, 20, 30], [0, 50, 90], [100, 120, 250], [400, 300, 0], [3, 2, 1])))
-    assert to_rewrite(choices, Continuous(2_000), TRACE_15) == 0
-    assert to_rewrite(choices, Continuous(3_000), TRACE_15) == 2
+    assert choosing.to_rewrite(choices, Continuous(2_000), TRACE_15) == 0
+    assert choosing.to_rewrite(choices, Continuous(3_000), TRACE_15) == 2
 
 
 @given(speeds, workloads, st.floats(0.001, 1e4))

@@ -68,17 +68,39 @@ def test_it_stays_with_whose_log_it_follows_until_that_is_an_interval_behind() -
     hears(one, A, output(10))
     hears(one, C, output(12))
     assert one.wish(EVERY) == C
-    one.follows([9, 9, 9], ["", "", ""], C)
+    one.follows([9, 9, 9], ["", "", ""], (12, 12), C)
     hears(one, A, output(17))
     hears(one, C, output(13))
     assert one.wish(2 * EVERY) == C, "it is where the furthest was an interval ago"
-    one.follows([9, 9, 9], ["", "", ""], C)
+    one.follows([9, 9, 9], ["", "", ""], (13, 13), C)
     hears(one, C, output(16))
     assert one.wish(3 * EVERY) == A
-    one.follows([9, 9, 9], ["", "", ""], A)
+    one.follows([9, 9, 9], ["", "", ""], (17, 17), A)
     hears(one, C, output(30))
     one.lost(A)
     assert one.wish(4 * EVERY) == C
+
+
+def test_a_log_that_is_behind_its_replica_is_asked_for_again() -> None:
+    """It is written beside the stream: what came lacks the end, and nothing more is made after that."""
+    one = standby()
+    hears(one, C, output(12))
+    assert one.wish(EVERY) == C
+    one.follows([8, 8, 8], ["", "", ""], (10, 10), C)
+    assert one.wish(2 * EVERY) == C
+    one.follows([9, 9, 9], ["", "", ""], (12, 12), C)
+    assert one.wish(3 * EVERY) is None
+
+
+def test_a_log_is_asked_for_while_a_producer_is_full_though_nothing_was_made() -> None:
+    """What its replica writes anew moves what is replayed, and that is all that makes room."""
+    one = standby()
+    hears(one, C, output(12))
+    assert one.wish(EVERY) == C
+    one.follows([8, 8, 8], ["", "", ""], (12, 12), C)
+    hears(one, "source:a", output(20, stream="a", fill=1.0)._replace(first=8))
+    assert one.crowded
+    assert one.wish(2 * EVERY) == C
 
 
 def test_it_asks_no_recovering_or_lost_replica() -> None:
