@@ -16,7 +16,7 @@ from tests.support.postgres_server import PostgresServer, environment, running_s
 pytestmark = pytest.mark.processes
 
 #: Crashes of each kind.
-FEW = 1
+FEW = 2
 ROWS = [{"ts": f"2026-01-01T12:00:{n:02}", "n": n, "name": f"r{n}"} for n in range(1, 31)]
 _NAMES = count()
 

@@ -403,6 +403,45 @@ def test_options_and_schema_go_together(given: dict[str, Any], schema: Schema, s
         reader_of("t", schema, **given)
 
 
+async def test_a_user_needs_no_more_than_the_page_says(server: PostgresServer, table: str) -> None:
+    server.query(f"create role plain_{table} login replication password 'only a test''s'")
+    server.query(f"grant create on schema public to plain_{table}")
+    reader = reader_of(table, connection=f"user=plain_{table}")
+    assert "permission denied for database shop" in await stopped(Intake(reader))
+    server.query("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
+    server.query(f"grant create on database shop to plain_{table}")
+    server.query(f"alter table {table} owner to plain_{table}")
+    server.query(f"insert into {table} values (1, 'a')")
+    intake = Intake(reader_of(table, connection=f"user=plain_{table}"))
+    await take(intake, 1)
+    server.query(f"insert into {table} values (2, 'b')")
+    after = Intake(reader_of(table, connection=f"user=plain_{table}"), intake.cursor)
+    await take(after, 1)
+    assert [*intake.rows, *after.rows] == [(1, "a"), (2, "b")]
+
+
+async def test_a_slot_for_which_the_server_kept_too_little_is_told(server: PostgresServer, table: str) -> None:
+    intake = Intake(reader_of(table))
+    server.query(f"insert into {table} values (1, 'a')")
+    await take(intake, 1)
+    server.query("alter system set max_slot_wal_keep_size = '1MB'")
+    server.query("select pg_reload_conf()")
+    try:
+        for _ in range(8):
+            server.query(f"insert into {table} select n, repeat('x', 500) from generate_series(2, 60000) n")
+            server.query(f"truncate {table}")
+            server.query("select pg_switch_wal()")
+            server.query("checkpoint")
+            if server.query("select 1 from pg_replication_slots where wal_status = 'lost'"):
+                break
+    finally:
+        server.query("alter system reset max_slot_wal_keep_size")
+        server.query("select pg_reload_conf()")
+    why = await stopped(Intake(reader_of(table), intake.cursor))
+    assert "the server has removed what slot" in why
+    assert "the table has to be read anew" in why
+
+
 async def test_a_slot_that_is_gone_or_was_read_by_others_is_told(server: PostgresServer, table: str) -> None:
     intake = Intake(reader_of(table))
     server.query(f"insert into {table} values (1, 'a')")
