@@ -213,6 +213,7 @@ def _copy_table(connection: Connection, watched: Watched, snapshot: str) -> None
     numbered = sql.SQL("row_number() over ({}) as n").format(order)
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
+        connection.execute("set local statement_timeout = 0")  # it may be large
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
         connection.execute(
             sql.SQL("create table {} as select {}, now()::text as at from {}").format(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -26,6 +26,7 @@ from spe.runtime.server_trouble import Backoff
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
 
+T = TypeVar("T")
 Accept = Callable[[RowChunk], Awaitable[None]]
 
 #: Time between two looks while nothing comes.
@@ -190,7 +191,7 @@ class PostgresReader(Resumable):
         assert session is not None
         await self._ask(lambda c: slots.drop_leftovers(c, self._watched))
         await self._ask(lambda c: slots.publish(c, self._watched))
-        begins = await slots.make_slot(session, self._watched, self._connection, self._snapshot)
+        begins = await self._heard(slots.make_slot(session, self._watched, self._connection, self._snapshot))
         phase = "copy" if self._snapshot else "log"
         await self._hand_over(accept, self._empty(), position._replace(phase=phase, end=begins))
 
@@ -283,8 +284,12 @@ class PostgresReader(Resumable):
     async def _ask(self, work: Callable[[Connection], Any]) -> Any:
         if self._session is None:
             raise ServerAway("the connection is lost")
+        return await self._heard(self._session.run(work))
+
+    async def _heard(self, answer: Awaitable[T]) -> T:
+        """What the server answers; if that takes long, it is told meanwhile."""
         self._asked_s = trio.current_time()
-        found = await self._session.run(work)
+        found = await answer
         if self._asked_s is None:
             self.away = ""
         self._asked_s = None

@@ -292,8 +292,11 @@ async def test_each_row_comes_once_wherever_the_source_is_killed(
     assert got == [(n, f"r{n}") for n in range(1, most + 1)]
 
 
-async def test_each_row_comes_once_though_the_server_is_killed_and_stopped(server: PostgresServer, table: str) -> None:
+async def test_each_row_comes_once_though_the_server_is_killed_and_stopped(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Transactions that were rolled back, or not finished when it was killed, do not come."""
+    monkeypatch.setattr("replicas.connectors.postgres_source._SILENCE_S", 0.5)
     intake = Intake(reader_of(table))
     said: list[str] = []
 
@@ -313,8 +316,10 @@ async def test_each_row_comes_once_though_the_server_is_killed_and_stopped(serve
                 said.append(intake.reader.away)
                 await trio.to_thread.run_sync(server.start)
             if step == 2:
+                await until(lambda: len(intake.rows) == 30)
                 with server.stopped():
-                    await trio.sleep(0.5)
+                    await until(lambda: intake.reader.away != "")
+                    said.append(intake.reader.away)
             await trio.sleep(0.1)
 
     async with trio.open_nursery() as nursery:
@@ -323,6 +328,7 @@ async def test_each_row_comes_once_though_the_server_is_killed_and_stopped(serve
     assert [row[0] for row in intake.rows] == list(range(40))
     assert said[0].startswith(f"postgres {table} does not answer: ")
     assert said[0].endswith("; trying again")
+    assert said[1:] == [f"postgres {table} does not answer: nothing for 0.5 s; waiting"]
     assert intake.reader.away == ""
 
 
