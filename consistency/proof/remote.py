@@ -9,6 +9,7 @@ fetched, too, which says what it continues, and the last segment: it says how fa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,11 @@ def local_path(place: str) -> Path:
 def spark_path(path: Path) -> str:
     """A path of this machine as Spark and Hadoop take it: as a text, in which they decode no %20."""
     return f"file:{path.absolute()}"
+
+
+def literal(place: str) -> str:
+    """A path or URI where they take a pattern: the characters of one stand for themselves."""
+    return re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", place)
 
 
 def fetched_text(spark: SparkSession, uri: str) -> str:

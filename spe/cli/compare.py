@@ -171,7 +171,7 @@ def _beside(
 ) -> ComparedSide:
     from consistency.proof.beside.choice import chosen_client, format_of
     from consistency.proof.beside.sides import recorded, table
-    from consistency.proof.remote import HadoopFolder, is_remote, spark_path
+    from consistency.proof.remote import HadoopFolder, is_remote, literal, spark_path
 
     if theirs is not None:
         return recorded(spark, theirs, chosen_client(theirs.directory, output, "", client), output, wanted)
@@ -181,7 +181,9 @@ def _beside(
         format_, uri = format_of(names, other, wanted.format), other
     else:
         path = _local(other)
-        format_, uri = _format_here(path, wanted), spark_path(path)
+        format_, uri = _format_here(path, wanted), literal(spark_path(path))
+        if format_ != "parquet" and uri != spark_path(path):  # it looks for files again where it derives columns
+            raise SpeError(f"{path}: Spark takes it for a pattern; expected a path without any of * ? [ ] {{ }} \\")
     return table(spark, uri, other, format_, schema_of.plan.query.schema_of(output), wanted)
 
 

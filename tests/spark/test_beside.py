@@ -251,6 +251,34 @@ def test_csv_may_have_many_files_and_columns_without_a_name(run_dir: Path, tmp_p
     assert execute(["compare", str(run_dir), str(one)]) == 0
 
 
+@pytest.mark.parametrize(("name", "status"), [("t[12].csv", 2), ("t{1,2}.jsonl", 2), ("t[12]*.parquet", 0)])
+def test_a_path_is_no_pattern(
+    run_dir: Path, tmp_path: Path, name: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark would read the other file."""
+    suffix = name.rpartition(".")[2]
+    a_table(tmp_path / f"t1.{suffix}", ROWS[:2])
+    table = a_table(tmp_path / name, ROWS)
+    assert execute(["compare", str(run_dir), str(table)]) == status
+    assert status == 0 or f"{table}: Spark takes it for a pattern" in capsys.readouterr().err
+
+
+def test_files_of_parquet_have_the_same_columns(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "a table [1]"
+    for number, part in enumerate((ROWS[:2], ROWS[2:])):
+        (table / f"day={number}").mkdir(parents=True)
+        a_table(table / f"day={number}" / "part.parquet", part)
+    assert execute(["compare", str(run_dir), str(table)]) == 0
+    file = table / "day=1" / "part.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["x"]), file)
+    assert execute(["compare", str(run_dir), str(table)]) == 2
+    said = capsys.readouterr().err
+    assert "day=1/part.parquet are of one table, and " in said
+    assert "only one of them has the column 'x'; expected the same columns in each file" in said
+
+
 def test_tuple_time_is_compared_where_both_sides_have_it(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from consistency.proof.beside.model import Wanted
 from consistency.proof.elements import STABLE, STABLE_BOUNDARY
 from consistency.proof.kept import on_disk
 from consistency.proof.recording import changes
+from consistency.proof.remote import literal
 from consistency.proof.run import Run
 from consistency.proof.truth.stream import TIME, quoted
 from spe.errors import SpeError
@@ -112,7 +113,9 @@ def _plain(value: Column, attribute: Attribute) -> Column:
 def _read(spark: SparkSession, uri: str, where: str, format_: str, wanted: Wanted) -> DataFrame:
     """The table as it is: CSV and JSON as texts."""
     if format_ == "parquet":
-        return spark.read.parquet(uri)
+        seen = spark.read.parquet(uri)
+        _check_columns(spark, seen.inputFiles())
+        return seen
     if format_ == "csv":
         options = {"sep": wanted.delimiter, "header": True, "escape": '"', "multiLine": True, "mode": "FAILFAST",
                    "columnPruning": False}  # fmt: skip
@@ -124,6 +127,19 @@ def _read(spark: SparkSession, uri: str, where: str, format_: str, wanted: Wante
     if "_corrupt_record" in seen.columns:
         raise SpeError(f"{where} has lines that are no JSON objects")
     return seen
+
+
+def _check_columns(spark: SparkSession, files: Sequence[str]) -> None:
+    """Raises SpeError where a file of Parquet lacks a column of another: Spark would read nulls, or leave it out."""
+    first: list[str] = []
+    for file in files if len(files) > 1 else ():
+        columns = spark.read.parquet(literal(unquote(file))).columns
+        first = first or columns
+        if lacking := sorted(set(first) ^ set(columns)):
+            raise SpeError(
+                f"{unquote(file)} and {unquote(files[0])} are of one table, and only one of them has the column "
+                f"{lacking[0]!r}; expected the same columns in each file"
+            )
 
 
 def _value(frame: DataFrame, column: str, attribute: Attribute, where: str) -> Column:
