@@ -20,7 +20,10 @@ _UNIT_US: Final = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "min": 60 
 _UNITS_US: Final = _UNIT_US | {"d": 24 * 3600 * 10**6}
 _ORDER: Final = re.compile(r"(.+?)\s+(asc|desc)\s*", re.IGNORECASE | re.DOTALL)
 _DISTINCT: Final = re.compile(r"distinct\b", re.IGNORECASE)
-_LIVE: Final = ("tcp", "stdin", "push")
+#: Readers that can be read again.  Any other one, also of another package, is live: its rows are those of its log.
+_REPLAYED: Final = ("csv", "jsonl", "parquet", "generator")
+#: Keys beside the reader's own.
+_OPTIONS: Final = ("format", "columns", "delimiter", "quote", "header", "null", "timestamps", "sort")
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class SourceEntry:
     Attributes:
       types: type by attribute, without the ``!``; None: the generator's own.
       time: the attribute with the event time; None: the time of arrival.
-      kind: csv, jsonl, parquet, generator, tcp or stdin; ``reader``: its options.
+      kind: csv, jsonl, parquet, generator, or a live one; ``reader``: its options.
     """
 
     types: Mapping[str, str] | None
@@ -146,7 +149,7 @@ class SourceEntry:
 
     @property
     def live(self) -> bool:
-        return self.kind in _LIVE
+        return self.kind not in _REPLAYED
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,7 @@ def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
 
 def _source(entry: Mapping[str, Any]) -> SourceEntry:
     given = dict(entry["from"])
-    kind = next(k for k in ("csv", "jsonl", "parquet", "generator", *_LIVE) if given.get(k) is not None)
+    kind = next(k for k, value in given.items() if k not in _OPTIONS and value is not None)
     options: Any = given[kind] if kind == "generator" else given
     options = {"name": options} if isinstance(options, str) else options
     types, time, disorder = entry.get("schema"), entry.get("time"), entry.get("disorder")

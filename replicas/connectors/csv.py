@@ -55,11 +55,17 @@ class CsvRows:
         self._places = [w if isinstance(w, int) else found[w] for w in wanted.values()]
         self._width = len(names)
 
-    def chunk(self, first: int, rows: Sequence[tuple[int, list[str] | str]]) -> RowChunk:
+    def chunk(
+        self,
+        first: int,
+        rows: Sequence[tuple[int, list[str] | str]],
+        dictionary: StringDictionary | None = None,
+    ) -> RowChunk:
         """
         Args:
           first: number of the first row.
           rows: line number, and the cells or why this is no CSV.
+          dictionary: for texts; None: a new one.
         """
         least, most = max(self._places, default=-1) + 1, self._width
         bad: dict[int, str] = {}
@@ -76,7 +82,7 @@ class CsvRows:
             [by_place[p] for p in self._places],
             [line for line, _ in rows],
             lambda i: "" if isinstance(rows[i][1], str) else self._delimiter.join(rows[i][1]),
-            StringDictionary(),
+            StringDictionary() if dictionary is None else dictionary,
             bad,
         )
 
@@ -147,9 +153,9 @@ class CsvLines:
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._rows = CsvRows(schema, time, reader)
 
-    def chunk(self, first: int, lines: list[str]) -> RowChunk:
+    def chunk(self, first: int, lines: list[str], dictionary: StringDictionary | None = None) -> RowChunk:
         rows: list[tuple[int, list[str] | str]] = []
         for line in lines:
             # One reader per line, so that an open quote spoils its own line only.
             rows += [(first + len(rows) + 1, row) for _, row in numbered(self._rows.reader([line]))]
-        return self._rows.chunk(first, rows)
+        return self._rows.chunk(first, rows, dictionary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TextIO
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
 from replicas.connectors.text_columns import (
+    UNITS_US,
     CellFormat,
     chunk_of,
     encode_texts,
@@ -33,6 +34,9 @@ _TAKES: Final[Mapping[AttributeType, frozenset[type]]] = {
     AttributeType.TIMESTAMP: frozenset((str, int, float)),
 }
 
+#: One value at a place of a text, and where it ends.
+_SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
 
 class JsonLines:
     """Lines to chunks.  A missing key is null; other keys are ignored."""
@@ -44,20 +48,39 @@ class JsonLines:
         self._keys = [str(mapping.get(a.name, a.name)) for a in schema]
         self._unit = CellFormat.of(reader).timestamps
 
-    def chunk(self, first: int, lines: Sequence[str], numbers: Sequence[int] | None = None) -> RowChunk:
+    def chunk(
+        self,
+        first: int,
+        lines: Sequence[str],
+        numbers: Sequence[int] | None = None,
+        dictionary: StringDictionary | None = None,
+    ) -> RowChunk:
         """
         Args:
           first: number of the first row.
           numbers: line number of each line; None: first + 1 and so on.
+          dictionary: for texts; None: a new one.
         """
         bad: dict[int, str] = {}
-        objects = [self._object(i, line, bad) for i, line in enumerate(lines)]
-        dictionary = StringDictionary()
+        objects = self._objects(lines, bad)
+        dictionary = StringDictionary() if dictionary is None else dictionary
         columns = [
             self._column(a, [o.get(key) for o in objects], dictionary, bad) for a, key in zip(self._schema, self._keys)
         ]
         places = numbers if numbers is not None else range(first + 1, first + 1 + len(lines))
         return chunk_of(self._time, first, columns, bad, places, lambda i: lines[i])
+
+    def _objects(self, lines: Sequence[str], bad: dict[int, str]) -> list[Mapping[str, Any]]:
+        """What ``json.loads`` makes of each line, by its scanner alone where a line is an object and nothing else."""
+        found: list[Mapping[str, Any]] = []
+        for i, line in enumerate(lines):
+            try:
+                value, end = _SCAN(line, 0)
+                good = end == len(line) and type(value) is dict
+            except (StopIteration, ValueError, RecursionError):
+                good = False
+            found.append(value if good else self._object(i, line, bad))
+        return found
 
     def _object(self, i: int, line: str, bad: dict[int, str]) -> Mapping[str, Any]:
         try:
@@ -91,17 +114,33 @@ class JsonLines:
 
     def _values(self, attribute: Attribute, items: list[Any], bad: dict[int, str]) -> AnyArray:
         if attribute.type is AttributeType.TIMESTAMP:
+            if (values := self._whole_timestamps(items)) is not None:
+                return values
             items = [self._timestamp(attribute, i, item, bad) for i, item in enumerate(items)]
         try:
             return np.array(items, attribute.type.dtype)
         except OverflowError:
-            values = np.zeros(len(items), attribute.type.dtype)
+            numbers = np.zeros(len(items), attribute.type.dtype)
             for i, item in enumerate(items):
                 try:
-                    values[i] = item
+                    numbers[i] = item
                 except OverflowError:
                     bad.setdefault(i, f"{attribute.name}: {str(item)[:40]} is beyond 64 bits")
-            return values
+            return numbers
+
+    def _whole_timestamps(self, items: list[Any]) -> AnyArray | None:
+        """Whole numbers since the epoch, all at once; None: it must be looked at each."""
+        if self._unit == "iso" or not set(map(type, items)) <= {int}:
+            return None
+        try:
+            numbers = np.array(items, np.int64)
+        except OverflowError:
+            return None
+        scale = UNITS_US[self._unit]
+        if scale < 1:
+            return numbers // 1000
+        most = np.iinfo(np.int64).max // int(scale)
+        return numbers * int(scale) if not len(numbers) or -most <= numbers.min() <= numbers.max() <= most else None
 
     def _timestamp(self, attribute: Attribute, i: int, item: Any, bad: dict[int, str]) -> int:
         try:

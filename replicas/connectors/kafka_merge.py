@@ -14,7 +14,6 @@ import numpy as np
 
 from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, Malformed, RowChunk
 from spe.stream.batch import BoolArray, Column, Int64Array, concat_columns
-from spe.stream.strings import StringDictionary
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 
@@ -181,10 +180,7 @@ class PartitionMerge:
         places = [np.flatnonzero(batch == number) for number in numbers]
         order = np.argsort(np.concatenate(places), kind="stable")
         parts = [tuple(c.take(row[p]) for c in self._batches[n].columns) for n, p in zip(numbers, places)]
-        dictionary = StringDictionary()  # of its own: those of batches that wait are added to by nobody
-        columns = tuple(
-            concat_columns([c.in_dictionary(dictionary) for c in column]).take(order) for column in zip(*parts)
-        )
+        columns = tuple(concat_columns(column).take(order) for column in zip(*parts))
         if self._batches[numbers[0]].events is None:
             return columns, None
         events = [self._batches[n].events for n in numbers]

@@ -7,15 +7,16 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from replicas.connectors.csv import CsvLines
+from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.kafka_merge import Arrived
 from replicas.connectors.reader import Malformed
-from replicas.connectors.tcp import line_format
 from replicas.connectors.text_columns import encode_texts, note_nulls, printable
 from spe.connectors.kafka import HEADER
 from spe.errors import SpeError
 from spe.stream.batch import Column, Int64Array
 from spe.stream.schema import Attribute, AttributeType, Schema
-from spe.stream.strings import StringDictionary
+from spe.stream.strings import StringDictionary, StringPool
 from spe.stream.text_size import refusal, too_large
 
 
@@ -60,7 +61,12 @@ class MessageRows:
         for name, part in self._parts.items():
             _check(schema, name, part)
         inside = Schema(tuple(a for a in schema if a.name not in self._parts))
-        self._format = line_format(inside, None, reader) if len(inside) else None
+        self._lines: JsonLines | CsvLines | None = None
+        if len(inside):
+            of = CsvLines if reader.get("format") == "csv" else JsonLines
+            self._lines = of(inside, None, reader)
+        #: Texts of one batch after the other: what they have in common is known, and need not be translated.
+        self._pool = StringPool()
 
     def arrived(self, messages: Sequence[KafkaMessage], partition: Int64Array, offset: Int64Array) -> Arrived:
         """
@@ -70,9 +76,9 @@ class MessageRows:
         values = [m.value() for m in messages]
         bad = {i: "no value: it deletes a key" for i, value in enumerate(values) if value is None}
         texts = [_NO_ROW if value is None else _text(value) for value in values]
-        dictionary = StringDictionary()
+        dictionary = self._pool.current()
         outside = {n: self._part(self._schema[n], p, messages, texts, dictionary, bad) for n, p in self._parts.items()}
-        columns, row = self._columns(texts, outside, bad)
+        columns, row = self._columns(texts, outside, dictionary, bad)
         for i, bytes_ in too_large(columns).items() if outside else ():
             bad[int(np.flatnonzero(row == i)[0])] = refusal(bytes_)
         if self._time is not None and (valid := columns[self._time].valid) is not None:
@@ -86,17 +92,17 @@ class MessageRows:
         return Arrived(partition, offset, size, row, columns, events, malformed)
 
     def _columns(
-        self, texts: list[str], outside: Mapping[str, Column], bad: dict[int, str]
+        self, texts: list[str], outside: Mapping[str, Column], dictionary: StringDictionary, bad: dict[int, str]
     ) -> tuple[tuple[Column, ...], Int64Array]:
         """Columns of the rows whose value is good, and the row of each message; -1: none."""
         n = len(texts)
-        if self._format is None:
+        if self._lines is None:
             return tuple(outside[name] for name in self._schema.names), np.arange(n)
         lines = [text.rstrip("\r\n") for text in texts]
         if not all(lines):
             bad.update((i, "an empty value") for i, line in enumerate(lines) if not line)
             lines = [line or _NO_ROW for line in lines]
-        chunk = self._format.chunk(0, lines)
+        chunk = self._lines.chunk(0, lines, dictionary=dictionary)
         for one in chunk.malformed:
             bad.setdefault(one.line - 1, one.reason)
         good = np.arange(n) if chunk.places is None else chunk.places

@@ -185,8 +185,12 @@ class KafkaReader(Resumable):
 
     def _take(self, messages: list[Any]) -> None:
         """Messages that are new; those of a partition that waits come again."""
-        index = self._index
-        partition = array([index[m.topic(), m.partition()] for m in messages])
+        if len(self._topics.names) == 1:
+            (topic,) = self._topics.names
+            numbers = {n: i for (t, n), i in self._index.items() if t == topic}
+            partition = array([numbers[m.partition()] for m in messages])
+        else:
+            partition = array([self._index[m.topic(), m.partition()] for m in messages])
         offset = array([m.offset() for m in messages])
         fresh = np.ones(len(messages), np.bool_)
         for i in np.unique(partition).tolist():

@@ -73,6 +73,16 @@ class Brokers:
         finally:
             consumer.close()
 
+    def read_all(self, topic: str, partition: int = 0) -> list[Any]:
+        """All messages of a partition that are there now."""
+        consumer = Consumer({"bootstrap.servers": ",".join(self.servers), "group.id": "test", "log_level": 0})
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        finally:
+            consumer.close()
+        assert low == 0, "the mock has removed messages"
+        return self.read(topic, high, partition) if high else []
+
     def committed(self, group: str, topic: str, partition: int = 0) -> int:
         consumer = Consumer({"bootstrap.servers": ",".join(self.servers), "group.id": group, "log_level": 0})
         try:

@@ -135,7 +135,13 @@ def test_both_readers_agree_on_every_spelling() -> None:
     assert differences(read(UNUSUAL), *load_text(UNUSUAL)) == []
 
 
-@pytest.mark.parametrize("reader", ["{tcp: 'localhost:9001'}", "{stdin: true}", "{push: etl}", "{push: [etl, other]}"])
+@pytest.mark.parametrize(
+    "reader",
+    [
+        *("{tcp: 'localhost:9001'}", "{stdin: true}", "{push: etl}", "{push: [etl, other]}"),
+        *("{format: csv, kafka: {servers: 'a:1', topics: [t]}}", "{postgres: t}"),
+    ],
+)
 def test_both_readers_agree_on_live_sources(reader: str) -> None:
     text = f"""
     sources: {{a: {{schema: {{ts: timestamp!, x: int64}}, time: ts, disorder: 1s, from: {reader}}}}}

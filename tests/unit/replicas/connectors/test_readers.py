@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.connectors import KINDS, Live, Malformed, Replay, RowChunk, open_reader
+from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
 from spe.errors import SpeError
 from spe.plan.generators import GENERATORS
@@ -255,6 +257,34 @@ def test_json_numbers_are_times_in_the_given_unit(tmp_path: Path, unit: str, num
     path = written(tmp_path, f'{{"ts": {number}}}')
     chunks = list(replay({"kind": "jsonl", "path": path, "timestamps": unit}, Schema.of(ts="timestamp!")).chunks(0))
     assert tuples(chunks) == [(1_500_000,)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"n": 1}', ' {"n": 1}', '{"n": 1} ', '{"n": 1}{"n": 2}', '{"n": 1,}', "[1]", "{}", "", "{", '\ufeff{"n": 1}'],
+)
+def test_a_line_of_json_is_one_object_and_nothing_else(line: str) -> None:
+    chunk = JsonLines(Schema.of(n="int64"), None, {}).chunk(0, ['{"n": 0}', line])
+    try:
+        expected = [0, json.loads(line)["n"] if json.loads(line) else None]
+    except (ValueError, TypeError):
+        expected = [0]
+    assert chunk.columns[0].to_list() == expected
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_whole_numbers_of_time_are_read_at_once_as_one_by_one(unit: str) -> None:
+    numbers = [0, -1, 1, -1500, 1500, 10**9, -(10**12), 2**62, 2**63 - 1, -(2**63), 2**63]
+    lines = JsonLines(Schema.of(ts="timestamp"), None, {"timestamps": unit})
+
+    def read(some: list[int], *more: str) -> tuple[list[int], list[int]]:
+        chunk = lines.chunk(0, [*(json.dumps({"ts": n}) for n in some), *more])
+        return chunk.columns[0].to_list(), [m.line for m in chunk.malformed]
+
+    iso = '{"ts": "1970-01-01"}'  # so that each is looked at
+    for some in (numbers, numbers[:-1], numbers[:-4]):
+        values, malformed = read(some, iso)
+        assert read(some) == (values[:-1], malformed)
 
 
 def test_json_numbers_without_a_unit_are_malformed_times(tmp_path: Path) -> None:
@@ -606,6 +636,9 @@ async def test_standard_input_ends_with_the_stream() -> None:
     assert malformed(got) == [(2, "no CSV: unexpected end of data")]
 
 
+LIVE = ("tcp", "stdin", "push", "kafka", "postgres")
+
+
 def test_every_reader_is_declared_live_or_not() -> None:
     options = {
         "path": "",
@@ -614,8 +647,9 @@ def test_every_reader_is_declared_live_or_not() -> None:
         "writers": ["etl"],
         "servers": [],
         "topics": [],
+        **{"table": "t", "changes": "refuse", "snapshot": True, "slot": "s", "publication": "p"},
     }
     made = {kind: open_reader(source({"kind": kind, **options})) for kind in KINDS}
-    assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {"tcp", "stdin", "push", "kafka"}
+    assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {*LIVE}
     with pytest.raises(SpeError, match=r"reader\.format: expected jsonl or csv"):
         open_reader(source({"kind": "stdin", "format": "xml"}))
