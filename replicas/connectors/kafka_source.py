@@ -107,6 +107,7 @@ class KafkaReader(Resumable):
                 if self._group is not None:
                     nursery.start_soon(self._commit)
                 await self._play(accept)
+                nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._consumer.close)
@@ -153,8 +154,9 @@ class KafkaReader(Resumable):
     # --- messages ---
 
     async def _play(self, accept: Accept) -> None:
+        """Until all partitions are where they are to end."""
         self._polled_s = self._gave_s = trio.current_time()
-        while True:
+        while not self._is_over():
             try:
                 chunks = await self._in_thread(partial(self._poll, trio.current_time()))
             except ServerAway as error:
@@ -162,6 +164,15 @@ class KafkaReader(Resumable):
                 continue
             for chunk in chunks:
                 await accept(chunk)
+
+    def _is_over(self) -> bool:
+        until = self._topics.until
+        return until is not None and not self._merge.count and all(map(self._is_behind, range(len(until))))
+
+    def _is_behind(self, index: int) -> bool:
+        """Whether a partition is where it is to end."""
+        until = self._topics.until
+        return until is not None and self._position(index) >= until[index]
 
     def _poll(self, now_s: float) -> list[RowChunk]:
         """What can be handed over now; waits a little for messages.  Blocks."""
@@ -197,6 +208,10 @@ class KafkaReader(Resumable):
             own = partition == i
             known = self._position(i)
             fresh[own] = (offset[own] >= known) & (i not in self._waits)
+            if self._topics.until is not None:
+                fresh[own] &= offset[own] < self._topics.until[i]
+                if i not in self._waits and offset[own][-1] >= self._topics.until[i]:
+                    known = max(known, self._topics.until[i])
             self._arrived[i] = int(offset[own & fresh].max(initial=known - 1)) + 1
         if not fresh.all():
             messages = [m for m, new in zip(messages, fresh.tolist()) if new]
@@ -245,12 +260,12 @@ class KafkaReader(Resumable):
         """Which partitions have no more messages, by what brokers said with the last ones."""
         if len(self._partitions) == 1:
             return np.ones(1, np.bool_)
-        found = np.zeros(len(self._partitions), np.bool_)
+        found = np.array([self._is_behind(i) for i in range(len(self._partitions))], np.bool_)
         if now_s < self._unsure_until_s:
             return found
         cached = self._consumer.get_watermark_offsets
         for i, at in enumerate(self._at):
-            if i in self._waits:
+            if i in self._waits or found[i]:
                 continue
             position, extent, (end, since_s) = self._position(i), cached(at, cached=True), self._end.get(i, (-1, 0.0))
             # With an open transaction there is more, which nobody can read yet.
@@ -259,14 +274,17 @@ class KafkaReader(Resumable):
 
     def _hold_back(self) -> None:
         """Does not read what is far ahead of others, until these have come closer."""
-        merge = self._merge
+        merge, waiting = self._merge, set(self._merge.waiting().tolist())
+        if self._waits:
+            few = merge.count <= WAITING_MAX // 2 and merge.size <= WAITING_BYTES_MAX // 2
+            # One of which nothing is left is not ahead any more: now others wait for it.
+            again = sorted(self._waits if few else self._waits - waiting)
+            self._waits -= set(again)
+            self._fetch(again)
         if merge.count > WAITING_MAX or merge.size > WAITING_BYTES_MAX:
-            ahead = [i for i in merge.waiting().tolist() if i not in self._waits]
+            ahead = sorted(waiting - self._waits)
             self._consumer.incremental_unassign([self._at[i] for i in ahead])
             self._waits.update(ahead)
-        elif self._waits and merge.count <= WAITING_MAX // 2 and merge.size <= WAITING_BYTES_MAX // 2:
-            again, self._waits = sorted(self._waits), set()
-            self._fetch(again)
 
     def _fetch(self, indexes: Iterable[int]) -> None:
         """Begins to read, behind what arrived."""

@@ -39,6 +39,7 @@ class Topics:
         self.names: list[str] = list(reader["topics"])
         self.wanted: Sequence[int] | None = reader.get("partitions")
         self._start: str | int = reader.get("start", "earliest")
+        self.until: Sequence[int] | None = reader.get("until")
         self._skip_gone = reader.get("gone", "stop") == "skip"
         self._where = where
 
@@ -81,6 +82,9 @@ class Topics:
                 raise in_words(error, f"{self._where}, topic {topic}", self._codes)
             counts[topic] = len(found.topics[topic].partitions)
         check_counts(offsets, counts)
+        if self.until is not None and len(self.until) != counts[self.names[0]]:
+            count = counts[self.names[0]]
+            raise SpeError(f"topic {self.names[0]} has {count} partitions; expected {count} offsets in until")
         return offsets, chosen(self.names, counts, self.wanted)
 
     def first(self, partition: Partition, offsets: Offsets) -> int:

@@ -127,6 +127,11 @@ class KafkaKeys(Model):
     start: Annotated[Literal["earliest", "latest"] | int, BeforeValidator(_start)] = Field(
         default="earliest", description="where a new log begins: `earliest`, `latest`, or messages from a timestamp on"
     )
+    until: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None,
+        description="offsets at which the partitions of a single topic end, from 0: behind them the stream ends",
+        strict=False,
+    )
     attributes: Annotated[dict[str, str], BeforeValidator(_attributes)] = Field(
         default_factory=dict,
         description="attribute → what it is of the message: `timestamp`, `key`, `value` (all of it, as text), `topic`, "
@@ -145,6 +150,8 @@ class KafkaKeys(Model):
     def _fits(self) -> KafkaKeys:
         if self.partitions is not None and len(self.topics) > 1:
             raise ValueError("partitions goes with a single topic")
+        if self.until is not None and (len(self.topics) > 1 or self.partitions is not None):
+            raise ValueError("until goes with a single topic, and with all of its partitions")
         if self.partitions is not None and len(set(self.partitions)) != len(self.partitions):
             raise ValueError("a partition is listed twice")
         return self

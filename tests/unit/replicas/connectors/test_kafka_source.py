@@ -101,7 +101,7 @@ class Running:
         self.told: list[str] = []
 
     async def until(
-        self, *, rows: int | None = None, last_id: int = 0, fault: bool = False, seconds: float = 30
+        self, *, rows: int = 0, row: int = -1, last_id: int = 0, fault: bool = False, seconds: float = 30
     ) -> SourceProxy:
         """Until so many rows have been published by it, or it stopped."""
         reader = open_reader(self.of)
@@ -112,7 +112,11 @@ class Running:
         with trio.fail_after(seconds):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(proxy.run, self._published, self.told.append, reader))
-                await until(lambda: proxy.fault or 0 < (rows or 0) <= len(self.rows) or 0 < last_id <= proxy.last_id)
+                await until(
+                    lambda: (
+                        proxy.fault or 0 < rows <= len(self.rows) or row in self.rows or 0 < last_id <= proxy.last_id
+                    )
+                )
                 nursery.cancel_scope.cancel()
         assert fault == (proxy.fault is not None), proxy.fault
         return proxy
@@ -264,8 +268,8 @@ async def test_messages_that_were_removed_before_they_were_read_are_told_of(
     assert "messages from offset 1 on were removed before they were read. With gone: skip" in str(proxy.fault)
     skipping = stopped.again(kafka(mock, topic, {"gone": "skip"}))
     mock.send(topic, messages(1, 16))
-    await skipping.until(rows=2)
-    assert skipping.rows[-1] == 16
+    await skipping.until(row=16)
+    assert skipping.rows == list(range(skipping.rows[0], 17))
     assert "were removed before they were read; going on at offset" in capsys.readouterr().err
 
 
@@ -317,6 +321,40 @@ async def test_partitions_that_are_far_ahead_are_not_read_meanwhile(
     proxy = await run.until(rows=3_000)
     assert run.rows == list(range(3_000))
     assert proxy.status().late == 0
+
+
+async def test_partitions_that_are_ahead_by_turns_do_not_wait_for_each_other(
+    mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first is through, the second has nothing left that waits, and must be read though others wait."""
+    monkeypatch.setattr(kafka_source, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(kafka_source, "WAITING_MAX", 50)
+    for p in (3, 2, 1, 0):
+        mock.send(topic, [{"value": {"ts": n * 1000, "n": n}, "partition": p} for n in range(p * 500, p * 500 + 500)])
+    run = Running(kafka(mock, topic))
+    await run.until(rows=2_000)
+    assert run.rows == list(range(2_000))
+
+
+async def test_it_ends_where_it_is_told_to_over_restarts(mock: Brokers, topic: str) -> None:
+    mock.send(topic, messages(40))
+    of = kafka(mock, topic, {"until": [10, 3, 0, 12]})
+    run = Running(of)
+    with trio.fail_after(20):
+        proxy = await SourceProxy.open(source_env(run.storage), of)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(proxy.run, reader=open_reader(of)))
+            await until(lambda: proxy.consumed == 23)
+            nursery.cancel_scope.cancel()
+        mock.send(topic, messages(12, 40))
+        again = run.storage.restarted()
+        proxy = await SourceProxy.open(source_env(again), of)
+        await proxy.run(reader=open_reader(of))
+    assert proxy.ended
+    expected = [n for n in range(52) if n // 4 < (10, 3, 0, 12)[n % 4]]
+    assert sorted(logged(again.restarted())) == expected
+    wrong = await Running(kafka(mock, topic, {"until": [1]})).until(fault=True)
+    assert f"topic {topic} has 4 partitions; expected 4 offsets in until" in str(wrong.fault)
 
 
 async def test_several_topics_are_one_stream(mock: Brokers, topic: str) -> None:
