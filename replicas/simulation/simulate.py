@@ -191,9 +191,9 @@ def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
 
 
 def _others_run(cluster: SimCluster, dead: Set[str]) -> str:
-    """Who runs and should not, or the other way round.  A standby may run for good what a dead node ran."""
+    """Who runs and should not, or the other way round.  A standby may run for good what a dead node ran, or was to."""
     running, expected = cluster.replicas().keys(), cluster.expected()
-    helped = {str(of) for of, nodes in cluster.current.placement.items() if dead & set(nodes)}
+    helped = {of for of, _, node in (r.partition("@") for r in expected) if node in dead}
     if missing := sorted({r for r in expected if host_of(r) not in dead} - running):
         return f"{missing[0]} does not run"
     if others := sorted(r for r in running - expected if r.partition("@")[0] not in helped):
