@@ -5,7 +5,7 @@
 Interpreters are found on PATH and among pyenv's versions.  Of each minor version that pyproject.toml lists, the oldest
 interpreter is used: users of a stock distribution have an old one, and what works there works on later ones.  The
 interpreter that runs this module is the one of ``make test`` and is left out; an older one of its own minor version
-runs the unit tests only.  One that cannot make an environment is
+runs the unit tests only.  Tests against servers of other projects are left out.  One that cannot make an environment is
 reported in one line and skipped; a test that fails fails the run.
 """
 
@@ -89,7 +89,17 @@ def passes(interpreter: Interpreter, main: Version) -> bool:
     folder = ENVIRONMENTS / interpreter.name
     environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     install = ["make", f"{folder}/.ready", f"VENV={folder}", f"PYTHON={interpreter.path}", "EXTRA=test"]
-    pytest: list[str | Path] = [folder / "bin/python", "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"]
+    pytest: list[str | Path] = [
+        folder / "bin/python",
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not servers",
+    ]
     pytest += folders_for(interpreter.version, main)
     commands: Sequence[Sequence[str | Path]] = (install, pytest)
     return all(subprocess.run(c, cwd=ROOT, env=environ).returncode == 0 for c in commands)

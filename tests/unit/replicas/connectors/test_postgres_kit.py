@@ -13,10 +13,10 @@ from spe.runtime.env import Network
 from spe.testing import check_reader, check_sink
 from tests.support.postgres_server import PostgresServer, environment, running_server
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.servers
 
 #: Crashes of each kind.
-FEW = 2
+FEW = 1
 ROWS = [{"ts": f"2026-01-01T12:00:{n:02}", "n": n, "name": f"r{n}"} for n in range(1, 31)]
 _NAMES = count()
 

@@ -26,6 +26,8 @@ from tests.support.postgres_server import PostgresServer, environment, running_s
 from tests.support.source_env import source_env
 from tests.support.streams import PAYLOAD, parse
 
+pytestmark = pytest.mark.servers
+
 ONE, TWO = Channel(StreamId("out"), 0), Channel(StreamId("out"), 1)
 STORY = "S1/5a S2/6b B10(2) T/12c T/13d b20 U(2) S3/12e B20(3) R+ T/22f b30"
 COMPUTE = ThreadCompute()

@@ -26,6 +26,8 @@ from spe.stream.strings import StringPool
 from tests.support.postgres_server import PostgresServer, environment, running_server
 from tests.support.source_env import source_env
 
+pytestmark = pytest.mark.servers
+
 _NAMES = count()
 N = Schema.of(n="int64!", name="string")
 
