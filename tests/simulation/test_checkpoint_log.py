@@ -469,12 +469,12 @@ def test_a_log_that_cannot_be_opened_is_in_the_status() -> None:
 
 def test_a_state_that_cannot_be_written_is_told_and_results_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     async def script(cluster: FaultyCluster) -> None:
-        await trio.sleep(3)
+        await trio.sleep(6)
         assert all(r.state is NodeState.STABLE for r in cluster.replicas().values())
 
     unstorable = {"custom": {"from": ["m"], "class": "tests.support.operators_for_tests:Unstorable"}}
     with patch.dict(QUERIES, chain=unstorable):
-        met = play(*logged("chain", seconds=4), script)
+        met = play(*logged("chain", seconds=7), script)
     assert any("builtins.set" in text for text in told(met, "log_slice_refused"))
     assert capsys.readouterr().err.count("cannot be written to its checkpoint log") == 2
 
