@@ -34,6 +34,7 @@ sources:
     schema: {{ts: timestamp!, n: int64!}}
     time: ts
     ahead: 100000d
+    idle: never
     from: {{redis: {{address: "{address}", stream: in, trim: true}}}}
 query:
   sums: {{aggregate: {{from: orders, window: 1s, compute: {{rows: count(*), n: sum(n)}}}}}}
@@ -103,7 +104,7 @@ async def test_a_run_from_redis_to_redis_survives_the_death_of_client_source_and
             await serving.start(server.serve)
             running = partial(
                 trio.run_process,
-                [*command, "--dashboard", "off", "--duration", "14s"],
+                [*command, "--dashboard", "off", "--duration", "20s"],
                 env={**os.environ, "PYTHONPATH": path},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -116,12 +117,12 @@ async def test_a_run_from_redis_to_redis_survives_the_death_of_client_source_and
         async with trio.open_nursery() as serving:
             await serving.start(server.serve)
             await trio.sleep(2)
-            await add_rows(server, 200, 600)
+            await add_rows(server, 200, 601)  # the last one ends the sixth window
             told = (await read_all(process.stdout)).decode()
             final, newest = [await rows_of(server, key) for key in ("final", "newest")]
             serving.cancel_scope.cancel()
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert summary["sources"][0]["tuples"] == 600, told
+    assert summary["sources"][0]["tuples"] == 601, told
     assert [row["_id"] for row in final] == list(range(1, 7)), told
     assert [(row["rows"], row["n"]) for row in final] == [(100, sum(range(n, n + 100))) for n in range(0, 600, 100)]
     windows = [row["window_start"] for row in newest]

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -49,8 +50,7 @@ class RealRedis:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self._folder = folder / f"redis-{self.port}"
-        self._folder.mkdir()
+        self._folder = mkdtemp(prefix="redis-", dir=folder)  # the system may give a port once more
 
     @property
     def address(self) -> str:
