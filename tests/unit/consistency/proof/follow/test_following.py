@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
 from consistency.proof.follow import following, ranges, step
 from consistency.proof.follow.state import State, save_text
 from consistency.proof.report import followed as model

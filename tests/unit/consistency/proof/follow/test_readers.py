@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
 from consistency.proof.follow.ranges import next_range
 from consistency.proof.follow.readers import ChannelProgress, LogOfSource, LogProgress, RecordingOfChannel
 from consistency.proof.follow.state import State

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
 from consistency.proof.follow.state import FILE, State, Tally, alone, load_state, save_text
 from consistency.proof.offenders import FIRST
 from consistency.proof.report.model import Flaw, Offender
