@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -11,27 +11,14 @@ import trio
 
 from spe.runtime.env import Network
 from spe.testing import check_reader, check_sink
-from tests.support.postgres_server import PostgresServer, environment, running_server
+from tests.support.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("connected")]
 
 #: Crashes of each kind.
 FEW = 1
 ROWS = [{"ts": f"2026-01-01T12:00:{n:02}", "n": n, "name": f"r{n}"} for n in range(1, 31)]
 _NAMES = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_server() as one:
-        yield one
-
-
-@pytest.fixture(autouse=True)
-def _environment(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with environment(monkeypatch, server.environment):
-        yield
-    server.start()
 
 
 class Played:

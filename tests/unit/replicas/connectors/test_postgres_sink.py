@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -22,28 +22,16 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
-from tests.support.postgres_server import PostgresServer, environment, running_server
+from tests.support.postgres_server import PostgresServer
 from tests.support.source_env import source_env
 from tests.support.streams import PAYLOAD, parse
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("connected")]
 
 ONE, TWO = Channel(StreamId("out"), 0), Channel(StreamId("out"), 1)
 STORY = "S1/5a S2/6b B10(2) T/12c T/13d b20 U(2) S3/12e B20(3) R+ T/22f b30"
 COMPUTE = ThreadCompute()
 _NAMES = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_server() as one:
-        yield one
-
-
-@pytest.fixture(autouse=True)
-def _environment(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with environment(monkeypatch, server.environment):
-        yield
 
 
 @pytest.fixture

@@ -26,22 +26,10 @@ from spe.stream.strings import StringPool
 from tests.support.postgres_server import PostgresServer, environment, running_server
 from tests.support.source_env import source_env
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("connected")]
 
 _NAMES = count()
 N = Schema.of(n="int64!", name="string")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_server() as one:
-        yield one
-
-
-@pytest.fixture(autouse=True)
-def _environment(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with environment(monkeypatch, server.environment):
-        yield
 
 
 @pytest.fixture
