@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from graphlib import TopologicalSorter
 from typing import Final
 
 from consistency.proof.reading import (
@@ -48,7 +49,7 @@ def lookbacks(reading: Reading, outputs: Mapping[StreamId, tuple[str, ...]]) -> 
     """
     ahead = _Ahead(reading, outputs)
     found = dict.fromkeys([StreamId(s) for s in (*reading.sources, *reading.operators)], 0)
-    for name in reversed(_in_order(reading)):
+    for name in reversed(_in_order(reading.operators)):
         entry = reading.operators[name]
         needed = found[StreamId(name)] + _margin(name, entry, ahead)
         for one in entry.inputs:
@@ -56,19 +57,10 @@ def lookbacks(reading: Reading, outputs: Mapping[StreamId, tuple[str, ...]]) -> 
     return found
 
 
-def _in_order(reading: Reading) -> list[str]:
+def _in_order(operators: Mapping[str, OperatorEntry]) -> list[str]:
     """Operators, each behind what it reads."""
-    found: list[str] = []
-
-    def visit(name: str) -> None:
-        if name in reading.operators and name not in found:
-            for one in reading.operators[name].inputs:
-                visit(one)
-            found.append(name)
-
-    for name in reading.operators:
-        visit(name)
-    return found
+    above = {name: [one for one in entry.inputs if one in operators] for name, entry in operators.items()}
+    return list(TopologicalSorter(above).static_order())
 
 
 def _margin(name: str, entry: OperatorEntry, ahead: _Ahead) -> int:

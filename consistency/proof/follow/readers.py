@@ -5,6 +5,7 @@ Only what an element says of itself is looked at here: times, ids, boundaries.  
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -79,7 +80,7 @@ class _Head(NamedTuple):
     heard: Heard | None = None
 
 
-class _Reader:
+class _Reader(ABC):
     """The records of one log from ``start`` on, one after the other."""
 
     def __init__(self, table: Table, partition: int, start: RecordPlace, done: RecordPlace) -> None:
@@ -98,8 +99,8 @@ class _Reader:
         for one in between(self.table, self.partition, start, None):
             yield from scan_stretch(self.folder, one)
 
-    def _head(self, record: Record) -> _Head:
-        raise NotImplementedError
+    @abstractmethod
+    def _head(self, record: Record) -> _Head: ...
 
     def again(self) -> None:
         """Reads the records between ``start`` and ``done``, which an earlier step read too."""
