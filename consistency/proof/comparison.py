@@ -118,6 +118,28 @@ def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame
     return lost.unionByName(odd)
 
 
+def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None]:
+    """Of :func:`unplaced`, with flags: how many may still come, those that are wrong, and those received too early.
+
+    Args:
+      rest: with ``open``: it may still come; ``unfounded``: it was received beyond the end of the logs.
+
+    Returns:
+      None in place of a frame that is empty.
+    """
+    from pyspark.sql import functions as F
+
+    open_, unfounded_ = F.col("open"), F.col("unfounded")
+    counts = rest.agg(
+        F.count(F.when(open_, 1)).alias("to_come"),
+        F.count(F.when(unfounded_, 1)).alias("unfounded"),
+        F.count(F.when(~open_ & ~unfounded_, 1)).alias("wrong"),
+    ).first()
+    assert counts is not None
+    wrong = rest.where(~open_ & ~unfounded_).drop("open", "unfounded") if counts["wrong"] else None
+    return counts["to_come"], wrong, rest.where(unfounded_) if counts["unfounded"] else None
+
+
 def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema) -> DataFrame:
     """Stage two: FLAWS of what :func:`unplaced` left over, in an order of blame.
 

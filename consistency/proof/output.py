@@ -123,28 +123,21 @@ def judge_stable(
 def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None, int]:
     """FLAWS (consistency.proof.comparison) of all kinds, or None; and how many true tuples may still come."""
     from pyspark.sql import DataFrame
-    from pyspark.sql import functions as F
 
     truth, received, schema = tables.truth, tables.received, tables.schema
     rest = _judged(keep("unplaced", comparison.unplaced(truth, received, schema)), tables.parts, known_us)
-    counts = rest.agg(
-        F.count(F.when(F.col("open"), 1)).alias("to_come"),
-        F.count(F.when(F.col("unfounded"), 1)).alias("unfounded"),
-        F.count(F.when(~F.col("open") & ~F.col("unfounded"), 1)).alias("wrong"),
-    ).first()
-    assert counts is not None
+    to_come, wrong, early = comparison.sorted_out(rest)
     found: list[DataFrame] = []
-    if counts["wrong"]:
-        wrong = rest.where("not open and not unfounded").drop("open", "unfounded")
+    if wrong is not None:
         found.append(comparison.misplaced(wrong, truth, schema))
-    if counts["unfounded"]:
-        found.append(comparison.unfounded(rest.where("unfounded")))
+    if early is not None:
+        found.append(comparison.unfounded(early))
     if any(s["behind"] for s in tables.sums):
         found.append(comparison.late(received, tables.parts))
     if tables.corrections["wrong"]:
         found.append(comparison.undone(received, tables.stretches))
         found.append(comparison.unresolved(received, tables.stretches))
-    return (keep("flaws", reduce(DataFrame.unionByName, found)) if found else None), counts["to_come"]
+    return (keep("flaws", reduce(DataFrame.unionByName, found)) if found else None), to_come
 
 
 def _bins(tables: Tables, delays: DataFrame | None, begun_us: int, bin_us: int) -> list[Bin]:

@@ -92,18 +92,12 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
     rest = on_disk(comparison.unplaced(truth, received, schema))
     rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
     rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
-    counts = rest.agg(
-        F.count(F.when(F.col("open"), 1)).alias("to_come"),
-        F.count(F.when(F.col("unfounded"), 1)).alias("unfounded"),
-        F.count(F.when(~F.col("open") & ~F.col("unfounded"), 1)).alias("wrong"),
-    ).first()
-    assert counts is not None
+    to_come, wrong, early = comparison.sorted_out(rest)
     found: list[DataFrame] = []
-    if counts["wrong"]:
-        wrong = comparison.misplaced(rest.where("not open and not unfounded").drop("open", "unfounded"), truth, schema)
-        found.append(_duplicates(wrong, network.part.since_us, asked))
-    if counts["unfounded"]:
-        found.append(comparison.unfounded(rest.where("unfounded")))
+    if wrong is not None:
+        found.append(_duplicates(comparison.misplaced(wrong, truth, schema), network.part.since_us, asked))
+    if early is not None:
+        found.append(comparison.unfounded(early))
     parts = elements(everything)
     if any(one.behind for one in asked.taken):
         passed = F.greatest("passed_id", _each([one.track.passed_id for one in asked.known]))
@@ -112,12 +106,12 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
         found.append(comparison.late(inside, new))
     tuples = sum(t.known.track.stable - k.track.stable for t, k in zip(asked.taken, asked.known))
     if not found:
-        return StepFound(tuples, {}, counts["to_come"], mistyped)
+        return StepFound(tuples, {}, to_come, mistyped)
     flaws = on_disk(reduce(DataFrame.unionByName, found))
     rows = flaws.groupBy("flaw").agg(F.count(F.lit(1)).alias("count"), F.min("time_us").alias("first_us")).collect()
     offenders = first_offenders(flaws, parts, schema, asked.begun_us)
     by_flaw = {Flaw(r["flaw"]): (int(r["count"]), offenders[Flaw(r["flaw"])], int(r["first_us"])) for r in rows}
-    return StepFound(tuples, by_flaw, counts["to_come"], mistyped)
+    return StepFound(tuples, by_flaw, to_come, mistyped)
 
 
 def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, until_us: int) -> DataFrame:
