@@ -80,10 +80,8 @@ class LivePlay:
 
     async def _accept(self, chunk: RowChunk) -> None:
         """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
-        if self._failed:
-            await (
-                trio.sleep_forever()
-            )  # until we are cancelled: what follows a chunk that was refused must not be taken
+        if self._failed:  # what follows a chunk that was refused must not be taken
+            await trio.sleep_forever()
         writer, taken = self._writer, 0
         try:
             _check_cursor(self._reader, chunk.cursor)
