@@ -35,6 +35,15 @@ def _valid_reports() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def commands_use_it(spark: SparkSession) -> Iterator[None]:
+    """Commands run in this process take the session of the tests, and do not stop it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+        patched.setattr(spark, "stop", lambda: None)
+        yield
+
+
 @pytest.fixture
 def compiling(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, which compiles expressions and stages as it does for users."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from tests.support.streams import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("commands_use_it")
 
 CONFIG: dict[str, Any] = {
     "sources": {
@@ -50,14 +52,6 @@ ROWS: list[tuple[int, int | None, float | None, str | None]] = [
     (5, None, 1e300, "e"),
     (6, 6, 0.1 + 0.2, "z"),
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _of_tests(spark: SparkSession) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
-        patched.setattr(spark, "stop", lambda: None)
-        yield
 
 
 def a_run(path: Path, rows: list[tuple[Any, ...]], end: str = "inf") -> Path:

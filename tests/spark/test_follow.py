@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ from tests.support.runs import make_run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("commands_use_it")
+
 TS = {"on": "ts"}
 #: What keeps something of the past in each of its ways, also one behind the other.
 QUERY: dict[str, Any] = {
@@ -53,14 +55,6 @@ HARD: dict[str, Any] = {
     "outputs": [name for name in QUERY if name != "both"],
     "clients": {"honest": {"reads": [name for name in QUERY if name != "both"]}},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _of_tests(spark: SparkSession) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
-        patched.setattr(spark, "stop", lambda: None)
-        yield
 
 
 def result(path: Path) -> Followed:

@@ -44,9 +44,7 @@ FAULTS = [
 
 
 @pytest.fixture(autouse=True)
-def _of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
-    monkeypatch.setattr(spark, "stop", lambda: None)
+def _warm(commands_use_it: None, spark: SparkSession) -> None:
     spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()  # the first query takes long
 
 

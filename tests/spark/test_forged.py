@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -30,8 +30,7 @@ from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announcement
 from tests.support.runs import make_run
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+pytestmark = pytest.mark.usefixtures("commands_use_it")
 
 A = StreamId("a")
 OUT = Channel(StreamId("out"), 0)
@@ -45,14 +44,6 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 COUNT = 40
 S = 1_000_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _of_tests(spark: SparkSession) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
-        patched.setattr(spark, "stop", lambda: None)
-        yield
 
 
 def batch(first: int, numbers: list[int]) -> Batch:

@@ -31,19 +31,12 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 from tests.support.reports import check_schema
-from tests.support.runs import make_run, write_source_log
+from tests.support.runs import FILTERED, make_run, write_source_log
 from tests.support.streams import parse
 
 A, OUT = StreamId("a"), StreamId("out")
 SCHEMA = Schema.of(ts="timestamp", n="int64")
-CONFIG: dict[str, Any] = {
-    "bucket": "10us",
-    "sources": {"a": {"schema": {"ts": "timestamp", "n": "int64"}, "time": "ts", "from": {"jsonl": "none.jsonl"},
-                      "replay": {"max": True}}},
-    "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
-    "outputs": ["out"],
-    "clients": {"one": {"reads": ["out"]}},
-}  # fmt: skip
+CONFIG: dict[str, Any] = {**FILTERED, "bucket": "10us", "clients": {"one": {"reads": ["out"]}}}
 BEGUN = [{"t": 0, "event": "begin", "begun_us": 0}, {"t": 9, "event": "process_ended", "process": "n1", "status": 0}]
 
 

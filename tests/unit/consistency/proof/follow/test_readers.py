@@ -21,19 +21,16 @@ from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from tests.support.runs import make_run
+from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
 
 A, OUT = StreamId("a"), StreamId("out")
 SCHEMA = Schema.of(ts="timestamp", n="int64")
 CONFIG: dict[str, Any] = {
+    **FILTERED,
     "bucket": "10us",
-    "sources": {"a": {"schema": {"ts": "timestamp", "n": "int64"}, "time": "ts", "from": {"jsonl": "none.jsonl"},
-                      "replay": {"max": True}}},
-    "query": {"out": {"filter": {"from": "a", "where": "n > 0"}}},
-    "outputs": ["out"],
     "clients": {"one": {"reads": ["out"]}, "other": {"reads": ["out"]}},
-}  # fmt: skip
+}
 
 
 def logged(*times: int, end: int = END_OF_TIME) -> list[Element]:
