@@ -13,7 +13,7 @@ from spe.stream.names import NodeState
 _STATES: Final = tuple(s.name for s in NodeState)
 _SERVING: Final = ("STABLE", "UP_FAILURE", "STABILIZATION")
 
-#: What can happen to a replica in each state, if enough is tried: the table of docs/internals/rules.md, section 5.
+#: What can happen to a replica in each state, if enough is tried.
 REACHABLE_EVENTS: Final[frozenset[Cell]] = frozenset(
     {(s, e) for s in _STATES for e in ("stable tuples", "stable boundary", "subscribes", "loses a feed", "dies")}
     | {(s, e) for s in _SERVING for e in ("tentative tuples", "tentative boundary", "undo on main", "is subscribed to")}
