@@ -9,7 +9,9 @@ at its position.
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -36,6 +38,9 @@ RECEIVE_BYTES: Final = 64 << 10
 #: replicas.producer.server).  With trio's 16 KiB a sender whose reader is slower is woken for every few rows that it
 #: takes.
 UNSENT_BYTES: Final = 512 << 10
+#: Connections that are accepted in one turn.  They say hello in the next ones: no more than a few turns' fit in
+#: STRANGERS_MAX.
+ACCEPTED_AT_ONCE: Final = 16
 #: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
 #: that nothing waits for ever.
 _KEEPALIVE_S: Final = 15
@@ -177,6 +182,40 @@ class TcpStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
+class _Listener(trio.abc.Listener[trio.SocketStream]):
+    """Accepts several of those who wait each time that its task gets its turn, not one.
+
+    A process that runs hundreds of partitions may have so much to do that turns are half a second apart.  One peer per
+    turn would be let in, the others would give up before, connect anew, and never come in.
+    """
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        self._accepted: deque[trio.SocketStream] = deque()
+        self._socket = socket.socket(fileno=os.dup(listener.socket.fileno()))
+        self._socket.setblocking(False)
+
+    async def accept(self) -> trio.SocketStream:
+        if not self._accepted:
+            self._accepted.append(await self._listener.accept())
+            self._accept_more()
+        return self._accepted.popleft()
+
+    def _accept_more(self) -> None:
+        while len(self._accepted) < ACCEPTED_AT_ONCE:
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError:  # nobody waits; of anything else trio tells when it accepts
+                return
+            self._accepted.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
+
+    async def aclose(self) -> None:
+        self._socket.close()
+        for stream in self._accepted:
+            stream.socket.close()
+        await self._listener.aclose()
+
+
 class TcpNetwork:
     """The Network of production.
 
@@ -244,7 +283,7 @@ class TcpNetwork:
             await self._run_handler(stream, handler, limits)
 
         task_status.started(f"{address.rpartition(':')[0]}:{bound}")
-        await trio.serve_listeners(accept, listeners)
+        await trio.serve_listeners(accept, [_Listener(one) for one in listeners])
 
     async def _run_handler(self, raw: trio.SocketStream, handler: Handler, limits: ConnectionLimits) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -140,6 +141,26 @@ async def test_a_taken_port_is_named() -> None:
     async with served(network, echo) as (address, _dial):
         with pytest.raises(PortInUse, match=f"cannot listen on {address}: the address is in use"):
             await network.serve(address, echo)
+
+
+async def test_those_who_wait_are_accepted_in_few_turns() -> None:
+    """Turns of a process with much to do are long; peers do not wait for one turn each."""
+    inside = 0
+
+    async def count(stream: trio.abc.Stream) -> None:
+        nonlocal inside
+        inside += 1
+        await trio.sleep_forever()
+
+    async with served(TcpNetwork(), count) as (address, _):
+        waiting = [socket.create_connection(parse_address(address)) for _ in range(40)]
+        turns = 0
+        while inside < len(waiting):
+            await trio.lowlevel.checkpoint()
+            turns += 1
+        for one in waiting:
+            one.close()
+    assert turns <= 12
 
 
 async def test_an_exception_of_a_handler_ends_only_its_connection() -> None:
