@@ -25,6 +25,7 @@ _READERS: Final = {
     "tcp": ("replicas.connectors.tcp", "TcpListener"),
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
     "postgres": ("replicas.connectors.postgres_source", "PostgresReader"),
+    "http": ("replicas.connectors.http_source", "HttpReceiver"),
     "push": ("replicas.source.push", "PushIntake"),
     "kafka": ("replicas.connectors.kafka_source", "KafkaReader"),
 }

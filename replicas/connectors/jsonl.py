@@ -63,12 +63,31 @@ class JsonLines:
         """
         bad: dict[int, str] = {}
         objects = self._objects(lines, bad)
+        places = numbers if numbers is not None else range(first + 1, first + 1 + len(lines))
+        return self._chunk(first, objects, bad, places, lambda i: lines[i], dictionary)
+
+    def chunk_of_values(self, values: Sequence[Any]) -> RowChunk:
+        """The elements of a JSON array, numbered from 1."""
+        bad = {
+            i: f"expected a JSON object, got {type(v).__name__}" for i, v in enumerate(values) if type(v) is not dict
+        }
+        objects = [{} if i in bad else value for i, value in enumerate(values)] if bad else values
+        return self._chunk(0, objects, bad, range(1, len(values) + 1), lambda i: json.dumps(values[i]), None)
+
+    def _chunk(
+        self,
+        first: int,
+        objects: Sequence[Mapping[str, Any]],
+        bad: dict[int, str],
+        places: Sequence[int],
+        raw: Callable[[int], str],
+        dictionary: StringDictionary | None,
+    ) -> RowChunk:
         dictionary = StringDictionary() if dictionary is None else dictionary
         columns = [
             self._column(a, [o.get(key) for o in objects], dictionary, bad) for a, key in zip(self._schema, self._keys)
         ]
-        places = numbers if numbers is not None else range(first + 1, first + 1 + len(lines))
-        return chunk_of(self._time, first, columns, bad, places, lambda i: lines[i])
+        return chunk_of(self._time, first, columns, bad, places, raw)
 
     def _objects(self, lines: Sequence[str], bad: dict[int, str]) -> list[Mapping[str, Any]]:
         """What ``json.loads`` makes of each line, by its scanner alone where a line is an object and nothing else."""

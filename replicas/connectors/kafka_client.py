@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from replicas.connectors.secret import secret
 from spe.errors import ServerAway, SpeError
 
 #: Seconds that a request may take; a broker that does not answer for so long is tried anew.
@@ -45,29 +45,16 @@ def settings(options: Mapping[str, Any]) -> dict[str, Any]:
     found["security.protocol"] = security["protocol"]
     if security["protocol"].startswith("sasl"):
         found["sasl.mechanism"] = security["mechanism"]
-        found["sasl.username"] = _secret("username", security["username"])
-        found["sasl.password"] = _secret("password", security["password"])
+        found["sasl.username"] = secret("kafka.security.username", security["username"])
+        found["sasl.password"] = secret("kafka.security.password", security["password"])
     for name, setting in _FILES.items():
         if (path := security.get(name)) is not None:
             if not Path(path).is_file():
                 raise SpeError(f"kafka.security.{name}: there is no file {path}")
             found[setting] = path
     if (key_password := security.get("key_password")) is not None:
-        found["ssl.key.password"] = _secret("key_password", key_password)
+        found["ssl.key.password"] = secret("kafka.security.key_password", key_password)
     return found
-
-
-def _secret(name: str, place: Mapping[str, str]) -> str:
-    if (variable := place.get("env")) is not None:
-        value = os.environ.get(variable)
-        if value is None:
-            raise SpeError(f"kafka.security.{name}: the process has no environment variable {variable}")
-        return value
-    path = place["file"]
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
-    except (OSError, ValueError) as error:
-        raise SpeError(f"kafka.security.{name}: {path} cannot be read: {error}") from error
 
 
 def made(make: Any, wanted: Mapping[str, Any]) -> Any:

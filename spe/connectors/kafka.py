@@ -18,6 +18,7 @@ from spe.connectors.declaration import (
     SinkDeclaration,
     check_numbered,
 )
+from spe.connectors.secret import SecretKeys, placed
 from spe.problems import one_of
 from spe.values import Model, Names, timestamp_of
 
@@ -33,28 +34,6 @@ OURS: Final = (
 _SECRET: Final = ("password", "secret", "sasl.", "ssl.key", "ssl.keystore", "pem")
 
 
-class Secret(Model):
-    """Where a secret is; the configuration, which is shown and stored, has none."""
-
-    env: str | None = Field(default=None, description="an environment variable of the process")
-    file: str | None = Field(default=None, description="a file, whose first line it is")
-
-    @model_validator(mode="after")
-    def _one(self) -> Secret:
-        if (self.env is None) == (self.file is None):
-            raise ValueError("expected {env: NAME} or {file: PATH}")
-        return self
-
-
-def _secret(value: Any) -> Any:
-    if isinstance(value, str):
-        raise ValueError("a secret does not belong into a configuration; expected {env: NAME} or {file: PATH}")
-    return value
-
-
-_Secret = Annotated[Secret, BeforeValidator(_secret)]
-
-
 class KafkaSecurity(Model):
     """How to encrypt, and who we are."""
 
@@ -62,12 +41,12 @@ class KafkaSecurity(Model):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
         default="SCRAM-SHA-512", description="of SASL"
     )
-    username: _Secret | None = Field(default=None, description="of SASL: `{env: NAME}` or `{file: PATH}`")
-    password: _Secret | None = Field(default=None, description="in the same way")
+    username: SecretKeys | None = Field(default=None, description="of SASL: `{env: NAME}` or `{file: PATH}`")
+    password: SecretKeys | None = Field(default=None, description="in the same way")
     ca: str | None = Field(default=None, description="file with certificates of authorities; none: those of the system")
     certificate: str | None = Field(default=None, description="file with our certificate, where brokers ask for one")
     key: str | None = Field(default=None, description="file with its private key")
-    key_password: _Secret | None = Field(default=None, description="of that file")
+    key_password: SecretKeys | None = Field(default=None, description="of that file")
 
     @model_validator(mode="after")
     def _complete(self) -> KafkaSecurity:
@@ -160,12 +139,8 @@ class KafkaKeys(Model):
 def dumped(keys: Model, data: Path | None) -> dict[str, Any]:
     """Options of a client; relative paths of its files start from ``data``, or stay."""
     found = keys.model_dump(exclude_none=True)
-    security = found.get("security", {})
-    for holder, name in [(security, n) for n in ("ca", "certificate", "key")] + [
-        (one, "file") for one in security.values() if isinstance(one, dict)
-    ]:
-        if name in holder and data is not None:
-            holder[name] = str((data / Path(holder[name]).expanduser()).absolute())
+    if "security" in found:
+        found["security"] = placed(found["security"], data, "ca", "certificate", "key")
     return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
 
 

@@ -636,13 +636,14 @@ async def test_standard_input_ends_with_the_stream() -> None:
     assert malformed(got) == [(2, "no CSV: unexpected end of data")]
 
 
-LIVE = ("tcp", "stdin", "push", "kafka", "postgres")
+LIVE = ("tcp", "stdin", "http", "push", "kafka", "postgres")
 
 
 def test_every_reader_is_declared_live_or_not() -> None:
     options = {
         "path": "",
         "address": "localhost:0",
+        "listen": "localhost:0",
         "generator": "orders",
         "writers": ["etl"],
         "servers": [],

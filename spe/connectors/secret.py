@@ -1,0 +1,48 @@
+"""Where a secret is; a configuration, which is shown and stored, has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spe.values import Model
+
+
+class Secret(Model):
+    """Where a secret is."""
+
+    env: str | None = Field(default=None, description="an environment variable of the process")
+    file: str | None = Field(default=None, description="a file, whose first line it is")
+
+    @model_validator(mode="after")
+    def _one(self) -> Secret:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("expected {env: NAME} or {file: PATH}")
+        return self
+
+
+def _secret(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError("a secret does not belong into a configuration; expected {env: NAME} or {file: PATH}")
+    return value
+
+
+SecretKeys = Annotated[Secret, BeforeValidator(_secret)]
+
+
+def placed(options: Mapping[str, Any], data: Path | None, *files: str) -> dict[str, Any]:
+    """Options with the paths of ``files``, and of their secrets, below ``data``; None: relative ones stay."""
+    found = dict(options)
+    for name, value in options.items():
+        if name in files:
+            found[name] = _below(value, data)
+        elif isinstance(value, dict) and isinstance(value.get("file"), str):
+            found[name] = {**value, "file": _below(value["file"], data)}
+    return found
+
+
+def _below(path: str, data: Path | None) -> str:
+    return path if data is None else str((data / Path(path).expanduser()).absolute())

@@ -1,0 +1,104 @@
+"""Programs that speak HTTP with a connector, over any Network: a sender of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import h11
+import trio
+
+from replicas.connectors.server_sink import GONE
+from spe.runtime.env import Network
+
+SCHEMA = {"ts": "timestamp!", "n": "int64!", "text": "string"}
+
+
+def row_of(n: int) -> dict[str, Any]:
+    return {"ts": f"2026-01-01T12:00:{n:02}", "n": n, "text": f"é{n}" if n % 3 else None}
+
+
+class Reply(NamedTuple):
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+
+class Peer:
+    """A client over a stream."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def ask(self, method: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> Reply:
+        """Raises one of GONE, h11.RemoteProtocolError."""
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        given = {"Host": "source", **(headers or {})}
+        if body is not None:
+            given.setdefault("Content-Length", str(len(body)))
+        data = self._http.send(h11.Request(method=method, target="/", headers=list(given.items()))) or b""
+        if body:
+            data += self._http.send(h11.Data(data=body)) or b""
+        await self.stream.send_all(data + (self._http.send(h11.EndOfMessage()) or b""))
+        return await self.reply()
+
+    async def reply(self) -> Reply:
+        head: h11.Response | None = None
+        body = b""
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self.stream.receive_some(65_536))
+            elif isinstance(event, h11.Response):
+                head = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                assert head is not None
+                headers = {k.decode(): v.decode() for k, v in head.headers}
+                return Reply(head.status_code, json.loads(body) if body else {}, headers)
+            elif isinstance(event, h11.ConnectionClosed):
+                raise EOFError("closed without an answer")
+
+
+class Sender:
+    """Posts rows in order, each request again until it is answered; what it keeps is how far it is.
+
+    Attributes:
+      number: of the last request that was answered.
+    """
+
+    def __init__(self, address: str, rows: Sequence[Mapping[str, Any]], each: int, *, twice: bool = False) -> None:
+        self._address = address
+        self._bodies = [
+            "".join(json.dumps(row) + "\n" for row in rows[at : at + each]).encode() for at in range(0, len(rows), each)
+        ]
+        self._twice = twice
+        self.number = 0
+
+    async def serve(self, network: Network, *, task_status: trio.TaskStatus[str]) -> None:
+        task_status.started("")
+        while self.number < len(self._bodies):
+            try:
+                stream = await network.connect(self._address, 1.0)
+                try:
+                    with trio.fail_after(40):
+                        await self._post_all(Peer(stream))
+                finally:
+                    await trio.aclose_forcefully(stream)
+            except (*GONE, h11.RemoteProtocolError):
+                await trio.sleep(0.05)
+        await trio.sleep_forever()
+
+    async def _post_all(self, peer: Peer) -> None:
+        while self.number < len(self._bodies):
+            for _ in range(1 + self._twice):
+                key = f'"sender:{self.number + 1}"'
+                reply = await peer.ask("POST", {"Idempotency-Key": key}, self._bodies[self.number])
+                if reply.status == 503:
+                    raise EOFError("the source is behind")
+                assert reply.status == 200, reply
+            self.number += 1
