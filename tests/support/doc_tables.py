@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from consistency.dpc.states import TRANSITIONS
 from consistency.proof.report.model import Flaw
 from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
@@ -294,6 +295,14 @@ def _flaws() -> str:
     return _table(("flaw", "meaning"), [(str(flaw), flaw.about) for flaw in Flaw])
 
 
+def _states() -> str:
+    """The transition table as a Mermaid diagram."""
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> RECOVERING"]
+    for state, row in TRANSITIONS.items():
+        lines += [f"    {state.name} --> {target.name}: {event.value}" for event, target in row.items()]
+    return "\n".join([*lines, "```", ""])
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
@@ -324,6 +333,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "docstring of spe/wire/layout.py": partial(_docstring, "spe/wire/layout.py"),
     "docstring of spe/wire/string_table.py": partial(_docstring, "spe/wire/string_table.py"),
     "flaws": _flaws,
+    "states": _states,
     "modules of consistency/checking": partial(_modules, "consistency/checking"),
     "modules of consistency/proof": partial(_modules, "consistency/proof"),
     "modules of replicas/simulation": partial(_modules, "replicas/simulation"),
