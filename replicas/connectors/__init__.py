@@ -26,6 +26,7 @@ _READERS: Final = {
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
     "postgres": ("replicas.connectors.postgres_source", "PostgresReader"),
     "http": ("replicas.connectors.http_source", "HttpReceiver"),
+    "sse": ("replicas.connectors.http_events", "EventReader"),
     "push": ("replicas.source.push", "PushIntake"),
     "kafka": ("replicas.connectors.kafka_source", "KafkaReader"),
 }

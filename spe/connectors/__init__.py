@@ -8,7 +8,7 @@ from typing import Final
 from spe.connectors.declaration import Reader, SinkDeclaration
 from spe.connectors.files import CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
-from spe.connectors.http import HTTP
+from spe.connectors.http import HTTP, SSE
 from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
 from spe.connectors.kafka import KAFKA, KAFKA_SINK
 from spe.connectors.lines import STDIN, TCP
@@ -17,7 +17,7 @@ from spe.connectors.push import PUSH
 
 #: By the key below ``from``: those that are built in.
 READERS: Final[Mapping[str, Reader]] = {
-    one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, HTTP, PUSH, KAFKA, POSTGRES)
+    one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, HTTP, SSE, PUSH, KAFKA, POSTGRES)
 }
 #: By the key of an entry of ``sinks``: those that are built in.
 SINKS: Final[Mapping[str, SinkDeclaration]] = {

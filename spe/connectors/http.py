@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
 from spe.connectors.secret import SecretKeys, placed
 from spe.problems import one_of
-from spe.values import Address, Model, size_of
+from spe.values import Address, Model, Names, PositiveDuration, size_of
 
+#: Usual ports.
+_PORTS: Final = {"http": 80, "https": 443}
 #: Largest body of a request: it becomes one record of the source's log.
 BODY_BYTES_MAX: Final = 8 << 20
 
@@ -24,6 +28,90 @@ def _body(value: Any) -> int:
     if size > BODY_BYTES_MAX:
         raise ValueError(f"expected at most {BODY_BYTES_MAX >> 20} MiB, for a request is one record of the log")
     return size
+
+
+class Url(NamedTuple):
+    """Of a server.
+
+    Attributes:
+      target: path and query, as a request has them.
+    """
+
+    secure: bool
+    host: str
+    port: int
+    target: str
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """Raises ValueError."""
+        expected = f"expected http://HOST[:PORT]/PATH or https://…, got {text[:100]!r}"
+        if re.search(r"[^\x21-\x7e]", text):
+            raise ValueError(f"{expected}; other characters than those of ASCII are written as %XX")
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError as error:
+            raise ValueError(f"{expected}: {error}") from None
+        if "@" in parts.netloc:  # and it is not repeated here
+            raise ValueError("expected no user and password in a URL; a token is given by token")
+        if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
+            raise ValueError(expected)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return cls(parts.scheme == "https", host, _PORTS[parts.scheme] if port is None else port, target)
+
+    @property
+    def authority(self) -> str:
+        """Host, and the port where it is not the usual one."""
+        usual = self.port == _PORTS["https" if self.secure else "http"]
+        return self.host if usual else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        """Without the query, which may have secrets."""
+        scheme = "https" if self.secure else "http"
+        return f"{scheme}://{self.authority}{self.target.partition('?')[0]}"
+
+
+def _url(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a URL, got {value!r}")
+    Url.parse(value)
+    return value
+
+
+def _url_alone(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
+class ServerKeys(Model):
+    """A server that we ask."""
+
+    url: Annotated[str, BeforeValidator(_url)] = Field(description="`http://…` or `https://…`, without a password")
+    token: SecretKeys | None = Field(
+        default=None, description="sent as `Authorization: Bearer TOKEN`: `{env: NAME}` or `{file: PATH}`"
+    )
+    ca: str | None = Field(default=None, description="file with certificates of authorities; none: those of the system")
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> ServerKeys:
+        if self.ca is not None and not Url.parse(self.url).secure:
+            raise ValueError("ca goes with https://")
+        return self
+
+
+class EventsKeys(ServerKeys):
+    """A stream of server-sent events."""
+
+    events: Names | None = Field(default=None, description="types of events that are rows; none given: all")
+    ids: Literal["required", "optional"] = Field(
+        default="required",
+        description="an event without an id of its own stops the source (`required`), or is taken, and rows may be "
+        "missing or come twice after each reconnect (`optional`)",
+    )
+    silence: PositiveDuration = Field(
+        default=60_000_000, description="connects again when nothing has come for so long, not even a comment"
+    )
 
 
 def _is_loopback(address: str) -> bool:
@@ -68,8 +156,8 @@ class HttpKeys(Model):
 
 
 @dataclass(frozen=True)
-class Http(Reader):
-    """Rows in the bodies of requests."""
+class RowsOfHttp(Reader):
+    """Rows of JSON or CSV, without a header."""
 
     live: ClassVar = True
     defaults: ClassVar = {"format": "jsonl"}
@@ -81,11 +169,27 @@ class Http(Reader):
         elif stray := [o for o in ("delimiter", "quote", "null") if o in given]:
             raise ValueError(f"{one_of(stray)} does not go with format jsonl; expected format: csv")
 
+
+@dataclass(frozen=True)
+class Http(RowsOfHttp):
+    """Rows in the bodies of requests."""
+
     def reader(self, value: HttpKeys, data: Path) -> dict[str, Any]:
         return placed(value.model_dump(exclude_none=True), data, "certificate", "key")
 
     def describe(self, reader: Mapping[str, Any]) -> str:
         return f"http {reader['listen']}"
+
+
+@dataclass(frozen=True)
+class Events(RowsOfHttp):
+    """Rows in the data of events."""
+
+    def reader(self, value: EventsKeys, data: Path) -> dict[str, Any]:
+        return placed(value.model_dump(exclude_none=True), data, "ca")
+
+    def describe(self, reader: Mapping[str, Any]) -> str:
+        return f"sse {Url.parse(reader['url'])}"
 
 
 _OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
@@ -117,6 +221,34 @@ HTTP: Final = Http(
             "32 KiB; then the connection is closed",
             "a web page sends it": "403 where there is no token: a browser sends `Origin`",
             "more than 256 senders use keys": "further ones get 403; they can send without a key",
+        },
+    ),
+)
+SSE: Final = Events(
+    "sse",
+    Annotated[EventsKeys, BeforeValidator(_url_alone)],
+    "URL, or {url: …}",
+    "[server-sent events](../how-to/http.md#read-a-stream-of-events), whose data are rows",
+    _OPTIONS,
+    Guarantees(
+        durable="the server, as long as it can resume; and the source's log, from the sync of a row on",
+        own_crash="goes on behind the id of the last row of the log (`Last-Event-ID`): no event twice, none missing, "
+        "if the server keeps that",
+        other_crash="what the server still has behind that id comes. One that begins elsewhere is not noticed: nothing "
+        "in the protocol says so",
+        failures={
+            "the server is away, ends the stream, or answers 408, 425, 429 or 5xx": "the source says so and connects "
+            "again, after `Retry-After`, the stream's `retry`, or longer and longer, up to 5 s; no time passes by "
+            "silence",
+            "it answers 204": "the stream ends",
+            "it answers another status, leads elsewhere, or sends no `text/event-stream`": "the source stops and says "
+            "what came; what it has logged is still served",
+            "an event has no id of its own": "the rows before it are taken, then the source stops; or it is taken "
+            "without the guarantees above (`ids: optional`)",
+            "two events that follow each other have one id": "the source stops: between them it could not resume",
+            "an event cannot be understood, or has more than 1 MiB": "it is counted, kept aside with its id and left "
+            "out, or stops the source (`on_malformed`)",
+            "nothing comes, not even a comment": "after `silence` it connects again",
         },
     ),
 )

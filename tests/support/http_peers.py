@@ -1,4 +1,4 @@
-"""Programs that speak HTTP with a connector, over any Network: a sender of rows."""
+"""Programs that speak HTTP with a connector, over any Network: a sender of rows, a server of events."""
 
 from __future__ import annotations
 
@@ -102,3 +102,86 @@ class Sender:
                     raise EOFError("the source is behind")
                 assert reply.status == 200, reply
             self.number += 1
+
+
+class Asked(NamedTuple):
+    """A request, as a server has it."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ServedPeer:
+    """A server over a stream."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._http = h11.Connection(h11.SERVER)
+
+    async def asked(self) -> Asked | None:
+        """The next request; None: there is none."""
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        head: h11.Request | None = None
+        body = b""
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self.stream.receive_some(65_536))
+            elif isinstance(event, h11.Request):
+                head = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                assert head is not None
+                headers = {k.decode(): v.decode() for k, v in head.headers}
+                return Asked(head.method.decode(), head.target.decode(), headers, body)
+            else:
+                return None
+
+    async def begin(self, status: int, headers: Mapping[str, str] | None = None) -> None:
+        head = h11.Response(status_code=status, headers=list((headers or {}).items()))
+        await self.stream.send_all(self._http.send(head) or b"")
+
+    async def data(self, data: bytes) -> None:
+        await self.stream.send_all(self._http.send(h11.Data(data=data)) or b"")
+
+    async def end(self) -> None:
+        await self.stream.send_all(self._http.send(h11.EndOfMessage()) or b"")
+
+    async def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        await self.begin(status, {"Content-Length": str(len(body)), **(headers or {})})
+        if body:
+            await self.data(body)
+        await self.end()
+
+
+class EventServer:
+    """Sends events behind the one that is named, a few over each connection, and 204 when there are no more."""
+
+    def __init__(self, address: str, rows: Sequence[Mapping[str, Any]], each: int) -> None:
+        self._address = address
+        self._rows = rows
+        self._each = each
+
+    async def serve(self, network: Network, *, task_status: trio.TaskStatus[str]) -> None:
+        await network.serve(self._address, self._handle, task_status=task_status)
+
+    async def _handle(self, stream: trio.abc.Stream) -> None:
+        peer = ServedPeer(stream)
+        if (asked := await peer.asked()) is None:
+            return
+        after = int(asked.headers.get("last-event-id", "e0")[1:])
+        if after == len(self._rows):
+            await peer.answer(204)
+            return
+        await peer.begin(200, {"Content-Type": "text/event-stream; charset=utf-8"})
+        for n in range(after, min(after + self._each, len(self._rows))):
+            lines = f": a comment\nid: e{n + 1}\ndata: {json.dumps(self._rows[n])}\n\n".encode()
+            at = len(lines) // 2
+            await peer.data(lines[:at])
+            await trio.sleep(0.01)
+            await peer.data(lines[at:])
+        await peer.end()

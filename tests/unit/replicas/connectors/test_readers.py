@@ -636,7 +636,7 @@ async def test_standard_input_ends_with_the_stream() -> None:
     assert malformed(got) == [(2, "no CSV: unexpected end of data")]
 
 
-LIVE = ("tcp", "stdin", "http", "push", "kafka", "postgres")
+LIVE = ("tcp", "stdin", "http", "sse", "push", "kafka", "postgres")
 
 
 def test_every_reader_is_declared_live_or_not() -> None:
@@ -644,6 +644,7 @@ def test_every_reader_is_declared_live_or_not() -> None:
         "path": "",
         "address": "localhost:0",
         "listen": "localhost:0",
+        "url": "http://localhost",
         "generator": "orders",
         "writers": ["etl"],
         "servers": [],
