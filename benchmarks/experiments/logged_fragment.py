@@ -269,7 +269,7 @@ class LoggedFragment:
         """Makes the state again beside this one, from the same files, and compares what both release afterwards."""
         await self.write(now_us, sure=True)
         assert self._storage is not None, "it has a log"
-        speeds, other = self.meter.speeds, Instance(self._unit, logs=True)
+        other = Instance(self._unit, logs=True)
         assert other.log is not None, "it was made with one"
         times = [time.thread_time_ns()]
         reader = await LogReader.open_to_read(self._storage, _FOLDER, Inline())
@@ -293,8 +293,8 @@ class LoggedFragment:
         open_ns, load_ns = (b - a for a, b in pairwise(times))
         self.meter.recovered(records, load_ns // 1000, rows, replay_ns // 1000)
         self._compare(other)
-        expected_us = speeds.load_us * records + speeds.replay_us * rows
-        return Recovered(records, rows, open_ns / 1e9, load_ns / 1e9, replay_ns / 1e9, expected_us / 1e6)
+        assert self.meter.expected_us is not None, "it has just recovered"
+        return Recovered(records, rows, open_ns / 1e9, load_ns / 1e9, replay_ns / 1e9, self.meter.expected_us / 1e6)
 
     def _compare(self, other: Instance) -> None:
         """The next rows close many a window: both must release the same."""

@@ -56,16 +56,27 @@ class LogMeter:
     """
 
     def __init__(self) -> None:
+        #: Of replays alone; None: there was none.
+        self._replays: _Speed | None = None
         self.learn(ASSUMED)
         self._slices: deque[_Committed] = deque()
         self.recovered_us: int | None = None
         self.expected_us: int | None = None
         self.rewritten_bytes = 0
 
-    def learn(self, speeds: Sequence[float]) -> None:
-        """What was measured before the process began; nothing: no more is known than is assumed."""
-        if speeds:
-            self._load, self._replay, self._write = map(_Speed, speeds)
+    def learn(self, learnt: Sequence[float]) -> None:
+        """What :attr:`learnt` was before the process began; nothing: no more is known than is assumed."""
+        if learnt:
+            self._load, self._replay, self._write = map(_Speed, learnt[:3])
+            for us in learnt[3:]:
+                self._replays = _Speed(us)
+
+    @property
+    def learnt(self) -> Sequence[float]:
+        """Speeds as they were measured, microseconds, for the next process: of a replay alone at last, if there was
+        one.
+        """
+        return (*self.speeds, *(() if self._replays is None else (self._replays.us,)))
 
     @property
     def speeds(self) -> LogSpeeds:
@@ -75,11 +86,19 @@ class LogMeter:
         """A recovery has ended: so many records were loaded and rows replayed.  The next one is expected to be like
         it.
         """
-        expected = self.speeds
-        self.expected_us = round(expected.load_us * records + expected.replay_us * rows)
+        self.expected_us = self._expected_us(records, rows)
         self.recovered_us = load_us + replay_us
         self._load.took(records, load_us)
         self._replay.took(rows, replay_us)
+        if rows >= _ROWS_LEAST:
+            if self._replays is None:
+                self._replays = _Speed(replay_us / rows)
+            self._replays.took(rows, replay_us)
+
+    def _expected_us(self, records: int, rows: int) -> int:
+        """A replay takes less than live rows, which come in small slices, and which targets go by to be safe."""
+        replay_us = self._replay.us if self._replays is None else self._replays.us
+        return round(self._load.us * records + replay_us * rows)
 
     def processed(self, rows: int, us: float) -> None:
         """Rows were processed; to replay many would take as long for each."""
@@ -127,7 +146,7 @@ class LogMeter:
             records, rows = int(choices.records[0]), int(choices.rows[0])
         found = least(speeds, self.workload(live, held_rows, now_us), settings.share)
         return LogStatus(
-            recovery_us=round(speeds.load_us * records + speeds.replay_us * rows),
+            recovery_us=self._expected_us(records, rows),
             least_us=round(1e6 * found.seconds),
             recovered_us=self.recovered_us,
             expected_us=self.expected_us,

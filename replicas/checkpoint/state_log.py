@@ -42,7 +42,7 @@ class StableSlice:
         where there is none.
       released_from: end of the oldest slice whose output somebody may still ask for.
       origins: of the source logs that each input comes from (S6).
-      speeds: as they were measured (replicas.checkpoint.targets.LogSpeeds), for whoever goes on from it.
+      speeds: what replicas.checkpoint.meter.LogMeter learnt, for whoever goes on from it.
     """
 
     end: int

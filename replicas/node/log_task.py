@@ -220,7 +220,7 @@ class _Writer:
             released,
             END_OF_TIME if anew else side.released_from(one.end),
             waiting.origins,
-            self._meter.speeds,
+            self._meter.learnt,
         )
         try:
             written, why = await state.write(new), kept.trouble

@@ -37,6 +37,18 @@ def test_few_rows_tell_nothing_of_a_replay() -> None:
     assert meter.speeds.replay_us == pytest.approx(0.3, rel=0.01)
 
 
+def test_the_next_replay_is_expected_to_be_like_the_last_ones() -> None:
+    """Live rows come in small slices, each of which takes time of its own; targets go by them, to be safe."""
+    meter = LogMeter()
+    meter.processed(100_000, 40_000)
+    meter.recovered(0, 0, 100, 1_000)
+    meter.recovered(1_000_000, 800_000, 900_000, 90_000)
+    meter.processed(5_000_000, 2_000_000)
+    assert meter.speeds.replay_us == pytest.approx(0.37, abs=0.03)
+    meter.recovered(1_000_000, 800_000, 1_000_000, 120_000)
+    assert meter.expected_us == pytest.approx(900_000, rel=0.01)
+
+
 def test_a_machine_that_becomes_slower_is_noticed() -> None:
     meter = LogMeter()
     for _ in range(10):
@@ -98,11 +110,16 @@ async def test_status_before_the_log_holds_a_state() -> None:
 
 def test_what_was_measured_before_a_restart_counts_on() -> None:
     before, after = LogMeter(), LogMeter()
-    before.recovered(1_000_000, 2_000_000, 10_000, 50_000)
-    after.learn(before.speeds)
+    before.processed(100_000, 40_000)
+    after.learn(before.learnt)
     assert after.speeds == before.speeds
+    before.recovered(1_000_000, 2_000_000, 10_000, 1_000)
+    after.learn(before.learnt)
     after.learn([])
     assert after.speeds == before.speeds
+    for meter in (before, after):
+        meter.recovered(1_000_000, 2_000_000, 1_000_000, 100_000)
+    assert after.expected_us == before.expected_us == pytest.approx(2_100_000, rel=0.01)
 
 
 def test_measured_speeds_give_other_targets() -> None:
