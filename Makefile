@@ -5,7 +5,7 @@ VENV := .venv
 EXTRA := dev
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-versions lint types docs check bench soak soak-processes clean
+.PHONY: demo test test-long test-versions lint types docs check bench soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
@@ -13,7 +13,11 @@ demo: $(READY)
 # Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time;
 # another one begins with those of Spark.
 test: $(READY)
-	$(VENV)/bin/pytest -n 3
+	$(VENV)/bin/pytest -n 3 -m "not long"
+
+# What `make test` leaves out: the same at more length, in more forms, and with more real processes.
+test-long: $(READY)
+	$(VENV)/bin/pytest -n 3 -m long
 
 # Unit and property tests on the other supported versions of Python that are found here.
 test-versions: $(READY)
@@ -30,7 +34,7 @@ types: $(READY)
 docs: $(READY)
 	$(VENV)/bin/sphinx-build -q -W --keep-going -b html docs build/docs
 
-check: lint types docs test
+check: lint types docs test test-long
 
 # A short set of ratios beside those of the last release; all benchmarks: python -m benchmarks.
 bench: $(READY)

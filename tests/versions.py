@@ -5,8 +5,8 @@
 Interpreters are found on PATH and among pyenv's versions.  Of each minor version that pyproject.toml lists, the oldest
 interpreter is used: users of a stock distribution have an old one, and what works there works on later ones.  The
 interpreter that runs this module is the one of ``make test`` and is left out; an older one of its own minor version
-runs the unit tests only.  Tests against servers of other projects are left out.  One that cannot make an environment is
-reported in one line and skipped; a test that fails fails the run.
+runs the unit tests only.  Long tests, and those against servers of other projects, are left out.  One that cannot make
+an environment is reported in one line and skipped; a test that fails fails the run.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def passes(interpreter: Interpreter, main: Version) -> bool:
         "-p",
         "no:cacheprovider",
         "-m",
-        "not servers",
+        "not servers and not long",
     ]
     pytest += folders_for(interpreter.version, main)
     commands: Sequence[Sequence[str | Path]] = (install, pytest)

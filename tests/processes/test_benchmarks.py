@@ -15,6 +15,7 @@ from benchmarks.throughput import generate
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.long
 def test_a_benchmark_whose_source_fails_stops_at_once(tmp_path: Path) -> None:
     """The file lacks columns that the query reads, so the client would wait for ever."""
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
@@ -27,6 +28,7 @@ def test_a_benchmark_whose_source_fails_stops_at_once(tmp_path: Path) -> None:
     assert "bad.parquet" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_checkout_beside_itself_plays_the_same_scenarios() -> None:
     root = Path(__file__).resolve().parent.parent.parent
     command = [sys.executable, "-m", "benchmarks", "simulation", "--seeds", "1", "--against", root]

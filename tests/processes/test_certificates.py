@@ -92,6 +92,7 @@ def found_in(secrets: Mapping[str, bytes], where: Iterator[tuple[Path, bytes]]) 
     return [f"{name} in {path}" for path, data in where for name, secret in secrets.items() if secret in data]
 
 
+@pytest.mark.long
 def test_a_running_cluster_uses_renewed_certificates_and_tells_no_secret(tmp_path: Path) -> None:
     """1. a run over TLS  2. half of a new file: refused by its process  3. all are renewed and used  4. it is stopped
 

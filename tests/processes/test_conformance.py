@@ -41,6 +41,7 @@ def faults(source: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("id_", REAL)
 def test_a_run_with_a_kill_and_a_cut_gives_the_expected_results(id_: str, tmp_path: Path) -> None:
     rows = max(entry["rows"] for entry in load(id_).data["inputs"].values())

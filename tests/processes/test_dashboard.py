@@ -147,6 +147,7 @@ def shown_run(tmp_path: Path) -> Iterator[Shown]:
     assert running.returncode == 143, out.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not found(), reason="no Chromium with its driver here")
 def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> None:
     """One run, for processes take long to start.

@@ -88,6 +88,7 @@ def test_its_reader_brings_each_message_once_wherever_it_is_killed(mock: Brokers
     assert check_reader(source, rows, lambda: Topic(mock), order=order, virtual=False, most=SOME) == 2 * (SOME + 1)
 
 
+@pytest.mark.long
 def test_a_run_survives_the_death_of_node_source_and_client_and_brokers_that_hang(
     mock: Brokers, tmp_path: Path
 ) -> None:

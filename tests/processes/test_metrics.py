@@ -115,6 +115,7 @@ def counted(address: str) -> float:
     raise AssertionError("none yet")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no Prometheus here: apt-get install prometheus")
 def test_a_real_prometheus_evaluates_every_alert_and_panel(tmp_path: Path) -> None:
     """With the files of deploy/; Prometheus reports a query that it cannot evaluate."""

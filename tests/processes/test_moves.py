@@ -52,6 +52,7 @@ def feed(into: IO[str], ended: threading.Event) -> int:
     raise AssertionError
 
 
+@pytest.mark.long
 def test_a_node_is_drained_and_its_roles_return_through_a_joined_node(tmp_path: Path) -> None:
     config, run_dir = tmp_path / "c.yaml", tmp_path / "run"
     config.write_text(CONFIG)

@@ -80,6 +80,7 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.long
 def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
     with a_run(tmp_path) as (running, run_dir):
         done = spe("restart", run_dir, "--rolling", "--within", f"{PATIENCE_S:g}s")

@@ -117,6 +117,7 @@ def beside(*threads: Any) -> Iterator[None]:
             thread.join(60)
 
 
+@pytest.mark.long
 def test_the_table_equals_the_reference_and_never_holds_a_result_twice(tmp_path: Path) -> None:
     with running_server() as server:
         for table in ("in_a", "in_b"):

@@ -85,7 +85,7 @@ def test_its_reader_brings_each_entry_once_from_a_real_server(tmp_path: Path) ->
     assert check_reader(source, rows, lambda: WithStream(tmp_path), virtual=False, most=SOME) == PLAYS
 
 
-@pytest.mark.parametrize("mode", ["stable", "current"])
+@pytest.mark.parametrize("mode", [pytest.param("stable", marks=pytest.mark.long), "current"])
 def test_its_sink_holds_each_row_once_in_a_real_server(tmp_path: Path, mode: str) -> None:
     def sink(server: RealRedis) -> dict[str, Any]:
         return {"redis": {"address": server.address, "key": "out"}, "mode": mode}
@@ -93,6 +93,7 @@ def test_its_sink_holds_each_row_once_in_a_real_server(tmp_path: Path, mode: str
     assert check_sink(sink, lambda: WithSets(tmp_path), virtual=False, most=SOME) == PLAYS
 
 
+@pytest.mark.long
 async def test_a_run_from_redis_to_redis_survives_the_death_of_client_source_and_server(tmp_path: Path) -> None:
     """1. the client dies; 2. the source dies; 3. redis dies, and comes back; 4. more rows come."""
     server, config, run_dir = RealRedis(tmp_path), tmp_path / "config.yaml", tmp_path / "run"

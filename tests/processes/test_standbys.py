@@ -39,6 +39,7 @@ FAULTS = """
 """
 
 
+@pytest.mark.long
 def test_two_unreplicated_neighbours_die_and_nothing_is_lost(tmp_path: Path) -> None:
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
     config.write_text(CONFIG)
@@ -84,6 +85,7 @@ clients: {c: {reads: [all]}}
 """
 
 
+@pytest.mark.long
 def test_with_a_budget_of_one_only_the_other_partition_is_lost(tmp_path: Path) -> None:
     """Both primaries and the coordinator die; the standby of the larger stream runs already by plan."""
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -217,6 +218,7 @@ MANY_STEPS = Situations(
 )
 
 
+@pytest.mark.long
 @MANY_STEPS.required
 @settings(max_examples=8, deadline=None)
 @given(

@@ -13,6 +13,8 @@ from benchmarks.experiments.model import expected
 from benchmarks.experiments.setup import Setup
 from spe.stream.times import SECOND
 
+pytestmark = pytest.mark.long
+
 
 def results(name: str, folder: Path) -> list[dict[str, Any]]:
     assert main([name, "--quick", "--out", str(folder)]) == 0, "a promise was not kept"

@@ -256,6 +256,7 @@ def finite_windows() -> Deployed:
     return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
+@pytest.mark.long
 def test_an_hour_of_failure_takes_no_more_memory_than_15_minutes() -> None:
     """A9, R9: finite windows need finite state, and redo data are in spill files."""
     most: list[dict[str, int]] = []

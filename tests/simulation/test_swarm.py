@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from itertools import count, islice
 
+import pytest
+
 from consistency.checking.counters import Counters
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
@@ -23,9 +25,10 @@ from tests.simulation.seldom import seldom
 from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS, empty_cells
 
 CANARIES = range(8)
-FRESH = 100
+#: Seeds of the short test, and of the long one, which are enough for the coverage tables.
+FEW, MANY = 16, 70
 #: CI plays the same seeds each time, so that it judges the change and not the draw.
-JUDGED_FROM, JUDGED = 1_796_246_402, 70
+JUDGED_FROM, JUDGED_MANY_FROM = 1_796_251_000, 1_796_246_402
 #: Replicas, standbys and subscriptions, times seconds: the half of all scenarios that is larger takes three quarters
 #: of the time, and is left to ``make soak``.
 SIZE_MAX = 350
@@ -41,13 +44,24 @@ def size(scenario: Scenario) -> float:
     return (len(ids) + standbys + subscriptions) * scenario.heal_us / 1e6
 
 
-def fresh_seeds() -> list[int]:
+def fresh_seeds(wanted: int, judged_from: int) -> list[int]:
     """Seeds from the environment; otherwise new ones by the time of day, of scenarios that are not large."""
     if given := os.environ.get("SWARM"):
         return list(read_seeds(given))
-    first, wanted = (JUDGED_FROM, JUDGED) if os.environ.get("CI") else (1_000_000 + int(time.time()), FRESH)
+    first = judged_from if os.environ.get("CI") else 1_000_000 + int(time.time())
     small = (seed for seed in count(first) if size(random_scenario(seed)) <= SIZE_MAX)
     return list(islice(small, wanted))
+
+
+def play(seeds: list[int], record_property: Callable[[str, object], None]) -> Sums:
+    sums = Sums()
+    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # other processes use the other cores
+    for result in play_all(random_scenario, seeds, processes=processes):
+        sums.add(result)
+    record_property(f"SWARM={seeds[0]}:{seeds[-1] + 1}", sums_text(sums))
+    again = "\nagain, shrunk and written: spe simulate --seeds {0}:{1}"
+    assert not sums.failed, "\n".join(failure_text(r) + again.format(r.seed, r.seed + 1) for r in sums.failed)
+    return sums
 
 
 def counters_of_seldom() -> Counters:
@@ -62,13 +76,14 @@ def counters_of_seldom() -> Counters:
 
 
 def test_random_runs_keep_every_promise(record_property: Callable[[str, object], None]) -> None:
-    seeds, sums = fresh_seeds(), Sums()
-    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # other processes use the other cores
-    for result in play_all(random_scenario, [*CANARIES, *seeds], processes=processes):
-        sums.add(result)
-    record_property(f"SWARM={seeds[0]}:{seeds[-1] + 1}", sums_text(sums))
-    again = "\nagain, shrunk and written: spe simulate --seeds {0}:{1}"
-    assert not sums.failed, "\n".join(failure_text(r) + again.format(r.seed, r.seed + 1) for r in sums.failed)
+    sums = play(fresh_seeds(FEW, JUDGED_FROM), record_property)
+    assert sums.faults.total() > 4 * FEW
+
+
+@pytest.mark.long
+def test_many_random_runs_meet_everything_that_can_happen(record_property: Callable[[str, object], None]) -> None:
+    seeds = fresh_seeds(MANY, JUDGED_MANY_FROM)
+    sums = play([*CANARIES, *seeds], record_property)
     amounts = sums.counters.amounts
     assert sums.faults.total() > 4 * len(seeds)
     assert amounts["p1 stable_us"] + amounts["p1 tentative_us"] > len(seeds) * 1e6

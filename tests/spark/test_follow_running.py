@@ -67,6 +67,7 @@ def running(tmp_path: Path) -> Iterator[Path]:
             process.terminate()
 
 
+@pytest.mark.long
 def test_a_run_with_a_kill_is_proved_while_it_goes_on(running: Path) -> None:
     assert follow(str(running), every_us=1_000_000) == CONSISTENT
     assert not Run.open(running).going_on

@@ -122,6 +122,7 @@ def test_the_engine_as_it_is_is_consistent(spark: SparkSession, tmp_path: Path) 
     assert found.outputs[0].truth == found.outputs[0].stable > 20
 
 
+@pytest.mark.long
 def test_an_integer_division_in_place_of_a_division_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_an_integer_division_in_place_of_a_division_is_found(
     assert [f.flaw for f in found.outputs[0].findings] == [Flaw.ALTERED]
 
 
+@pytest.mark.long
 def test_a_window_whose_offset_is_lost_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_window_whose_offset_is_lost_is_found(
     assert {f.flaw for f in found.outputs[0].findings} >= {Flaw.ALTERED, Flaw.MISSING}
 
 
+@pytest.mark.long
 def test_a_source_that_ignores_its_disorder_is_found(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

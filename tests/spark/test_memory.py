@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
@@ -42,6 +44,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.long
 def test_a_full_heap_is_named_and_gives_no_verdict(tmp_path: Path) -> None:
     def elements() -> Iterator[Element]:
         for first in range(0, MANY, AT_ONCE):

@@ -193,6 +193,7 @@ def test_a_report_replaces_the_earlier_one(found: Report, run_dir: Path) -> None
     assert {"truth/sums.parquet", "honest/sums/tentative.parquet", "lied_to/sums/flaws.parquet"} <= tables
 
 
+@pytest.mark.long
 def test_a_report_is_verified_and_a_changed_one_is_not(
     spark: SparkSession,
     found: Report,

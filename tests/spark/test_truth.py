@@ -325,6 +325,7 @@ def test_a_filter_after_many_computed_attributes_is_not_slow(spark: SparkSession
 SEEDS = (2, 3, 5, 6, 8, 11)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compiling")
 def test_compiled_stages_give_the_same_results(spark: SparkSession, tmp_path: Path) -> None:
     """Stages as users' runs have them; the other tests here interpret, which is faster on a few rows."""

@@ -255,7 +255,7 @@ async def test_changes_as_rows(server: PostgresServer, table: str) -> None:
 # --- failures ---
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in range(1, 4))])
 async def test_each_row_comes_once_wherever_the_source_is_killed(
     server: PostgresServer, table: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,7 +483,7 @@ async def test_a_server_that_keeps_too_little_is_told() -> None:
     assert "wal_level is replica; expected logical: ALTER SYSTEM SET wal_level = logical, then restart" in why
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 async def test_the_log_of_a_source_that_is_killed_holds_each_row_once(
     server: PostgresServer, table: str, seed: int
 ) -> None:

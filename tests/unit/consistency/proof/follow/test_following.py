@@ -219,6 +219,7 @@ def test_a_log_with_a_wrong_stamp_is_named_once(tmp_path: Path) -> None:
     assert flaw.startswith("tuple 1 has the time 1970-01-01 00:00:00.000015")
 
 
+@pytest.mark.long
 def test_the_state_does_not_grow_with_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save: Callable[[following.Following, State], None] = following.Following._save
     sizes: list[int] = []
