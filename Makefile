@@ -1,14 +1,18 @@
-# Two commands for a new clone: `make demo` and `make test`.  Both set up .venv first; nothing else is needed
+# Commands for a new clone: `make demo`, `make example` and `make test`.  They set up .venv first; nothing else is needed
 # but Python 3.11 or later, git and make.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 EXTRA := dev
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long test-versions lint types docs check bench soak soak-processes clean
+.PHONY: demo example test test-long test-versions lint types docs check bench soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
+
+# From Kafka through a partitioned query into PostgreSQL, with everything killed in turn; KAFKA and POSTGRES may say where.
+example: $(READY)
+	$(VENV)/bin/python -m examples.kafka_to_postgres
 
 # Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time;
 # another one begins with those of Spark.

@@ -14,6 +14,7 @@ import numpy as np
 import trio
 
 from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
+from examples.servers.postgres import missing, running_server
 from replicas.connectors.sink_registry import open_sink
 from spe.runtime.production import ThreadCompute
 from spe.stream.batch import Batch, Column, Rows
@@ -36,13 +37,8 @@ CHANNEL = Channel(StreamId("out"), 0)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    try:
-        from tests.support.postgres_server import programs, running_server
-    except ImportError:  # an installed package has no tests
-        print("postgres: skipped: it needs the tests' server")
-        return
-    if programs() is None:
-        print("postgres: skipped: no server is installed (initdb is neither on PATH nor in /usr/lib/postgresql/*/bin)")
+    if why := missing():
+        print(f"postgres: skipped: {why}")
         return
     table = []
     with running_server("max_wal_size = 2GB\nshared_buffers = 128MB\n") as server:

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-kafka is not installed")
 
+from examples.servers.kafka import PARTITIONS, Brokers, brokers
 from spe.testing import check_reader
-from tests.support.kafka_broker import PARTITIONS, Brokers, brokers
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.postgres_server import PASSWORD, PostgresServer, running_server
+from examples.servers.postgres import PASSWORD, PostgresServer
+from tests.support.postgres_server import running_server
 
 pytestmark = pytest.mark.processes
 

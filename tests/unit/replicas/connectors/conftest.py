@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.postgres_server import PostgresServer, environment, running_server
+from examples.servers.postgres import PostgresServer
+from tests.support.postgres_server import environment, running_server
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-ka
 import trio.lowlevel
 from confluent_kafka import KafkaError
 
+from examples.servers.kafka import Brokers, brokers
 from replicas.connectors.kafka_positions import read_position
 from replicas.connectors.kafka_sink import KafkaSink
 from spe.connectors.declaration import CORRECTIONS, STABLE
@@ -25,7 +26,6 @@ from spe.stream.names import StreamId
 from spe.testing import check_sink
 from tests.support import fake_kafka
 from tests.support.fake_kafka import SERVERS, FakeKafka
-from tests.support.kafka_broker import Brokers, brokers
 from tests.support.source_env import source_env
 from tests.support.streams import PAYLOAD, parse
 

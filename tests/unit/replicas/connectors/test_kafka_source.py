@@ -17,6 +17,7 @@ pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-ka
 
 from confluent_kafka import KafkaError
 
+from examples.servers.kafka import PARTITIONS, Brokers, brokers
 from replicas.connectors import kafka_merge, kafka_source, open_reader
 from replicas.connectors.kafka_client import Codes, in_words, settings
 from replicas.connectors.kafka_offsets import Gone, Kept, Offsets, Partition, check_counts, chosen, gone
@@ -32,7 +33,6 @@ from spe.runtime.env import Env
 from spe.stream.batch import Batch, Element
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringPool
-from tests.support.kafka_broker import PARTITIONS, Brokers, brokers
 from tests.support.source_env import source_env
 from tests.unit.replicas.source.test_proxy import FOLDER, source
 

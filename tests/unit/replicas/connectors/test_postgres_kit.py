@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
+from examples.servers.postgres import PostgresServer
 from spe.runtime.env import Network
 from spe.testing import check_reader, check_sink
-from tests.support.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("connected")]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from examples.servers.postgres import PostgresServer
 from replicas.connectors import open_reader
 from replicas.connectors.postgres_source import PostgresReader
 from replicas.connectors.reader import RowChunk
@@ -23,7 +24,7 @@ from spe.plan.plan import Source, Watermark
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
-from tests.support.postgres_server import PostgresServer, environment, running_server
+from tests.support.postgres_server import environment, running_server
 from tests.support.source_env import source_env
 
 pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("connected")]

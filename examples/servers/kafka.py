@@ -1,4 +1,4 @@
-"""Brokers of librdkafka's mock cluster in a process of their own, which a test can pause and kill.
+"""Brokers of librdkafka's mock cluster in a process of their own, which can be paused and killed.
 
 They keep everything in memory, and of each partition about 5 MB.  The mock makes a topic, of four partitions, when
 somebody writes to it; it has no time index, no rights, and no aborted transactions: their messages are delivered.
@@ -37,8 +37,9 @@ class Brokers:
 
     def __init__(self, count: int = 1) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-c", _PROGRAM, str(count)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         assert self._process.stdout is not None
         self.servers = self._process.stdout.readline().strip().split(",")
         assert self.servers[0], "the mock did not start"
@@ -102,6 +103,15 @@ class Brokers:
 
     def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """They do not answer, and keep their connections."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def end(self) -> None:
         self._process.kill()

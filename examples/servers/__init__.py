@@ -1,0 +1,1 @@
+"""Servers of other projects, started here: for the examples, tests and benchmarks."""
