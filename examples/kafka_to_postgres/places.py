@@ -57,12 +57,13 @@ def kafka(servers: str, stack: ExitStack) -> Kafka:
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
         def make(topic: str) -> None:
-            made = AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, PARTITIONS)])[topic]
             try:
-                made.result(30)
+                admin.create_topics([NewTopic(topic, PARTITIONS)], request_timeout=10)[topic].result()
             except Exception as error:
-                sys.exit(f"Kafka at {servers} makes no topic {topic}: {error or 'no answer within 30 s'}")
+                sys.exit(f"Kafka at {servers} makes no topic {topic}: {error}")
 
         return Kafka(f"{servers} ({NOT_OURS})", servers, make)
     mock = stack.enter_context(brokers())
@@ -84,4 +85,9 @@ def results(connection: str, files: bool, table: str, folder: Path, stack: ExitS
         os.environ.update(server.environment)  # so that all find it
         name = "none is given, so a server of our own, until the end"
         breaks = [Break(43, 2, "kill PostgreSQL", server.down), Break(49, 2, "freeze PostgreSQL", server.stopped)]
-    return Results(name, sink, stack.enter_context(closing(PostgresTable(connection, table))), breaks)
+    there = stack.enter_context(closing(PostgresTable(connection, table)))
+    try:
+        there.connect()
+    except Exception as error:
+        sys.exit(f"PostgreSQL at {connection!r}: {error}")
+    return Results(name, sink, there, breaks)

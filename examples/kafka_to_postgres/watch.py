@@ -36,11 +36,10 @@ class PostgresTable:
 
     def rows(self) -> list[Row] | None:
         import psycopg
-        from psycopg.rows import dict_row
 
         try:
             if self._connection is None:
-                self._connection = psycopg.connect(self._to, autocommit=True, row_factory=dict_row, connect_timeout=2)
+                self.connect()
             rows: list[Row] = self._connection.execute(f'select * from "{self._name}"').fetchall()
             return rows
         except psycopg.errors.UndefinedTable:
@@ -48,6 +47,13 @@ class PostgresTable:
         except psycopg.OperationalError:
             self.close()
             return None
+
+    def connect(self) -> None:
+        """Raises psycopg.Error."""
+        import psycopg
+        from psycopg.rows import dict_row
+
+        self._connection = psycopg.connect(self._to, autocommit=True, row_factory=dict_row, connect_timeout=5)
 
     def close(self) -> None:
         if self._connection is not None:

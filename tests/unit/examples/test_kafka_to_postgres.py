@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("confluent_kafka", reason="the example needs Kafka's client:
 
 from examples.kafka_to_postgres.__main__ import HERE, judge
 from examples.kafka_to_postgres.orders import PARTITIONS, SHOPS, ends, orders
+from examples.kafka_to_postgres.places import results
 from examples.kafka_to_postgres.watch import ChangesTable, PostgresTable, Row, Watch, first_difference
 from examples.servers.postgres import PostgresServer
 from replicas.faults.model import load_faults
@@ -106,10 +108,16 @@ def test_the_table_of_files_is_what_their_changes_leave(tmp_path: Path) -> None:
     assert first_difference(rows, [row(0, "apple"), row(1, "apple")]) == ""
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
-    with running_server() as one, environment(monkeypatch, one.environment):
+@pytest.fixture(scope="module")
+def started() -> Iterator[PostgresServer]:
+    with running_server() as one:
         yield one
+
+
+@pytest.fixture
+def server(started: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
+    with environment(monkeypatch, started.environment):
+        yield started
 
 
 @pytest.mark.servers
@@ -129,6 +137,13 @@ def test_a_table_of_a_server_is_read_again_after_the_server_was_killed(server: P
     assert rows is not None
     assert first_difference(rows[1:], RIGHT) == ""
     assert seen(rows).wrong.startswith("two live rows of one result: ")
+
+
+@pytest.mark.servers
+@pytest.mark.usefixtures("server")
+def test_a_database_that_is_given_and_not_there_ends_it_at_once(tmp_path: Path) -> None:
+    with ExitStack() as stack, pytest.raises(SystemExit, match=r"PostgreSQL at 'dbname=nowhere': .* does not exist"):
+        results("dbname=nowhere", False, "totals", tmp_path, stack)
 
 
 def test_orders_are_those_of_the_seed_and_one_partition_is_idle_for_a_while() -> None:
