@@ -255,7 +255,7 @@ class ClientProcess(Bystander):
             return
         for name, sink in zip(self._sink_names, self._sinks):
             if isinstance(sink, ServerSink):
-                await self._until_room(name, partial(sink.open, self._env, self._queries()))
+                await self._until_room(name, partial(sink.open, self._env, self._queries(), self.who))
         self._goes_on()
 
     async def _take_changes(self) -> None:

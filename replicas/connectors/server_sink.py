@@ -134,24 +134,25 @@ class ServerSink(ABC):
 
     # --- what the client calls ---
 
-    async def open(self, env: Env, queries: Mapping[Channel, str]) -> None:
+    async def open(self, env: Env, queries: Mapping[Channel, str], client: str = "") -> None:
         """Asks the server how far it is, and takes the sink over: until another process does, only we write.
 
         Args:
           queries: fingerprint of what each channel follows from (rule U14).
+          client: who writes: two that took one sink over from each other would never end.
 
         Raises:
           ServerAway: to be called again later.
-          SpeError: for good; also where the sink holds results of another query or mode.
+          SpeError: for good; also where the sink holds results of another query, mode or client.
         """
         self._env = env
         stored = await self._asked(self.load(env))
         known = _State.decode(stored, self.name)
-        known.check(self.name, self.mode, queries)
+        known.check(self.name, self.mode, queries, client)
         self._origins = {name: origin for name, one in known.channels.items() if (origin := one["origin"])}
         cursors = {c: SinkCursor(self.mode, *known.reached(c)) for c in self.schemas}
         undone = [ChannelEntry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
-        self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries)
+        self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries, client)
         self._cursors = cursors
         after = self._encoded()
         if not await self._asked(self.store(stored, after, undone)):
@@ -287,12 +288,14 @@ class _State(NamedTuple):
       session: of the process that wrote last.
       number: of its transactions.
       channels: by name: ``id`` of the last stable row, ``held``: tentative ones follow, ``query``, ``origin``.
+      client: who writes; "" where it has no name.
     """
 
     session: int = 0
     number: int = 0
     mode: str = ""
     channels: Mapping[str, Any] = {}
+    client: str = ""
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> _State:
@@ -303,12 +306,18 @@ class _State(NamedTuple):
             found = json.loads(data)
             if found["version"] != _VERSION:
                 raise ValueError(f"version {found['version']}")
-            return cls(int(found["session"]), int(found["number"]), str(found["mode"]), dict(found["channels"]))
+            channels, client = dict(found["channels"]), str(found.get("client", ""))
+            return cls(int(found["session"]), int(found["number"]), str(found["mode"]), channels, client)
         except (ValueError, KeyError, TypeError) as error:
             raise SpeError(f"{name}: what it keeps of the last session is no state of a sink: {error}") from error
 
-    def check(self, name: str, mode: str, queries: Mapping[Channel, str]) -> None:
-        """Raises SpeError where it is of another mode or query."""
+    def check(self, name: str, mode: str, queries: Mapping[Channel, str], client: str) -> None:
+        """Raises SpeError where it is of another mode, query or client."""
+        if self.client not in ("", client):
+            raise SpeError(
+                f"{name} is written by {self.client}; give {client or 'this client'} another place, or remove what is "
+                "there"
+            )
         if self.mode not in ("", mode):
             raise SpeError(f"{name} was written in the mode {self.mode}; the configuration has {mode}")
         for channel, query in queries.items():
@@ -324,7 +333,7 @@ class _State(NamedTuple):
         known = self.channels.get(str(channel))
         return (0, False) if known is None else (int(known["id"]), bool(known["held"]))
 
-    def taken_over(self, session: int, mode: str, queries: Mapping[Channel, str]) -> _State:
+    def taken_over(self, session: int, mode: str, queries: Mapping[Channel, str], client: str) -> _State:
         channels = dict(self.channels)
         for channel, query in queries.items():
             channels[str(channel)] = {
@@ -334,7 +343,7 @@ class _State(NamedTuple):
                 **channels.get(str(channel), {}),
                 "query": query,
             }
-        return _State(session, 0, mode, channels)
+        return _State(session, 0, mode, channels, client)
 
     def encode(self, cursors: Mapping[str, tuple[int, bool]], origins: Mapping[str, str]) -> bytes:
         channels = {
@@ -347,6 +356,7 @@ class _State(NamedTuple):
             "session": self.session,
             "number": self.number,
             "mode": self.mode,
+            "client": self.client,
             "channels": channels,
         }
         return json.dumps(whole, separators=(",", ":")).encode()

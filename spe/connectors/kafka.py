@@ -261,7 +261,7 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
             "first one that the cluster still has. It is read to its end, or the sink waits",
             "a row is larger than a message may be": "the client ends and names the row; `message.max.bytes` in "
             "properties and in the topic",
-            "the topic holds results of another query or mode": "the client refuses it and ends",
+            "the topic holds results of another query, mode or client": "the client refuses it and ends",
             "wrong credentials, or no right to write": "the client ends and says what to do",
         },
     ),

@@ -31,12 +31,14 @@ def feed(sink: ServerSink, text: str, channel: Channel = ONE, position: int = 0)
         sink.write(Change(channel, element, 0))
 
 
-async def opened(server: TableServer, mode: str = STABLE, queries: dict[Channel, str] = QUERIES) -> TableSink:
+async def opened(
+    server: TableServer, mode: str = STABLE, queries: dict[Channel, str] = QUERIES, client: str = ""
+) -> TableSink:
     sink = TableSink(SCHEMAS, mode, server)
     sink.name = "table"
     env = source_env()
     env.random.seed(id(sink))
-    await sink.open(env, queries)
+    await sink.open(env, queries, client)
     return sink
 
 
@@ -222,6 +224,15 @@ async def test_a_superseded_process_that_lost_its_connection_ends_too() -> None:
     with pytest.raises(SpeError, match="another process writes to it since") as caught:
         await first.commit(COMPUTE)
     assert not isinstance(caught.value, ServerAway)
+
+
+async def test_two_clients_do_not_take_a_sink_from_each_other() -> None:
+    server = TableServer()
+    await opened(server, client="client:app")
+    await opened(server, client="client:app")
+    for other, named in (("client:screen", "client:screen"), ("", "this client")):
+        with pytest.raises(SpeError, match=f"table is written by client:app; give {named} another place, or remove"):
+            await opened(server, client=other)
 
 
 async def test_results_of_another_query_or_mode_are_refused() -> None:
