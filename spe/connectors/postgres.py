@@ -171,8 +171,9 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
             "and goes on where the table ends; its buffer fills, then it takes nothing more",
             "another process writes to the table": "the one that came last goes on; the other one ends and says so",
             "the table does not exist": "it is made; one that is there must have the columns, with their types",
-            "the table was dropped and made again, or has rows of another query, mode or client": "the client refuses it and "
-            "ends",
+            "the table was dropped and made again, or has rows of another query, mode or client": (
+                "the client refuses it and ends"
+            ),
             "a text has a NUL character, a timestamp lies before 4713 BC, or a constraint is violated": "the client "
             "ends and names the row; nothing of its transaction is there",
             "the password is wrong, or a privilege is missing": "the client ends and says what to do",
