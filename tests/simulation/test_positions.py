@@ -266,10 +266,13 @@ async def test_an_unreachable_output_says_so_and_keeps_its_last_ids(jump_clock: 
                 latest = one.latest()
                 assert latest[0] > 0
                 assert one.states() == {0: "STABLE"}
+                assert one.said() == {"n1a at n1a:1": "s1/0 STABLE", "n1b at n1b:1": "s1/0 STABLE"}
                 for node in directory.nodes:
                     cluster.kill(node)
                 await trio.sleep(3)
                 assert one.states() == {0: "unreachable"}
+                assert "refused" in one.said()["n1a at n1a:1"]
+                assert "serves none of it" in one.said()["source:a at source-a:1"]  # all are asked by now (D5)
                 assert one.latest()[0] >= latest[0]
                 nursery.cancel_scope.cancel()
 
