@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 cluster: live
 bucket: 100ms
