@@ -4,6 +4,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 VENV := .venv
 EXTRA := dev
 READY := $(VENV)/.ready
+# Tests start hundreds of processes: without compiled modules each would compile them anew, for a third of its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo example test test-long test-versions lint types docs check bench soak soak-processes clean
 
