@@ -27,6 +27,8 @@ HEAD_BYTES: Final = 32 << 10
 #: Of a body that says why: what is read, and what is shown.
 _WHY_BYTES: Final = 4 << 10
 _WHY_SHOWN: Final = 200
+#: Longest time for the rest of an answer that nobody needs.
+_REST_S: Final = 1.0
 _READ_BYTES: Final = 64 << 10
 #: Longest time that a server may ask us to wait.
 _WAIT_S: Final = 300.0
@@ -117,7 +119,7 @@ class HttpClient:
         """The beginning of a body that says why, in one line; the connection is closed."""
         found = b""
         try:
-            with trio.move_on_after(1):
+            with trio.move_on_after(_REST_S):
                 while len(found) < _WHY_BYTES and (data := await self.data()):
                     found += data
         except (EOFError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -129,8 +131,9 @@ class HttpClient:
     async def done(self) -> None:
         """Reads the rest of a short body, so that the connection can be used again, or closes it."""
         left = _WHY_BYTES
-        while left > 0 and (data := await self.data()):
-            left -= len(data)
+        with trio.move_on_after(_REST_S):
+            while left > 0 and (data := await self.data()):
+                left -= len(data)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
         else:
@@ -141,8 +144,12 @@ class HttpClient:
         if stream is not None:
             await trio.aclose_forcefully(stream)
 
-    async def failure(self, response: h11.Response) -> SpeError:
-        """Why a request failed, in words: :exc:`ServerAway` where trying again may help."""
+    async def failure(self, response: h11.Response, what: str = "it") -> SpeError:
+        """Why a request failed, in words: :exc:`ServerAway` where trying again may help.
+
+        Args:
+          what: is refused.
+        """
         status, why = response.status_code, await self.why()
         text = f"{status} {response.reason.decode('latin-1')}".strip() + (f": {why}" if why else "")
         if status in _AGAIN or status >= 500:
@@ -152,7 +159,7 @@ class HttpClient:
             return SpeError(
                 f"{self._name} is elsewhere, {text}; expected its own URL, not one that leads to {location}"
             )
-        return SpeError(f"{self._name} refuses it: {text}")
+        return SpeError(f"{self._name} refuses {what}: {text}")
 
     async def _event(self) -> Any:
         assert self._stream is not None

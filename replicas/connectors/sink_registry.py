@@ -49,11 +49,20 @@ def _kafka(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Si
     return sink
 
 
+def _http(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
+    from replicas.connectors.http_sink import HttpSink  # h11 is an extra
+
+    sink = HttpSink(schemas, mode, spec)
+    sink.name = f"http {SINKS['http'].place(spec)}"
+    return sink
+
+
 _CONSTRUCTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
     "parquet": _parquet,
     "jsonl": _jsonl,
     "postgres": _postgres,
     "kafka": _kafka,
+    "http": _http,
 }
 
 

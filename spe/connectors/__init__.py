@@ -8,7 +8,7 @@ from typing import Final
 from spe.connectors.declaration import Reader, SinkDeclaration
 from spe.connectors.files import CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
-from spe.connectors.http import HTTP, SSE
+from spe.connectors.http import HTTP, HTTP_SINK, SSE
 from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
 from spe.connectors.kafka import KAFKA, KAFKA_SINK
 from spe.connectors.lines import STDIN, TCP
@@ -21,7 +21,7 @@ READERS: Final[Mapping[str, Reader]] = {
 }
 #: By the key of an entry of ``sinks``: those that are built in.
 SINKS: Final[Mapping[str, SinkDeclaration]] = {
-    one.kind: one for one in (PARQUET_SINK, JSONL_SINK, POSTGRES_SINK, KAFKA_SINK)
+    one.kind: one for one in (PARQUET_SINK, JSONL_SINK, POSTGRES_SINK, KAFKA_SINK, HTTP_SINK)
 }
 
 

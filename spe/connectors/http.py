@@ -12,7 +12,16 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.connectors.declaration import (
+    CELLS,
+    CORRECTIONS,
+    CURRENT,
+    STABLE,
+    Guarantees,
+    Reader,
+    SinkDeclaration,
+    check_numbered,
+)
 from spe.connectors.secret import SecretKeys, placed
 from spe.problems import one_of
 from spe.values import Address, Model, Names, PositiveDuration, size_of
@@ -249,6 +258,72 @@ SSE: Final = Events(
             "an event cannot be understood, or has more than 1 MiB": "it is counted, kept aside with its id and left "
             "out, or stops the source (`on_malformed`)",
             "nothing comes, not even a comment": "after `silence` it connects again",
+        },
+    ),
+)
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,40}", value):
+        return value
+    raise ValueError(f"expected at most 40 letters, digits, '.', '_' and '-', got {value!r}")
+
+
+class HttpSinkKeys(ServerKeys):
+    """Where results are sent."""
+
+    id: Annotated[str, BeforeValidator(_id)] | None = Field(
+        default=None,
+        description="begins the sender's name in keys; `spe` if not given. Clients that share a storage and a URL need "
+        "different ones",
+    )
+    timeout: PositiveDuration = Field(default=30_000_000, description="longest time for an answer")
+    max_body: Annotated[int, BeforeValidator(_body)] = Field(
+        default=1 << 20, description="largest body of a request, but for a single row that is larger; at most 8 MiB"
+    )
+
+
+class HttpSinkDeclaration(SinkDeclaration):
+    """Requests with keys."""
+
+    def sink(self, value: HttpSinkKeys) -> dict[str, Any]:
+        return placed(value.model_dump(exclude_none=True), None)
+
+    def place(self, sink: Mapping[str, Any]) -> str:
+        text = str(Url.parse(str(sink["url"])))
+        return f"{text}, id {sink['id']}" if sink.get("id") else text
+
+
+HTTP_SINK: Final = HttpSinkDeclaration(
+    "http",
+    Annotated[HttpSinkKeys, BeforeValidator(_url_alone)],
+    "URL, or {url: …}",
+    "[POST requests](../how-to/http.md#send-results) of JSON lines",
+    {
+        STABLE: "final rows only, with `_stream`, `_partition`, `_id` and `_time`",
+        CURRENT: "rows, with `_kind` `insert` and `_tentative`, and undos, each of which withdraws all rows of its "
+        "stream and partition with a larger `_id`: who applies them in order holds the newest answer. A correction is "
+        "one request, unless it is large or takes longer than a second",
+        CORRECTIONS: "every insert, undo and done, with its `_kind`, also of rows that are withdrawn at once",
+    },
+    Guarantees(
+        durable="the receiver, once it has answered 2xx; only then are rows acknowledged. Until then a request is in "
+        "the client's storage (`sinks`), and is repeated with the same bytes and the same "
+        "`Idempotency-Key: SENDER:NUMBER`, where numbers are 1, 2, 3, …",
+        own_crash="what was not answered is sent again. **Exactly once** if the receiver keeps the number of each "
+        "sender in one transaction with the rows, and answers a request up to it with 2xx; **at least once** if not. "
+        "A source of ours keeps it",
+        other_crash="what it answered with 2xx must be there; the rest is sent again",
+        failures={
+            "the receiver is away, slow, or answers 408, 425, 429 or 5xx": "the client says so, tries again after "
+            "`Retry-After`, or longer and longer, up to 5 s; its buffer fills, then it takes nothing more",
+            "it answers another status": "the client ends and says which, and the beginning of the body; started "
+            "again, it sends the same request",
+            "the client's storage is lost": "results that nodes still have are sent again, under another sender; if "
+            "they have forgotten some, the client ends and says so",
+            "its disk is full": "nothing is sent that is not in the storage; the client waits and says so",
+            "another client uses the storage, URL and id": "the one that came last ends and says so",
+            "the storage holds results of another query or mode": "the client refuses it and ends",
         },
     ),
 )

@@ -1,4 +1,4 @@
-"""Programs that speak HTTP with a connector, over any Network: a sender of rows, a server of events."""
+"""Programs that speak HTTP with a connector, over any Network: a sender of rows, a server of events, a receiver."""
 
 from __future__ import annotations
 
@@ -185,3 +185,55 @@ class EventServer:
             await trio.sleep(0.01)
             await peer.data(lines[at:])
         await peer.end()
+
+
+class WebhookServer:
+    """Takes requests: each once, by the number of its sender, which it keeps with the rows.
+
+    Attributes:
+      keeps: whether it does.
+      held: of who applies what came in order.
+      taken: (key, body) of each request that was applied; ``repeats``: of others.
+    """
+
+    def __init__(self, address: str = "receiver:8000", *, keeps: bool = True, corrections: bool = False) -> None:
+        self._address = address
+        self._corrections = corrections
+        self.keeps = keeps
+        self.held: list[dict[str, Any]] = []
+        self.numbers: dict[str, int] = {}
+        self.taken: list[tuple[str, bytes]] = []
+        self.repeats: list[tuple[str, bytes]] = []
+
+    async def serve(self, network: Network, *, task_status: trio.TaskStatus[str]) -> None:
+        await network.serve(self._address, self.handle, task_status=task_status)
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        peer = ServedPeer(stream)
+        while (asked := await peer.asked()) is not None:
+            self.take(asked)
+            await trio.sleep(0.001)  # between that and the answer it may be killed
+            await peer.answer(200, b'{"rows": 1}\n')
+
+    def take(self, asked: Asked) -> None:
+        key = asked.headers["idempotency-key"].strip('"')
+        sender, _, number = key.rpartition(":")
+        last = self.numbers.get(sender, 0)
+        assert int(number) <= last + 1, f"{key} comes after {last}"
+        if int(number) <= last:
+            assert next(body for one, body in self.taken if one == key) == asked.body, "other bytes"
+            self.repeats.append((key, asked.body))
+            if self.keeps:
+                return
+        else:
+            self.numbers[sender] = int(number)
+            self.taken.append((key, asked.body))
+        for line in asked.body.decode().splitlines():
+            row = json.loads(line)
+            if row.get("_kind") == "undo" and not self._corrections:
+                self.held = [r for r in self.held if r["_partition"] != row["_partition"] or r["_id"] <= row["_id"]]
+            else:
+                self.held.append(row)
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        return list(self.held)

@@ -117,7 +117,7 @@ async def stream_of(data: bytes, peer: ServedPeer, asked: Asked, n: int) -> None
 
 def test_each_event_is_there_once_wherever_source_or_server_die() -> None:
     source = {"schema": SCHEMA, "time": "ts", "from": {"sse": "http://events:8000"}}
-    check_reader(source, ROWS, lambda: EventServer("events:8000", ROWS, 3), most=6)
+    check_reader(source, ROWS, lambda: EventServer("events:8000", ROWS, 3), most=5)
 
 
 async def test_it_goes_on_behind_the_last_id(autojump_clock: trio.testing.MockClock) -> None:

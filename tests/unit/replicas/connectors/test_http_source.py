@@ -124,10 +124,10 @@ async def receiving(reader: Any = "127.0.0.1:0", cursor: bytes = b"", **options:
 # --- exactly once ---
 
 
-@pytest.mark.parametrize("twice", [False, True])
-def test_each_row_is_there_once_wherever_source_or_sender_die(twice: bool) -> None:
+def test_each_row_is_there_once_wherever_source_or_sender_die() -> None:
+    """Also if each request comes twice."""
     source = {"schema": SCHEMA, "time": "ts", "from": {"http": "127.0.0.1:9000"}}
-    check_reader(source, ROWS, lambda: Sender("127.0.0.1:9000", ROWS, 2, twice=twice), most=6)
+    check_reader(source, ROWS, lambda: Sender("127.0.0.1:9000", ROWS, 2, twice=True), most=6)
 
 
 async def test_the_answer_comes_after_the_sync(autojump_clock: trio.testing.MockClock) -> None:
@@ -451,7 +451,7 @@ async def test_over_tls(autojump_clock: trio.testing.MockClock, tmp_path: Path) 
 PAGE = (Path(__file__).parents[4] / "docs" / "how-to" / "http.md").read_text(encoding="utf-8")
 
 
-async def test_the_example_of_the_page(
+async def test_the_first_example_of_the_page(
     autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example, command = (
@@ -459,11 +459,23 @@ async def test_the_example_of_the_page(
     )
     (tmp_path / "orders").write_text("s3cret\n")
     source = yaml.safe_load(example[0].replace("/run/secrets", str(tmp_path)))["sources"]["orders"]
-    headers = dict(h.split(": ") for h in re.findall(r"-H ['\"](.*?)['\"]", command[1].replace("$TOKEN", "s3cret")))
-    (body,) = re.findall(r"--data-binary '(.*)'", command[1])
+    headers = dict(h.split(": ") for h in re.findall(r"-H ['\"](.*?)['\"]", command[0].replace("$TOKEN", "s3cret")))
+    (body,) = re.findall(r"--data-binary '(.*)'", command[0])
     async with receiving(source["from"]["http"], schema=source["schema"]) as one:
         assert (await Peer(one.stream()).ask("POST", headers, body.encode())).body == {"rows": 1}
         assert one.chunks[0].columns[2].to_list() == [9.5]
+
+
+def test_all_examples_of_the_page_together() -> None:
+    found = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
+    whole = {"sources": {}, **{name: part for one in found for name, part in one.items() if name != "sources"}}
+    for one in found:
+        whole["sources"] |= one.get("sources", {})
+    whole["query"] = {"totals": {"filter": {"from": "orders", "where": "price > 0"}},
+                      "rest": {"filter": {"from": "prices", "where": "price > 0"}}}  # fmt: skip
+    loaded = load_data({**whole, "outputs": ["totals", "rest"]}, "the page", ".")
+    assert [s.reader["kind"] for s in loaded.plan.sources.values()] == ["http", "sse"]
+    assert loaded.directory.clients["shop"].sinks[0]["kind"] == "http"
 
 
 @pytest.mark.parametrize(

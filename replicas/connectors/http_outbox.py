@@ -1,0 +1,95 @@
+"""What is under way to a receiver, on our disk: so a request is the same each time, also after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from random import Random
+from typing import Final
+
+import msgpack
+
+from spe.errors import LogCorrupt, ServerAway
+from spe.runtime.env import Storage
+
+_VERSION: Final = 1
+
+
+class Outbox:
+    """Requests that are numbered 1, 2, 3, … and sent one after the other.
+
+    Attributes:
+      sender: who they come from; another one each time that the file is made.
+      state: that the sink has, with all requests up to ``number``.
+      number: of the last request that was answered.
+      bodies: of the requests behind it.
+    """
+
+    def __init__(self, storage: Storage, path: PurePosixPath, sender: str) -> None:
+        self._storage = storage
+        self._path = path
+        self.sender = sender
+        self.state = b""
+        self.number = 0
+        self.bodies: list[bytes] = []
+        self._after = b""
+
+    @classmethod
+    def open(cls, storage: Storage, folder: PurePosixPath, id_: str, random: Random) -> Outbox:
+        """
+        Args:
+          id_: begins the name of a new sender.
+
+        Raises:
+          LogError: another process has it.
+          LogCorrupt: the file is damaged.
+        """
+        storage.lock(folder / "lock")
+        path = folder / "outbox"
+        made = cls(storage, path, f"{id_}-{random.getrandbits(48):012x}")
+        if storage.exists(path):
+            made._read()
+        return made
+
+    def _read(self) -> None:
+        try:
+            found = msgpack.unpackb(self._storage.read(self._path))
+            if found["version"] != _VERSION:
+                raise ValueError(f"version {found['version']}")
+            self.sender, self.number = str(found["sender"]), int(found["number"])
+            self.state, self._after = bytes(found["state"]), bytes(found["after"])
+            self.bodies = [bytes(body) for body in found["bodies"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogCorrupt(f"{self._path} is no outbox of a sink: {error}") from error
+
+    async def put(self, after: bytes, bodies: Sequence[bytes]) -> None:
+        """Requests to be sent, and the state that holds when all are answered.  Raises ServerAway: no room."""
+        self.bodies, self._after = list(bodies), after
+        if not bodies:
+            self.state = after
+        await self._write()
+
+    def answered(self) -> None:
+        """The first of them is."""
+        self.number += 1
+        del self.bodies[0]
+
+    async def done(self) -> None:
+        """All of them are.  Raises as :meth:`put`."""
+        assert not self.bodies
+        self.state = self._after
+        await self._write()
+
+    async def _write(self) -> None:
+        found = {
+            "version": _VERSION,
+            "sender": self.sender,
+            "number": self.number,
+            "state": self.state,
+            "after": self._after,
+            "bodies": self.bodies,
+        }
+        try:
+            await self._storage.write_atomic(self._path, msgpack.packb(found))
+        except OSError as error:
+            raise ServerAway(f"{self._path} cannot be written: {error.strerror or error}") from error
