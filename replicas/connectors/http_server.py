@@ -93,7 +93,7 @@ class RequestServer:
       post: answers POST.
       token: what ``Authorization: Bearer`` must say; None: nothing.
       max_body: bytes.
-      tls: None: plain text.
+      tls: gives the context of a new connection; None: plain text.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RequestServer:
         *,
         token: str | None,
         max_body: int,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._get = get
         self._post = post
@@ -118,7 +118,7 @@ class RequestServer:
         known = False
         inner = stream
         if self._tls is not None:
-            stream = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
+            stream = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
         try:
             one = _Connection(stream)
             while (request := await one.head(IDLE_S if known else HEAD_S)) is not None:

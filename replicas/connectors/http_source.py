@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from replicas.connectors.http_server import Answer, Post, RequestServer
 from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
 from replicas.connectors.secret import secret
+from replicas.connectors.server_certificate import ServerCertificate
 from replicas.connectors.tcp import Accept, line_format
 from replicas.link.signal import Signal
 from spe.errors import SpeError
@@ -107,15 +108,10 @@ class HttpReceiver(Resumable):
             raise SpeError("http.token: it is empty; expected at least one character")
         return token
 
-    def _tls(self) -> ssl.SSLContext | None:
+    def _tls(self) -> Callable[[], ssl.SSLContext] | None:
         if (certificate := self._options.get("certificate")) is None:
             return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(certificate, self._options["key"])
-        except (OSError, ssl.SSLError) as error:
-            raise SpeError(f"http.certificate: {certificate} and its key cannot be used: {error}") from error
-        return context
+        return ServerCertificate("http.certificate", str(certificate), str(self._options["key"])).context
 
     # --- one request ---
 

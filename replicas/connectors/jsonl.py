@@ -72,7 +72,7 @@ class JsonLines:
             i: f"expected a JSON object, got {type(v).__name__}" for i, v in enumerate(values) if type(v) is not dict
         }
         objects = [{} if i in bad else value for i, value in enumerate(values)] if bad else values
-        return self._chunk(0, objects, bad, range(1, len(values) + 1), lambda i: json.dumps(values[i]), None)
+        return self._chunk(0, objects, bad, range(1, len(values) + 1), lambda i: _shown(values[i], json.dumps), None)
 
     def _chunk(
         self,
@@ -120,7 +120,7 @@ class JsonLines:
         if not set(map(type, items)) <= _TAKES[type_] | {type(None)}:
             for i, item in enumerate(items):
                 if item is not None and type(item) not in _TAKES[type_]:
-                    bad.setdefault(i, f"{attribute.name}: expected {type_.value}, got {str(item)[:40]!r}")
+                    bad.setdefault(i, f"{attribute.name}: expected {type_.value}, got {_shown(item)[:40]!r}")
                     items[i] = filler
         valid: BoolArray | None = None
         if None in items:
@@ -171,8 +171,16 @@ class JsonLines:
         except (ValueError, OverflowError):
             more = ""
         expected = expected_timestamp(self._unit)
-        bad.setdefault(i, f"{attribute.name}: expected {expected}, got {str(item)[:40]!r}{more}")
+        bad.setdefault(i, f"{attribute.name}: expected {expected}, got {_shown(item)[:40]!r}{more}")
         return 0
+
+
+def _shown(value: Any, write: Callable[[Any], str] = str) -> str:
+    """A value of JSON, for a message: one that is nested deeply could be read, but not be written."""
+    try:
+        return write(value)
+    except RecursionError:
+        return "a value that is nested deeply"
 
 
 class JsonReplay(Replay):

@@ -144,7 +144,9 @@ class HttpKeys(Model):
         description="requests must have `Authorization: Bearer TOKEN`: `{env: NAME}` or `{file: PATH}`; required where "
         "other machines can reach the address",
     )
-    certificate: str | None = Field(default=None, description="file with a certificate, for TLS; none: plain text")
+    certificate: str | None = Field(
+        default=None, description="file with a certificate, for TLS, renewed without a restart; none: plain text"
+    )
     key: str | None = Field(default=None, description="file with its private key")
     bad_rows: Literal["refuse", "pass"] = Field(
         default="refuse",

@@ -33,6 +33,7 @@ from spe.stream.schema import Schema
 from spe.testing import PromiseBroken, check_sink
 from tests.support.http_peers import Asked, ServedPeer, WebhookServer
 from tests.support.source_env import AtOnceCompute, source_env
+from tests.unit.replicas.connectors.test_http_source import receiving
 
 URL = "http://receiver:8000/results?key=1"
 OUT = Channel(StreamId("out"), 0)
@@ -51,6 +52,28 @@ def test_each_row_is_there_once_wherever_client_or_receiver_die(mode: str) -> No
 def test_a_receiver_that_does_not_keep_numbers_has_rows_twice() -> None:
     with pytest.raises(PromiseBroken, match=r"is there twice|two live rows"):
         check_sink({"http": {"url": URL}}, lambda: WebhookServer(keeps=False), most=6)
+
+
+async def test_a_source_of_ours_is_a_receiver_that_keeps_numbers(autojump_clock: trio.testing.MockClock) -> None:
+    """The answer to the second request is lost, and so is what the client remembers."""
+    disk = SimDisk()
+    schema, columns = {"ts": "timestamp!", "n": "int64!"}, {"ts": "_time"}
+    async with receiving("127.0.0.1:8000", schema=schema, columns=columns) as one:
+
+        async def connect(address: str, seconds: float) -> trio.abc.Stream:
+            return one.stream()
+
+        one.connect = connect  # type: ignore[method-assign]
+        env = replace(source_env(disk), network=one)
+        sink = await opened(sink_of(), env)
+        await commit(sink, rows(0, 1, 2))
+        one.syncs = False
+        with pytest.raises(ServerAway):
+            await commit(sink, rows(2, 3))
+        one.reader.durable(one.chunks[-1].cursor)
+        again = await opened(sink_of(), replace(env, storage=disk.restarted()))
+        assert again.position(OUT) == 3
+        assert one.rows == [1, 2, 3]
 
 
 # --- one sink, and a receiver whose answers a test gives ---

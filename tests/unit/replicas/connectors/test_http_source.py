@@ -251,6 +251,16 @@ async def test_a_bad_row_is_named_and_its_request_refused(form: str, autojump_cl
         assert one.chunks[0].consumed(1) == 2
 
 
+@pytest.mark.parametrize("form", ["%s", "[%s]"])
+async def test_rows_that_are_nested_deeply_are_bad_rows(form: str, autojump_clock: trio.testing.MockClock) -> None:
+    """What can just be read cannot always be written into the answer."""
+    async with receiving() as one:
+        for depth in range(900, 1_000):
+            body = form % ('{"n": ' + "[" * depth + "]" * depth + "}")
+            assert (await one.ask(body.encode())).status == 400
+        assert one.chunks == []
+
+
 # --- bounds ---
 
 
@@ -429,7 +439,17 @@ async def test_no_bytes_whatever_make_it_fail(autojump_clock: trio.testing.MockC
         assert (await one.ask()).status == 200
 
 
-async def test_over_tls(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
+async def certificate_of(one: Receiving, trusted: ssl.SSLContext) -> str:
+    stream = trio.SSLStream(one.stream(), trusted, https_compatible=True)
+    await stream.do_handshake()
+    found = ssl.DER_cert_to_PEM_cert(stream.getpeercert(binary_form=True))
+    await trio.aclose_forcefully(stream)
+    return found
+
+
+async def test_over_tls_with_a_certificate_that_is_renewed(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     issue(tmp_path, "c", ["http"], 1, datetime.now(UTC))
     files = {"certificate": str(tmp_path / "http.pem"), "key": str(tmp_path / "http.key")}
     trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
@@ -440,6 +460,14 @@ async def test_over_tls(autojump_clock: trio.testing.MockClock, tmp_path: Path) 
         stream = trio.SSLStream(one.stream(), trusted, https_compatible=True)
         peer = Peer(stream)
         assert (await peer.ask("POST", body=GOOD)).status == (await peer.ask("POST", body=GOOD)).status == 200
+        assert (await certificate_of(one, trusted)) == (old := (tmp_path / "http.pem").read_text())
+        (tmp_path / "http.pem").write_text("half a file")
+        await trio.sleep(6)
+        assert (await certificate_of(one, trusted)) == old
+        assert "the old certificate stays in use" in capsys.readouterr().err
+        issue(tmp_path, "c", ["http"], 1, datetime.now(UTC), renew=True)
+        await trio.sleep(6)
+        assert (await certificate_of(one, trusted)) == (tmp_path / "http.pem").read_text() != old
     reader = open_reader(configured({"listen": "127.0.0.1:0", **files, "key": str(tmp_path / "ca.key")}))
     assert isinstance(reader, HttpReceiver)
     with pytest.raises(SpeError, match=r"http\.certificate: .* cannot be used"):

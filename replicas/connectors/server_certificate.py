@@ -1,0 +1,63 @@
+"""The certificate of a server for others than the processes of the cluster, renewed without a restart."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from spe.errors import SpeError
+from spe.runtime.log_line import Level, say
+
+#: How often files are looked at.
+LOOK_S: Final = 5.0
+
+
+class ServerCertificate:
+    """New files are used by new connections; those that cannot be used are told of, and the old ones stay in use.
+
+    Args:
+      name: for messages.
+
+    Raises:
+      SpeError: the files cannot be used.
+    """
+
+    def __init__(self, name: str, certificate: str, key: str) -> None:
+        self._name = name
+        self._certificate, self._key = Path(certificate), Path(key)
+        self._signature = self._look()
+        self._looked_s = trio.current_time()
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """For a new connection."""
+        if (now := trio.current_time()) - self._looked_s >= LOOK_S:
+            self._looked_s = now
+            if (signature := self._look()) != self._signature:
+                self._signature = signature
+                try:
+                    self._context = self._load()
+                except SpeError as error:
+                    say(f"{error}; the old certificate stays in use", Level.WARNING, event="certificate_refused")
+        return self._context
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in (self._certificate, self._key):
+            try:
+                one = path.stat()
+                found.append((one.st_ino, one.st_mtime_ns, one.st_size))
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self._certificate, self._key)
+        except (OSError, ssl.SSLError) as error:
+            raise SpeError(f"{self._name}: {self._certificate} and its key cannot be used: {error}") from error
+        return context
