@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from replicas.link.kept_number import decode_number, encode_number
 from spe.runtime.env import Env
 
 
@@ -15,12 +16,12 @@ async def claim(env: Env, path: PurePosixPath) -> int:
     before = 0
     if env.storage.exists(path):
         try:
-            before = int(env.storage.read(path))
-        except ValueError:
-            env.trace.event("incarnation_damaged", path=str(path))
+            before = decode_number(env.storage.read(path))
+        except ValueError as error:
+            env.trace.event("incarnation_damaged", path=str(path), why=str(error))
     mine = max(before + 1, env.clock.wall_us())
     try:
-        await env.storage.write_atomic(path, str(mine).encode())
+        await env.storage.write_atomic(path, encode_number(mine))
     except OSError as error:
         env.trace.event("incarnation_not_kept", path=str(path), why=str(error))
     return mine

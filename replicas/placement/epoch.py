@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import PurePosixPath
 
 import trio
 
+from replicas.link.kept_number import decode_number, encode_number
 from spe.runtime.env import Env
 from spe.stream.names import NodeId
 
@@ -28,26 +28,14 @@ class FollowedEpoch:
         """Writes the latest; of two calls at once the later one is what stays."""
         async with self._keeping:
             try:
-                await self._env.storage.write_atomic(self._path, _with_checksum(str(self.latest)))
+                await self._env.storage.write_atomic(self._path, encode_number(self.latest))
             except OSError as error:
                 self._env.trace.event("epoch_not_kept", why=str(error))
 
     def _known(self) -> int:
         storage, path = self._env.storage, self._path
         try:
-            return int(_without_checksum(storage.read(path))) if storage.exists(path) else 0
+            return decode_number(storage.read(path)) if storage.exists(path) else 0
         except (OSError, ValueError) as error:
             self._env.trace.event("epoch_damaged", path=str(path), why=str(error))
             return 0
-
-
-def _with_checksum(text: str) -> bytes:
-    return f"{text} {zlib.crc32(text.encode()):08x}".encode()
-
-
-def _without_checksum(data: bytes) -> str:
-    """Raises ValueError."""
-    text = data.decode().partition(" ")[0]
-    if _with_checksum(text) != data:
-        raise ValueError("the checksum does not fit")
-    return text

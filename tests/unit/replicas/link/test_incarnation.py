@@ -28,6 +28,18 @@ async def test_an_incarnation_grows_although_the_clock_steps_back(jump_clock: Ju
     assert third > second
 
 
+async def test_a_flipped_digit_does_not_make_a_later_incarnation(jump_clock: JumpClock) -> None:
+    """Once that file were damaged again, the clock's would be smaller, and nobody would hear the process any more."""
+    cluster = FaultyCluster(*make_plan())
+    env = cluster.env("n1a")
+    await claim(env, PATH)
+    kept = env.storage.read(PATH)
+    await env.storage.write_atomic(PATH, bytes([kept[0] ^ 4]) + kept[1:])
+    await trio.sleep(1)
+    assert await claim(env, PATH) == env.clock.wall_us()
+    assert any("incarnation_damaged" in line for line in cluster.log)
+
+
 async def test_on_a_damaged_or_full_disk_the_clock_gives_the_incarnation(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*make_plan())
     env = cluster.env("n1a")
