@@ -7,7 +7,7 @@ only, over all connections, replicas and restarts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -17,16 +17,23 @@ from consistency.checking.rows import joined, row_digests
 from spe.stream.batch import Batch, Undo
 from spe.stream.history import Buffers, Delivered, Event, History, Opened, ProcessUp, Received
 from spe.stream.ids import Channel
-from spe.stream.names import Kind
+from spe.stream.names import Kind, StreamId
 
 #: One sequence of elements: a subscription, or what a client hands on.
 _Sequence = tuple[str, Channel, int]
 
 
-def check_permanence(history: History, counters: Counters) -> Iterator[Finding]:
-    """See the module.  Yields findings of P4."""
+def check_permanence(
+    history: History, counters: Counters, lost: Mapping[StreamId, int] | None = None
+) -> Iterator[Finding]:
+    """See the module.  Yields findings of P4.
+
+    Args:
+      lost: when sources lost their logs, microseconds: the tuples of the next log are others, and who has read nothing
+        yet, as a process that has just started, may read them (S6).
+    """
     yield from _undos(history, counters)
-    yield from _contents(history, counters)
+    yield from _contents(history, counters, lost or {})
     yield from _digests(history, counters)
 
 
@@ -59,12 +66,14 @@ def _undo(
             yield Finding("P4", "an undo takes nothing stable", event.at_us, event.consumer, what)
 
 
-def _contents(history: History, counters: Counters) -> Iterator[Finding]:
+def _contents(history: History, counters: Counters, lost: Mapping[StreamId, int]) -> Iterator[Finding]:
     """Of all stable tuples that anybody ever received of a channel, those of one id are one tuple."""
     arrivals: dict[Channel, list[Received | Delivered]] = defaultdict(list)
     for event in history:
         if isinstance(event, Received | Delivered):
-            element = event.element
+            element, lost_us = event.element, lost.get(event.channel.stream)
+            if lost_us is not None and event.at_us > lost_us:
+                continue
             if isinstance(element, Batch) and element.kind is Kind.STABLE and len(element):
                 arrivals[event.channel].append(event)
     for channel, events in sorted(arrivals.items()):

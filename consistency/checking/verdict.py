@@ -106,7 +106,10 @@ def judge(
         counters.add("runs in which X or its shares changed")
     counters.add("virtual time_us", history.end_us)
     if premise.lost:
-        lost = [*check_permanence(history, counters), *check_lost_logs(history, reference, premise.lost, counters)]
+        lost = [
+            *check_permanence(history, counters, premise.lost),
+            *check_lost_logs(history, reference, premise.lost, counters),
+        ]
         cover(history, plan, directory, counters)
         verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
         return verdict

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from consistency.checking.bounds import Bounds
+from consistency.checking.counters import Counters
 from consistency.checking.in_force import InForce
+from consistency.checking.permanence import check_permanence
 from consistency.checking.rows import Reference
 from consistency.checking.verdict import Premise, RunVerdict, judge
 from spe.plan.continuous import Continuous
@@ -148,6 +150,13 @@ BAD_FEEDS = {
 @pytest.mark.parametrize("text", GOOD_FEEDS.values(), ids=GOOD_FEEDS.keys())
 def test_a_correct_subscription_has_no_findings(text: str) -> None:
     assert verdict(text).findings == []
+
+
+@pytest.mark.parametrize(("lost_us", "findings"), [(2_500_000, 0), (4_500_000, 1)])
+def test_the_log_in_place_of_a_lost_one_has_other_tuples(lost_us: int, findings: int) -> None:
+    """A process that has just started may read them; of what came before, one id has one content."""
+    history = told(BAD_FEEDS["P4", "a stable id has one content"])
+    assert len(list(check_permanence(history, Counters(), {OUT.stream: lost_us}))) == findings
 
 
 def test_a_rec_done_between_undo_and_correction_is_found() -> None:
