@@ -17,6 +17,9 @@ from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.shortage import with_little_room
 from replicas.simulation.topologies import LONG_BUCKET_MS, random_configuration
 from spe.config import load_data
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.plan.timing import depth
 from spe.stream.times import MILLISECOND, SECOND
 
 #: Time in which everything must be corrected and quiet again after healing.
@@ -29,8 +32,8 @@ _SLOW_WORK: Final = (
     {"limits": {"slice_rows": 20}, "turn_us": 20_000},
 )
 _SLOW_SHARE: Final = 0.5
-#: A node is busy for a third of the time with a step for each bucket, so it corrects twice as fast as rows come.
-_SLOWEST_WORK: Final = {"limits": {"slice_rows": 10}, "turn_us": LONG_BUCKET_MS * MILLISECOND // 3}
+#: Of the length of a failure, how long a long correction takes at most.
+_LONG: Final = 1.25
 #: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
@@ -92,7 +95,20 @@ def faulty(
     faults = random_faults(random, plan, directory, from_us=begin_us, to_us=heal_us, features=features)
     options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
     if Feature.LONG_CORRECTIONS in features:
-        options = _SLOWEST_WORK
+        options = _slowest_work(plan, directory)
     if Feature.COSTLY_STATE in features:
         options = {**options, "state_ns": random.choice(_STATE_NS)}
     return Scenario(seed, config, options, faults, heal_us, GRACE_US)
+
+
+def _slowest_work(plan: Plan, directory: Directory) -> dict[str, Any]:
+    """Steps with which a correction takes seconds.
+
+    Replicas of one level correct in turn, and each level after the one before it, with all that came meanwhile.  A node
+    that is busy for a part u of the time corrects 1/u - 1 times as fast as rows come, so n of them in turn take
+    (1 - u)^-n - 1 times as long as the failure.  One or two are busy for a third of the time.
+    """
+    levels = max(depth(plan, unit) for unit in plan.units)
+    in_turn = levels * max(len(directory.hosts(of)) for of in directory.placement)
+    busy = 1 - (1 + _LONG) ** (-1 / max(2, in_turn))
+    return {"limits": {"slice_rows": 10}, "turn_us": round(busy * LONG_BUCKET_MS * MILLISECOND)}
