@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 #: Below the directory of a run.
 REPORT_FOLDER: Final = "report"
 _LITTLE_BYTES: Final = 64 << 20
+#: Settings of Spark for fewer bytes.
+_FOR_LITTLE: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 Tell = Callable[[str], None]
 
@@ -245,13 +252,14 @@ def _remove_earlier(spark: SparkSession, run: Run) -> None:
 
 
 def suit(spark: SparkSession, size: int) -> None:
-    """Sets Spark up for so many bytes: for little data, compiling stages and many tasks take longer than the work."""
-    little = size < _LITTLE_BYTES
-    spark.conf.set("spark.sql.codegen.wholeStage", str(not little).lower())
-    if little:
-        spark.conf.set("spark.sql.shuffle.partitions", "2")
-    else:
-        spark.conf.unset("spark.sql.shuffle.partitions")  # as the session was started
+    """Sets Spark up for so many bytes: for little data, compiling, planning anew after each stage, and many tasks
+    take longer than the work.
+    """
+    for name, value in _FOR_LITTLE.items():
+        if size < _LITTLE_BYTES:
+            spark.conf.set(name, value)
+        else:
+            spark.conf.unset(name)  # as the session was started
 
 
 def settings(directory: Directory) -> Settings:
