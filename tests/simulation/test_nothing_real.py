@@ -42,10 +42,12 @@ ALLOWED = {
     "spe.config.load": {"os"},  # the same
     "spe.config.script": {"os"},  # where a script may import from
     "spe.runtime.network": {
+        "os",
         "socket",
         "trio.SocketStream",
         "trio.open_tcp_listeners",
         "trio.open_tcp_stream",
+        "trio.socket",
     },  # its constants
     "spe.runtime.tls": {"time"},  # the clock of real networks, of which only the types are imported
 }

@@ -287,7 +287,7 @@ async def test_what_never_connects_says_what_to_do(
 
 
 async def test_a_privilege_that_is_missing_is_named(server: PostgresServer, table: str) -> None:
-    server.query(f"create role reader_{table} login password 'only a test''s'")
+    server.query(f"create role reader_{table} login password '{PASSWORD}'")
     with pytest.raises(SpeError, match="permission denied for "):
         await opened(table, connection=f"user=reader_{table}")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from examples.servers.postgres import PostgresServer
+from examples.servers.postgres import PASSWORD, PostgresServer
 from replicas.connectors import open_reader
 from replicas.connectors.postgres_source import PostgresReader
 from replicas.connectors.reader import RowChunk
@@ -401,7 +401,7 @@ def test_options_and_schema_go_together(given: dict[str, Any], schema: Schema, s
 
 
 async def test_a_user_needs_no_more_than_the_page_says(server: PostgresServer, table: str) -> None:
-    server.query(f"create role plain_{table} login replication password 'only a test''s'")
+    server.query(f"create role plain_{table} login replication password '{PASSWORD}'")
     server.query(f"grant create on schema public to plain_{table}")
     reader = reader_of(table, connection=f"user=plain_{table}")
     assert "permission denied for database shop" in await stopped(Intake(reader))
