@@ -170,6 +170,14 @@ class SinkDeclaration:
         return ", ".join(str(v) for k, v in sink.items() if k not in ("kind", "mode"))
 
 
+def check_format(given: Mapping[str, Any]) -> None:
+    """Raises ValueError where options are of another format than that of rows, which have no header."""
+    if given.get("format") == "csv":
+        check_numbered(given)
+    elif stray := [option for option in ("delimiter", "quote", "null") if option in given]:
+        raise ValueError(f"{', '.join(stray)} does not go with format jsonl; expected format: csv")
+
+
 def check_numbered(given: Mapping[str, Any]) -> None:
     """Raises ValueError where there is no header and a column has a name."""
     named = [f"{a}: {c}" for a, c in given.get("columns", {}).items() if isinstance(c, str)]

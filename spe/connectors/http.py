@@ -20,10 +20,9 @@ from spe.connectors.declaration import (
     Guarantees,
     Reader,
     SinkDeclaration,
-    check_numbered,
+    check_format,
 )
 from spe.connectors.secret import SecretKeys, placed
-from spe.problems import one_of
 from spe.values import Address, Model, Names, PositiveDuration, size_of
 
 #: Usual ports.
@@ -175,10 +174,7 @@ class RowsOfHttp(Reader):
 
     def check(self, given: Mapping[str, Any]) -> None:
         super().check(given)
-        if given.get("format") == "csv":
-            check_numbered(given)
-        elif stray := [o for o in ("delimiter", "quote", "null") if o in given]:
-            raise ValueError(f"{one_of(stray)} does not go with format jsonl; expected format: csv")
+        check_format(given)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from spe.connectors.declaration import (
     Guarantees,
     Reader,
     SinkDeclaration,
-    check_numbered,
+    check_format,
 )
 from spe.connectors.secret import SecretKeys, placed
-from spe.problems import one_of
 from spe.values import Model, Names, timestamp_of
 
 #: What an attribute may be of a message, besides ``header NAME``.
@@ -153,10 +152,7 @@ class Kafka(Reader):
 
     def check(self, given: Mapping[str, Any]) -> None:
         super().check(given)
-        if given.get("format") == "csv":
-            check_numbered(given)
-        elif stray := [o for o in ("delimiter", "quote", "null") if o in given]:
-            raise ValueError(f"{one_of(stray)} does not go with format jsonl; expected format: csv")
+        check_format(given)
 
     def reader(self, value: KafkaKeys, data: Path) -> dict[str, Any]:
         return dumped(value, data)

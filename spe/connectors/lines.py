@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator
 
-from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.connectors.declaration import CELLS, Guarantees, Reader, check_format
 from spe.values import address_of
 
 
@@ -26,10 +26,7 @@ class Lines(Reader):
                 "header does not go with lines: their columns are in the order of the schema, or as columns says"
             )
         super().check(given)
-        if given.get("format") == "csv":
-            check_numbered(given)
-        elif stray := [o for o in ("delimiter", "quote", "null") if o in given]:
-            raise ValueError(f"{', '.join(stray)} does not go with format jsonl; expected format: csv")
+        check_format(given)
 
     def reader(self, value: Any, data: Path) -> dict[str, Any]:
         return {"address": value} if isinstance(value, str) else {}
