@@ -25,6 +25,24 @@ class Reply(NamedTuple):
     headers: Mapping[str, str]
 
 
+async def message(http: h11.Connection, stream: trio.abc.Stream) -> tuple[Any, dict[str, str], bytes] | None:
+    """The next request or answer: its head, headers and body; None: the connection was closed before it."""
+    head, body = None, b""
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await stream.receive_some(65_536))
+        elif isinstance(event, h11.Request | h11.Response):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            assert head is not None
+            return head, {k.decode(): v.decode() for k, v in head.headers}, body
+        elif not isinstance(event, h11.InformationalResponse):
+            return None  # nothing more comes
+
+
 class Peer:
     """A client over a stream."""
 
@@ -46,22 +64,11 @@ class Peer:
         return await self.reply()
 
     async def reply(self) -> Reply:
-        head: h11.Response | None = None
-        body = b""
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                self._http.receive_data(await self.stream.receive_some(65_536))
-            elif isinstance(event, h11.Response):
-                head = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                assert head is not None
-                headers = {k.decode(): v.decode() for k, v in head.headers}
-                return Reply(head.status_code, json.loads(body) if body else {}, headers)
-            elif isinstance(event, h11.ConnectionClosed):
-                raise EOFError("closed without an answer")
+        found = await message(self._http, self.stream)
+        if found is None:
+            raise EOFError("closed without an answer")
+        head, headers, body = found
+        return Reply(head.status_code, json.loads(body) if body else {}, headers)
 
 
 class Sender:
@@ -124,22 +131,10 @@ class ServedPeer:
         """The next request; None: there is none."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
-        head: h11.Request | None = None
-        body = b""
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                self._http.receive_data(await self.stream.receive_some(65_536))
-            elif isinstance(event, h11.Request):
-                head = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                assert head is not None
-                headers = {k.decode(): v.decode() for k, v in head.headers}
-                return Asked(head.method.decode(), head.target.decode(), headers, body)
-            else:
-                return None
+        if (found := await message(self._http, self.stream)) is None:
+            return None
+        head, headers, body = found
+        return Asked(head.method.decode(), head.target.decode(), headers, body)
 
     async def begin(self, status: int, headers: Mapping[str, str] | None = None) -> None:
         head = h11.Response(status_code=status, headers=list((headers or {}).items()))
