@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Final
 
 import trio
 
 from spe.errors import SpeError
 from spe.runtime.log_line import Level, say
-
-#: How often files are looked at.
-LOOK_S: Final = 5.0
+from spe.runtime.watched_files import WatchedFiles
 
 
 class ServerCertificate:
@@ -28,31 +25,17 @@ class ServerCertificate:
     def __init__(self, name: str, certificate: str, key: str) -> None:
         self._name = name
         self._certificate, self._key = Path(certificate), Path(key)
-        self._signature = self._look()
-        self._looked_s = trio.current_time()
+        self._files = WatchedFiles((self._certificate, self._key), trio.current_time, settle=False)
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """For a new connection."""
-        if (now := trio.current_time()) - self._looked_s >= LOOK_S:
-            self._looked_s = now
-            if (signature := self._look()) != self._signature:
-                self._signature = signature
-                try:
-                    self._context = self._load()
-                except SpeError as error:
-                    say(f"{error}; the old certificate stays in use", Level.WARNING, event="certificate_refused")
-        return self._context
-
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        found: list[tuple[int, int, int] | None] = []
-        for path in (self._certificate, self._key):
+        if self._files.changed():
             try:
-                one = path.stat()
-                found.append((one.st_ino, one.st_mtime_ns, one.st_size))
-            except OSError:
-                found.append(None)
-        return tuple(found)
+                self._context = self._load()
+            except SpeError as error:
+                say(f"{error}; the old certificate stays in use", Level.WARNING, event="certificate_refused")
+        return self._context
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -24,6 +24,7 @@ from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Network, Trace
 from spe.runtime.network import CONNECT_S, Handler
 from spe.runtime.rate_limited_trace import RateLimitedTrace
+from spe.runtime.watched_files import LOOK_S, WatchedFiles
 from spe.status import CertificateStatus
 from spe.stream.times import SECOND, format_timestamp
 
@@ -31,8 +32,6 @@ from spe.stream.times import SECOND, format_timestamp
 _RECORD_BYTES: Final = 16 << 10
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
-#: How often files are looked at.  New ones are used when two looks have found the same, so that none is half written.
-LOOK_S: Final = 5.0
 #: Whoever asks for states, injects faults, or answers for a run as a whole.
 CONTROL: Final = "control"
 _CONTROLS: Final = ("control", "supervisor")
@@ -68,10 +67,6 @@ class _Loaded(NamedTuple):
     ca_expires_us: int
 
 
-#: Of each file: what changes when it is written, replaced, or made readable; None: it is not there.
-_Signature = tuple[tuple[int, int, int, int] | None, ...]
-
-
 class Tls:
     """What a process needs to prove who it is, and to find out who others are.
 
@@ -93,9 +88,7 @@ class Tls:
         self.refused = ""
         self._ca = folder / "ca.pem"
         self._certificate, self._key = (folder / f"{file_stem(name)}{end}" for end in (".pem", ".key"))
-        self._now = now
-        self._signature = self._seen = self._look()
-        self._looked_s = now()
+        self._files = WatchedFiles((self._ca, self._certificate, self._key), now)
         self._loaded = self._load()
 
     @property
@@ -116,13 +109,8 @@ class Tls:
         Returns:
           Are there new files that are used?  None: there are no new ones.  False: they are refused.
         """
-        if (now := self._now()) - self._looked_s < LOOK_S:
+        if not self._files.changed():
             return None
-        self._looked_s = now
-        before, self._seen = self._seen, self._look()
-        if self._seen == self._signature or self._seen != before:
-            return None
-        self._signature = self._seen
         try:
             loaded = self._load()
             if not loaded.authorities & self._loaded.authorities:
@@ -133,16 +121,6 @@ class Tls:
             return False
         self._loaded, self.refused = loaded, ""
         return True
-
-    def _look(self) -> _Signature:
-        found: list[tuple[int, int, int, int] | None] = []
-        for path in (self._ca, self._certificate, self._key):
-            try:
-                one = path.stat()
-                found.append((one.st_ino, one.st_mtime_ns, one.st_ctime_ns, one.st_size))
-            except OSError:
-                found.append(None)
-        return tuple(found)
 
     def _load(self) -> _Loaded:
         for path, what in ((self._ca, "the CA's"), (self._certificate, "its"), (self._key, "its key's")):

@@ -15,7 +15,8 @@ import trio
 from spe.errors import LinkBroken, SpeError
 from spe.runtime.certificates import issue
 from spe.runtime.network import TcpNetwork
-from spe.runtime.tls import LOOK_S, Tls, TlsNetwork, TlsStream
+from spe.runtime.tls import Tls, TlsNetwork, TlsStream
+from spe.runtime.watched_files import LOOK_S
 from spe.stream.times import SECOND
 
 NOW = datetime.datetime.now(datetime.UTC)
