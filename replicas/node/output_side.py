@@ -85,7 +85,7 @@ class OutputSide:
         #: When each consumer acknowledged last, and after how long it was to do so again.
         self._heard: dict[str, tuple[int, int]] = {}
         self._consumers = {name for c in channels for name in directory.consumers_of(plan, c)}
-        #: The process that speaks for each client, and how many did so before it.
+        #: The process that speaks for each consumer, and how many did so before it.
         self._speakers: dict[str, tuple[int, int]] = {}
         #: Start time, used for consumers that were never heard.
         self._since = now
@@ -167,15 +167,22 @@ class OutputSide:
         """The largest stable id of an output that this replica or a partner is known to have made."""
         return max(self.log(channel).last_id, self._made_elsewhere[channel])
 
-    def taken(self, client: str, incarnation: int, now: int) -> bool:
-        """Does another process speak for a client?  One does, until it is dead; two would lose rows (A2b)."""
-        speaker = self._speakers.get(client)
-        if speaker is None or (speaker[0] != incarnation and self._is_dead(client, now)):
-            speaker = self._speakers[client] = incarnation, 0 if speaker is None else speaker[1] + 1
-        return speaker[0] != incarnation
+    def speaks(self, consumer: str, incarnation: int, now: int) -> bool:
+        """Does this process speak for a consumer?
 
-    def acknowledged(self, ack: Ack, incarnation: int, period_us: int, now: int) -> bool:
-        """A consumer needs an output up to an id no more.
+        One does, until it is dead (A2b).  For a node, one with a larger incarnation does at once: it replaced that.
+        A smaller one is of an older process, or of one that has lost its number while its clock is behind (A2).
+        """
+        speaker = self._speakers.get(consumer)
+        if speaker is None or (
+            incarnation != speaker[0]
+            and (self._is_dead(consumer, now) or (incarnation > speaker[0] and not consumer.startswith("client:")))
+        ):
+            speaker = self._speakers[consumer] = incarnation, 0 if speaker is None else speaker[1] + 1
+        return speaker[0] == incarnation
+
+    def acknowledged(self, ack: Ack, period_us: int, now: int) -> bool:
+        """A consumer needs an output up to an id no more, says the process that speaks for it.
 
         An id that no replica of the partition is known to have made is not counted; the consumer repeats it.  Where the
         output is full it counts as all that was made: after a restart the consumer may be ahead of all replicas, and a
@@ -190,8 +197,7 @@ class OutputSide:
         full = log.full
         if ack.id > made and not full:
             return False
-        speaker = self._speakers.get(ack.consumer)
-        log.acknowledge(ack.consumer, incarnation if speaker is None else speaker[1], min(ack.id, made))
+        log.acknowledge(ack.consumer, self._speakers[ack.consumer][1], min(ack.id, made))
         return full
 
     def make_room(self, now: int) -> list[str]:

@@ -259,9 +259,9 @@ class NodeProcess(NoSource):
             if host is None:
                 continue
             serving = host.replica.serving
-            if client and serving.taken(ack.consumer, message.incarnation, now):
-                taken = True
-            elif serving.acknowledged(ack, message.incarnation, message.period_us, now):
+            if not serving.speaks(ack.consumer, message.incarnation, now):
+                taken = taken or client
+            elif serving.acknowledged(ack, message.period_us, now):
                 host.work.wake()
         outputs = [o for host in self.hosting.running.values() for o in host.replica.output_status(now)]
         standbys = self.hosting.standbys.items() if peer == COORDINATOR else ()

@@ -52,9 +52,6 @@ class FaultDriver:
         self._for_good: set[str] = set()
         #: Nodes that lack, by a flipped bit, a piece of what they had spilled: of it others have the only copy.
         self._damaged: set[str] = set()
-        #: Processes whose incarnation is of a clock that was wrong; those of them that could not keep it on disk.
-        self._skewed: set[str] = set()
-        self._ahead: set[str] = set()
         #: Processes that run with a plan of other ids: whatever they are, they serve nobody.
         self._strangers: set[str] = set()
         #: Nodes and clients whose disk has ever lied.
@@ -97,7 +94,7 @@ class FaultDriver:
         match action.do:
             case Do.KILL | Do.POWER | Do.WIPE:
                 for_good = host in self._for_good
-                why = self._spare(host, action.do) or self._forgets(host, action.do)
+                why = self._spare(host, action.do)
                 why = why or (self._needed(host) if for_good else "")
                 self._for_good.discard(host)
                 if why:
@@ -153,10 +150,6 @@ class FaultDriver:
         if host in self.down | self._cluster.ended_alone:
             self.down.discard(host)
             self.left.discard(host)
-            if host in self._state.suffering(FaultKind.SKEW):
-                self._skewed.add(host)
-                if host in self._state.suffering(FaultKind.FULL):
-                    self._ahead.add(host)
             self._choose_plan(host)
             self._cluster.restart(host)
             self._state.started(host)
@@ -247,8 +240,6 @@ class FaultDriver:
         """Why a process must not go now; "" where it may."""
         if host in self.down | self._cluster.ended_alone | self._cluster.given_up:
             return "it does not run"
-        if host in self._ahead:
-            return "its incarnation is of a clock that is wrong, and there was no room to keep it"
         if host.startswith("client:"):
             kept = self._cluster.directory.clients[host.removeprefix("client:")].sinks
             return "" if kept else "an application that dies is another one"
@@ -259,13 +250,6 @@ class FaultDriver:
             self.survivors = False
             return ""
         return alone
-
-    def _forgets(self, host: str, how: Do) -> str:
-        """Why a disk must not lose what it holds now: its process would begin with an older incarnation."""
-        loses = how is Do.WIPE or (how is Do.POWER and host in self._lied)
-        if loses and host in self._skewed:
-            return "its incarnation is of a clock that is wrong, and only its disk knows"
-        return ""
 
     def _alone(self, host: str, how: Do) -> str:
         """Does another replica of each of its partitions hold the stable state, and can it keep up?"""

@@ -1,6 +1,6 @@
 """Finds for each mutant the smallest scenario that kills it, and keeps it in ``cases/``.
 
-    python -m tests.mutants.find [NAME …] [--seeds 0:60] [--again]
+    python -m tests.mutants.find [NAME …] [--seeds 0:60] [--with FEATURES] [--again]
 
 Mutants that a hand-made scenario kills (:data:`tests.mutants.scenarios.KILLS`) need no case.
 
@@ -21,6 +21,7 @@ import pytest
 from consistency.checking.accuracy import Kept
 from replicas.reference import ChannelRows
 from replicas.simulation.cluster import SimCluster
+from replicas.simulation.features import NONE, Features, read_features
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import shrink
 from replicas.simulation.swarm import random_scenario
@@ -69,9 +70,11 @@ def is_killed(mutant: Mutant, scenario: Scenario) -> bool:
     return any(complaints(mutant, one) and not run(one)[0] for one in others)
 
 
-def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -> Path | None:
+def find(
+    mutant: Mutant, seeds: range, features: Features = NONE, *, tell: Callable[[str], None] = print
+) -> Path | None:
     """Writes the case of a mutant; None where it survives everything."""
-    for name, scenario in candidates(mutant, seeds):
+    for name, scenario in candidates(mutant, seeds, features):
         if not complaints(mutant, scenario):
             continue
         small = shrink(scenario, lambda one: bool(complaints(mutant, one)), budget=BUDGET).scenario
@@ -86,20 +89,21 @@ def find(mutant: Mutant, seeds: range, *, tell: Callable[[str], None] = print) -
     return None
 
 
-def candidates(mutant: Mutant, seeds: range) -> Iterator[tuple[str, Scenario]]:
+def candidates(mutant: Mutant, seeds: range, features: Features) -> Iterator[tuple[str, Scenario]]:
     known = [case_of(mutant), *sorted(CASES.glob("*.json")), *REGRESSIONS]
     for path in dict.fromkeys(known):
         if path.exists():
             yield path.stem, read_case(path)
     yield from scenarios().items()
     for seed in seeds:
-        yield f"seed {seed}", random_scenario(seed)
+        yield f"seed {seed}", random_scenario(seed, features)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("names", nargs="*", help="all of them where none is given")
     parser.add_argument("--seeds", type=read_seeds, default=range(60))
+    parser.add_argument("--with", dest="features", metavar="FEATURES", type=read_features, default=NONE)
     parser.add_argument("--again", action="store_true", help="also those that are killed already")
     given = parser.parse_args()
     unknown = set(given.names) - set(MUTANTS)
@@ -109,7 +113,7 @@ def main() -> int:
     for name in given.names or MUTANTS:
         mutant = MUTANTS[name]
         if given.again or not (case_of(mutant).exists() or name in KILLS):
-            alive += find(mutant, given.seeds, tell=lambda text: print(text, flush=True)) is None
+            alive += find(mutant, given.seeds, given.features, tell=lambda text: print(text, flush=True)) is None
     return 1 if alive else 0
 
 

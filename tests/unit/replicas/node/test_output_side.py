@@ -38,7 +38,17 @@ def full() -> OutputSide:
 
 
 def heard(outputs: OutputSide, consumer: str, id: int, now: int, period_us: int = Timing().heartbeat_us) -> None:
-    outputs.acknowledged(Ack("s", 0, consumer, id), 1, period_us, now)
+    said(outputs, consumer, id, 1, now, period_us)
+
+
+def said(
+    outputs: OutputSide, consumer: str, id: int, incarnation: int, now: int, period_us: int = Timing().heartbeat_us
+) -> bool:
+    """A process acknowledges: does it count?"""
+    counts = outputs.speaks(consumer, incarnation, now)
+    if counts:
+        outputs.acknowledged(Ack("s", 0, consumer, id), period_us, now)
+    return counts
 
 
 @pytest.mark.parametrize("period_us", [100_000, SECOND, 5 * SECOND])
@@ -113,14 +123,27 @@ def test_a_removed_consumer_does_not_hold_the_log() -> None:
 
 def test_one_process_speaks_for_a_client_until_it_is_dead() -> None:
     outputs, gone_us = full(), Timing().gone_us()
-    assert not outputs.taken("client:c", 5, 0)
-    heard(outputs, "client:c", 0, 0)
+    assert said(outputs, "client:c", 0, 5, 0)
     for other in (4, 6):
-        assert outputs.taken("client:c", other, gone_us)
-    assert not outputs.taken("client:c", 5, gone_us)
-    assert not outputs.taken("client:c", 4, gone_us + 1)  # its clock was set back
-    heard(outputs, "client:c", 0, gone_us + 1)
-    assert outputs.taken("client:c", 5, gone_us + 2)
+        assert not outputs.speaks("client:c", other, gone_us)
+    assert outputs.speaks("client:c", 5, gone_us)
+    assert said(outputs, "client:c", 0, 4, gone_us + 1)  # its clock was set back
+    assert not outputs.speaks("client:c", 5, gone_us + 2)
+
+
+def test_a_later_process_of_a_node_speaks_at_once_and_one_with_a_smaller_number_once_the_other_is_dead() -> None:
+    outputs, gone_us = full(), Timing().gone_us()
+    (log,) = outputs.logs
+    said(outputs, FAR, 2, 1, 0)
+    assert said(outputs, NEAR, 2, 5, 0)
+    assert log.truncation_line == 2
+    assert said(outputs, NEAR, 1, 6, 1)
+    assert log.truncation_line == 1
+    assert not said(outputs, NEAR, 2, 5, 2), "what an older process has sent comes late"
+    assert not said(outputs, NEAR, 2, 5, 1 + gone_us), "who does not count is not heard"
+    assert log.truncation_line == 1
+    assert said(outputs, NEAR, 2, 5, 2 + gone_us), "its disk was lost, and its clock is behind"
+    assert log.truncation_line == 2
 
 
 def test_what_the_next_process_of_a_client_says_counts_though_it_is_less() -> None:
@@ -131,12 +154,10 @@ def test_what_the_next_process_of_a_client_says_counts_though_it_is_less() -> No
     outputs = OutputSide(plan, directory, id, 0, NoEffects(), None, None)
     rows = Rows.from_tuples(SEQUENCE, [5, 6], [(1, 1.0), (2, 2.0)])
     outputs.logs[0].append_stable([Batch(Kind.STABLE, 0, 2, None, rows)])
-    period, gone_us = Timing().heartbeat_us, Timing().gone_us()
+    gone_us = Timing().gone_us()
     for consumer in (NEAR, FAR):
         heard(outputs, consumer, 2, 0)
-    assert not outputs.taken("client:c", 9, 0)
-    outputs.acknowledged(Ack("s", 0, "client:c", 1), 9, period, 0)
+    assert said(outputs, "client:c", 1, 9, 0)
     assert outputs.logs[0].truncation_line == 1
-    assert not outputs.taken("client:c", 8, gone_us + 1)
-    outputs.acknowledged(Ack("s", 0, "client:c", 0), 8, period, gone_us + 1)
+    assert said(outputs, "client:c", 0, 8, gone_us + 1)
     assert outputs.logs[0].truncation_line == 0
