@@ -170,10 +170,10 @@ class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start_of(self._place(start), last), last
 
     def initialOffset(self) -> dict[str, Any]:
+        """Spark asks for it also where a checkpoint has an end of the first batch, which then counts: whether it can
+        still be had is seen when the first batch is planned."""
         ids = self._positions().first()
-        start = replace(self._output.nowhere(), ids=ids, begins=ids)
-        self._positions().origins(start)  # is it still there?
-        return start.to_json()
+        return replace(self._output.nowhere(), ids=ids, begins=ids).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._output.what.rows)

@@ -302,6 +302,29 @@ def test_the_first_portion_of_changes_begins_where_it_began(changed: LiveOutput)
     assert [(p.what.partition, p.what.from_id, p.what.upto_id) for p in parts] == [(0, 10, 15), (1, 7, 7)]
 
 
+def test_an_unfinished_first_batch_goes_by_its_checkpoint_also_where_a_new_query_could_not_begin(
+    output: LiveOutput, changed: LiveOutput
+) -> None:
+    """Spark asks a reader that begins anew where it would begin, though the checkpoint has an end of the batch."""
+    nodes = Nodes(output)
+    nodes.begins, nodes.ids = {0: 10, 1: 7}, {0: 15, 1: 9}
+    reader = StableReader(output)
+    reader._connected = nodes  # type: ignore[assignment]
+    end = through(reader.latestOffset(through(reader.initialOffset()), ReadAllAvailable()))
+
+    def gone(at: Offset) -> dict[int, str]:
+        raise SpeError(f"the nodes begin behind {at.ids}")
+
+    nodes.begins, nodes.origins = {0: 0, 1: 0}, gone  # type: ignore[method-assign]
+    assert excerpts(reader.partitions(through(reader.initialOffset()), end)) == [(0, 10, 15, "log"), (1, 7, 9, "log")]
+    with pytest.raises(SpeError, match="the nodes begin behind"):
+        reader.latestOffset(through(reader.initialOffset()), ReadAllAvailable())
+    other = ChangesReader(changed)
+    other._connected = nodes  # type: ignore[assignment]
+    with pytest.raises(SpeError, match="the checkpoint is of mode 'stable', and 'changes' is to be read"):
+        other.partitions(through(other.initialOffset()), end)
+
+
 def test_a_batch_that_would_begin_behind_its_end_is_refused(output: LiveOutput) -> None:
     reader, nodes = StableReader(output), Nodes(output)
     reader._connected = nodes  # type: ignore[assignment]
