@@ -12,6 +12,7 @@ from replicas.connectors.reader import Live, Malformed, Replay, Resumable, RowCh
 from spe.connectors import find_reader
 from spe.connectors.installed import construction
 from spe.errors import SpeError
+from spe.log.source_log import source_folder
 from spe.plan.plan import Source
 
 __all__ = ["KINDS", "Live", "Malformed", "Replay", "Resumable", "RowChunk", "open_reader"]
@@ -22,6 +23,9 @@ _READERS: Final = {
     "csv": ("replicas.connectors.csv", "CsvReplay"),
     "jsonl": ("replicas.connectors.jsonl", "JsonReplay"),
     "parquet": ("replicas.connectors.parquet_source", "ParquetReplay"),
+    "arrow": ("replicas.connectors.arrow_source", "ArrowReplay"),
+    "avro": ("replicas.connectors.avro_source", "AvroReplay"),
+    "directory": ("replicas.connectors.directory_source", "DirectoryReader"),
     "tcp": ("replicas.connectors.tcp", "TcpListener"),
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
     "postgres": ("replicas.connectors.postgres_source", "PostgresReader"),
@@ -55,6 +59,8 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
             found: Replay | Live = make(source.reader, start_us, source.schema, source.time)
         else:
             found = make(source.schema, source.time, source.reader)
+        if isinstance(found, Resumable):
+            found.folder = source_folder(source.stream)
         return found
     except KeyError as error:
         raise SpeError(f"source {source.stream}: reader {kind} needs the option {error}") from error

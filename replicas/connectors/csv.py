@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
+from replicas.connectors.file_format import FileFormat, text_of
 from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
 from replicas.connectors.text_columns import CellFormat, ColumnsOfCells
 from replicas.connectors.text_files import holds, open_text, opened_part, text_parts
@@ -99,52 +100,69 @@ def numbered(rows: Any) -> Iterator[tuple[int, list[str] | str]]:
             yield rows.line_num, f"no CSV: {error}"
 
 
+class CsvFiles(FileFormat):
+    """CSV files, each with its own header, or none with one."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._header = bool(reader.get("header", True))
+        self.table = CsvRows(schema, time, reader)
+
+    def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
+        with text_of(file) as text:
+            rows = self.table.reader(text)
+            self.read_header(rows, name)
+            yield from self.chunks(rows, skip)
+
+    def read_header(self, rows: Any, name: str, *, use: bool = True) -> None:
+        """Where there is one.  Raises SpeError naming the columns that are missing."""
+        if not self._header:
+            return
+        try:
+            names: list[str] = next(rows, [])
+        except csv.Error as error:
+            raise SpeError(f"{name}:1: the header is no CSV: {error}") from None
+        if use:
+            self.table.use_header(names, name)
+
+    def chunks(self, rows: Any, skip: int) -> Iterator[RowChunk]:
+        lines = numbered(rows)
+        first = sum(1 for _ in islice(lines, skip))
+        while taken := list(islice(lines, CHUNK_ROWS)):
+            yield self.table.chunk(first, taken)
+            first += len(taken)
+
+
 class CsvReplay(Replay):
     """A CSV file."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._path = str(reader["path"])
-        self._header = bool(reader.get("header", True))
-        self._rows = CsvRows(schema, time, reader)
+        self._format = CsvFiles(schema, time, reader)
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
-            rows = self._rows.reader(file)
-            self._read_header(rows)
-            yield from self._chunks(rows, skip)
+            rows = self._format.table.reader(file)
+            self._format.read_header(rows, self._path)
+            yield from self._format.chunks(rows, skip)
 
     def parts(self, size: int) -> list[FilePart]:
         """One part where any cell may be in quotes, for a quoted cell may have lines."""
+        table = self._format.table
         with open_text(self._path) as file:
-            self._read_header(self._rows.reader(file))
-        return [FilePart(0, None)] if holds(self._path, self._rows.quote) else text_parts(self._path, size)
+            self._format.read_header(table.reader(file), self._path)
+        return [FilePart(0, None)] if holds(self._path, table.quote) else text_parts(self._path, size)
 
     def part(self, one: FilePart) -> Iterator[RowChunk]:
         if one.first == 0 and one.until is None:
             yield from self.chunks(0)
             return
         with open_text(self._path) as file:
-            self._read_header(self._rows.reader(file))
+            self._format.read_header(self._format.table.reader(file), self._path)
         with opened_part(self._path, one) as file:
-            rows = self._rows.reader(file)
-            if one.first == 0 and self._header:
-                next(rows, None)
-            yield from self._chunks(rows, 0)
-
-    def _read_header(self, rows: Any) -> None:
-        if not self._header:
-            return
-        try:
-            self._rows.use_header(next(rows, []), self._path)
-        except csv.Error as error:
-            raise SpeError(f"{self._path}:1: the header is no CSV: {error}") from None
-
-    def _chunks(self, rows: Any, skip: int) -> Iterator[RowChunk]:
-        lines = numbered(rows)
-        first = sum(1 for _ in islice(lines, skip))
-        while taken := list(islice(lines, CHUNK_ROWS)):
-            yield self._rows.chunk(first, taken)
-            first += len(taken)
+            rows = self._format.table.reader(file)
+            if one.first == 0:
+                self._format.read_header(rows, self._path, use=False)
+            yield from self._format.chunks(rows, 0)
 
 
 class CsvLines:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 import numpy as np
 
-from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
+from replicas.connectors.file_format import FileFormat, text_of
+from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, FilePart, Replay, RowChunk
 from replicas.connectors.text_columns import (
     UNITS_US,
     CellFormat,
@@ -39,14 +40,21 @@ _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_on
 
 
 class JsonLines:
-    """Lines to chunks.  A missing key is null; other keys are ignored."""
+    """Lines to chunks.  A missing key is null; other keys are ignored.
 
-    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+    Args:
+      units: of the timestamps of some attributes, where they are not all as the option says.
+    """
+
+    def __init__(
+        self, schema: Schema, time: str | None, reader: Mapping[str, Any], units: Mapping[str, str] | None = None
+    ) -> None:
         self._schema = schema
         self._time = None if time is None else schema.index(time)
         mapping: Mapping[str, Any] = reader.get("columns") or {}
         self._keys = [str(mapping.get(a.name, a.name)) for a in schema]
-        self._unit = CellFormat.of(reader).timestamps
+        unit = CellFormat.of(reader).timestamps
+        self._units = {a.name: (units or {}).get(a.name, unit) for a in schema}
 
     def chunk(
         self,
@@ -66,13 +74,28 @@ class JsonLines:
         places = numbers if numbers is not None else range(first + 1, first + 1 + len(lines))
         return self._chunk(first, objects, bad, places, lambda i: lines[i], dictionary)
 
-    def chunk_of_values(self, values: Sequence[Any]) -> RowChunk:
-        """The elements of a JSON array, numbered from 1."""
+    def chunk_of_values(
+        self, values: Sequence[Any], first: int = 0, write: Callable[[Any], str] = json.dumps
+    ) -> RowChunk:
+        """The elements of a JSON array, or rows of another format that came as such, numbered from ``first`` + 1.
+
+        Args:
+          write: how a value is shown that cannot be understood.
+        """
         bad = {
             i: f"expected a JSON object, got {type(v).__name__}" for i, v in enumerate(values) if type(v) is not dict
         }
         objects = [{} if i in bad else value for i, value in enumerate(values)] if bad else values
-        return self._chunk(0, objects, bad, range(1, len(values) + 1), lambda i: _shown(values[i], json.dumps), None)
+        numbers = range(first + 1, first + 1 + len(values))
+        return self._chunk(first, objects, bad, numbers, lambda i: _shown(values[i], write), None)
+
+    def chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
+        """The rows of a file from row ``skip`` on."""
+        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
+        first = sum(1 for _ in islice(lines, skip))
+        while taken := _some(lines):
+            yield self.chunk(first, [line for _, line in taken], [n for n, _ in taken])
+            first += len(taken)
 
     def _chunk(
         self,
@@ -133,7 +156,7 @@ class JsonLines:
 
     def _values(self, attribute: Attribute, items: list[Any], bad: dict[int, str]) -> AnyArray:
         if attribute.type is AttributeType.TIMESTAMP:
-            if (values := self._whole_timestamps(items)) is not None:
+            if (values := self._whole_timestamps(self._units[attribute.name], items)) is not None:
                 return values
             items = [self._timestamp(attribute, i, item, bad) for i, item in enumerate(items)]
         try:
@@ -147,30 +170,31 @@ class JsonLines:
                     bad.setdefault(i, f"{attribute.name}: {str(item)[:40]} is beyond 64 bits")
             return numbers
 
-    def _whole_timestamps(self, items: list[Any]) -> AnyArray | None:
+    def _whole_timestamps(self, unit: str, items: list[Any]) -> AnyArray | None:
         """Whole numbers since the epoch, all at once; None: it must be looked at each."""
-        if self._unit == "iso" or not set(map(type, items)) <= {int}:
+        if unit == "iso" or not set(map(type, items)) <= {int}:
             return None
         try:
             numbers = np.array(items, np.int64)
         except OverflowError:
             return None
-        scale = UNITS_US[self._unit]
+        scale = UNITS_US[unit]
         if scale < 1:
             return numbers // 1000
         most = np.iinfo(np.int64).max // int(scale)
         return numbers * int(scale) if not len(numbers) or -most <= numbers.min() <= numbers.max() <= most else None
 
     def _timestamp(self, attribute: Attribute, i: int, item: Any, bad: dict[int, str]) -> int:
+        unit = self._units[attribute.name]
         try:
             if isinstance(item, str):
                 return parse_timestamp(item)
-            if self._unit != "iso":
-                return epoch_number(item, self._unit)
+            if unit != "iso":
+                return epoch_number(item, unit)
             more = "; for numbers since the epoch say timestamps: s, ms, us or ns"
         except (ValueError, OverflowError):
             more = ""
-        expected = expected_timestamp(self._unit)
+        expected = expected_timestamp(unit)
         bad.setdefault(i, f"{attribute.name}: expected {expected}, got {_shown(item)[:40]!r}{more}")
         return 0
 
@@ -183,6 +207,28 @@ def _shown(value: Any, write: Callable[[Any], str] = str) -> str:
         return "a value that is nested deeply"
 
 
+def _some(lines: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The next lines, as many as a chunk may have."""
+    found, size = [], 0
+    for one in islice(lines, CHUNK_ROWS):
+        found.append(one)
+        size += len(one[1])
+        if size > CHUNK_BYTES:
+            break
+    return found
+
+
+class JsonFiles(FileFormat):
+    """Files of JSON lines."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._lines = JsonLines(schema, time, reader)
+
+    def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
+        with text_of(file) as text:
+            yield from self._lines.chunks(text, skip)
+
+
 class JsonReplay(Replay):
     """A file of JSON lines."""
 
@@ -192,18 +238,11 @@ class JsonReplay(Replay):
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
-            yield from self._chunks(file, skip)
+            yield from self._lines.chunks(file, skip)
 
     def parts(self, size: int) -> list[FilePart]:
         return text_parts(self._path, size)
 
     def part(self, one: FilePart) -> Iterator[RowChunk]:
         with opened_part(self._path, one) as file:
-            yield from self._chunks(file, 0)
-
-    def _chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
-        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
-        first = sum(1 for _ in islice(lines, skip))
-        while taken := list(islice(lines, CHUNK_ROWS)):
-            yield self._lines.chunk(first, [line for _, line in taken], [n for n, _ in taken])
-            first += len(taken)
+            yield from self._lines.chunks(file, 0)

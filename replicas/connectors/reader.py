@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -189,9 +190,12 @@ class Resumable(Live):
     Attributes:
       cursor: of the last chunk in the source's log, set before ``read``; "": it has none, so begin where the options
         say.
+      folder: of the source on the disk of its process (``env.storage``).  What a reader must keep besides cursors goes
+        into a folder of its own below it.
     """
 
     cursor: bytes = b""
+    folder: PurePosixPath = PurePosixPath("sources")
 
     def durable(self, cursor: bytes) -> None:
         """All chunks up to the one with this cursor are on the source's disk, whatever happens.

@@ -75,7 +75,7 @@ def _timestamp(unit: str) -> Callable[[str], int]:
     return lambda text: epoch_number(_number(text), unit)
 
 
-def _parser(type_: AttributeType, unit: str) -> Callable[[str], Any]:
+def cell_parser(type_: AttributeType, unit: str) -> Callable[[str], Any]:
     """Text to value; raises ValueError, KeyError or OverflowError."""
     if type_ is AttributeType.INT64:
         return lambda text: int(_number(text))
@@ -95,7 +95,7 @@ def _whole_column(type_: AttributeType, cells: Sequence[str], unit: str) -> AnyA
         return np.fromiter(map(int, cells), np.int64, n)
     if type_ is AttributeType.FLOAT64:
         return np.fromiter(map(float, cells), np.float64, n)
-    return np.fromiter(map(_parser(type_, unit), cells), type_.dtype, n)
+    return np.fromiter(map(cell_parser(type_, unit), cells), type_.dtype, n)
 
 
 class ColumnsOfCells:
@@ -156,7 +156,7 @@ class ColumnsOfCells:
         return np.array([c not in nulls for c in cells], np.bool_)
 
     def _cell_by_cell(self, attribute: Attribute, cells: Sequence[str], bad: dict[int, str]) -> AnyArray:
-        parse = _parser(attribute.type, self._form.timestamps)
+        parse = cell_parser(attribute.type, self._form.timestamps)
         values = np.zeros(len(cells), attribute.type.dtype)
         for i, text in enumerate(cells):
             try:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from spe.connectors.declaration import Reader, SinkDeclaration
-from spe.connectors.files import CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
+from spe.connectors.directory import DIRECTORY
+from spe.connectors.files import ARROW, AVRO, CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
 from spe.connectors.http import HTTP, HTTP_SINK, SSE
 from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
@@ -17,7 +18,8 @@ from spe.connectors.push import PUSH
 
 #: By the key below ``from``: those that are built in.
 READERS: Final[Mapping[str, Reader]] = {
-    one.kind: one for one in (CSV, JSONL, PARQUET, GENERATOR, TCP, STDIN, HTTP, SSE, PUSH, KAFKA, POSTGRES)
+    one.kind: one
+    for one in (CSV, JSONL, PARQUET, ARROW, AVRO, DIRECTORY, GENERATOR, TCP, STDIN, HTTP, SSE, PUSH, KAFKA, POSTGRES)
 }
 #: By the key of an entry of ``sinks``: those that are built in.
 SINKS: Final[Mapping[str, SinkDeclaration]] = {

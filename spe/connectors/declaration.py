@@ -30,7 +30,10 @@ def _texts(value: Any) -> tuple[str, ...]:
 _Character = Annotated[str, Field(min_length=1, max_length=1)]
 #: Options that several readers have: type and description.
 OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
-    "format": (Literal["csv", "jsonl"], "of the lines; `jsonl` if it is not given"),
+    "format": (
+        Literal["csv", "jsonl", "avro", "arrow", "parquet"],
+        "`csv` or `jsonl`, `jsonl` if it is not given; of files also `parquet`, `arrow`, `avro`",
+    ),
     "columns": (
         Annotated[dict[str, str | int], BeforeValidator(_columns)],
         "attribute → its column: the name in the header, or in a JSON object; a number from 0 where CSV has no header, "
@@ -96,6 +99,7 @@ class Reader:
       value: type of what stands there; ``written``: the same for people.
       about: what it promises.
       options: those of OPTIONS that go with it.
+      formats: values of the option ``format``, where that goes with it.
       guarantees: what it states, for the documentation.
       opens: of a connector in another package, ``module:Class`` of its reader, which is made with the schema, the name
         of the attribute with the event time (or None), and what :meth:`reader` has given.
@@ -109,6 +113,7 @@ class Reader:
     options: tuple[str, ...] = ()
     guarantees: Guarantees | None = None
     opens: str = ""
+    formats: tuple[str, ...] = ("csv", "jsonl")
 
     #: Rows happen once, and nobody knows the next one; else they can be read again from any one.
     live: ClassVar[bool] = False
@@ -120,6 +125,8 @@ class Reader:
         """Raises ValueError where options do not go together, or with this."""
         if stray := [o for o in given if o not in self.options]:
             raise ValueError(f"{', '.join(stray)} does not go with {self.kind}; expected {one_of(self.options)}")
+        if (form := given.get("format")) is not None and form not in self.formats:
+            raise ValueError(f"{self.kind} has no format {form}; expected {one_of(self.formats)}")
 
     def brought(self, value: Any) -> Brought:
         return Brought()

@@ -185,7 +185,7 @@ def test_a_missing_file_or_column_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpeError, match="needs the option 'path'"):
         replay({"kind": "csv"})
     with pytest.raises(SpeError, match="expected a reader kind of generator, csv"):
-        replay({"kind": "avro"})
+        replay({"kind": "orc"})
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -387,7 +387,7 @@ def test_parquet_files_that_do_not_fit_are_reported(tmp_path: Path) -> None:
 def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SpeError, match=r"pip install 'tentative-spe\[parquet\]'"):
-        list(replay({"kind": "parquet", "path": str(tmp_path)}, Schema.of(ts="timestamp!")).chunks(0))
+        list(replay({"kind": "parquet", "path": written(tmp_path, "")}, Schema.of(ts="timestamp!")).chunks(0))
 
 
 # -- generators -------------------------------------------------------------------------------------------------
@@ -636,7 +636,7 @@ async def test_standard_input_ends_with_the_stream() -> None:
     assert malformed(got) == [(2, "no CSV: unexpected end of data")]
 
 
-LIVE = ("tcp", "stdin", "http", "sse", "push", "kafka", "postgres")
+LIVE = ("tcp", "stdin", "http", "sse", "push", "kafka", "postgres", "directory")
 
 
 def test_every_reader_is_declared_live_or_not() -> None:

@@ -1,0 +1,94 @@
+"""Avro container files."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, BinaryIO, Final
+
+from replicas.connectors.avro_rows import AvroRows, avro_reads, chunk_of_records, plain
+from replicas.connectors.file_format import FileFormat, FileReplay, buffered
+from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, RowChunk
+from spe.errors import SpeError
+from spe.stream.schema import Schema
+
+_MAGIC: Final = b"Obj\x01"
+_HEADER: Final = {
+    "type": "record",
+    "name": "header",
+    "fields": [
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": 16}},
+    ],
+}
+
+
+class AvroFiles(FileFormat):
+    """Each file with the schema in its header.  Blocks before the first row that is wanted are not decoded."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._rows = AvroRows(schema, time, reader)
+
+    def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
+        with avro_reads(name):
+            import fastavro
+
+            source = buffered(file)
+            schema, head = _header(source, name)
+            made = self._rows.of(schema, name)
+            first, at, size, records = 0, 0, 0, list[Any]()
+            for block in fastavro.block_reader(_Joined(head, source)):  # type: ignore[arg-type]
+                begins, at = at, at + block.num_records
+                if at <= skip:
+                    continue
+                if not records:
+                    first, size = max(begins, skip), 0
+                records += islice(block, max(0, skip - begins), None)
+                size += block.size
+                while len(records) >= CHUNK_ROWS or (records and size > CHUNK_BYTES):
+                    yield chunk_of_records(made, records[:CHUNK_ROWS], first)
+                    records = records[CHUNK_ROWS:]
+                    first, size = at - len(records), 0
+            if records:
+                yield chunk_of_records(made, records, first)
+
+
+def _header(file: io.BufferedReader, name: str) -> tuple[Any, bytes]:
+    """The schema of a file, and a header in which it has no logical types."""
+    import fastavro
+
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise SpeError(f"{name}: cannot be read: it is no Avro container file")
+    header: Any = fastavro.schemaless_reader(file, _HEADER)
+    schema = json.loads(header["meta"]["avro.schema"])
+    header["meta"]["avro.schema"] = json.dumps(plain(schema)).encode()
+    head = io.BytesIO()
+    fastavro.schemaless_writer(head, _HEADER, header)
+    return schema, _MAGIC + head.getvalue()
+
+
+class _Joined:
+    """Some bytes, and what follows in a file: what fastavro needs of one."""
+
+    def __init__(self, head: bytes, file: io.BufferedReader) -> None:
+        self._head = io.BytesIO(head)
+        self._file = file
+        self._at = 0
+
+    def read(self, count: int) -> bytes:
+        found = self._head.read(count)
+        if len(found) < count:
+            found += self._file.read(count - len(found))
+        self._at += len(found)
+        return found
+
+    def tell(self) -> int:
+        return self._at
+
+
+class AvroReplay(FileReplay):
+    """An Avro container file."""
+
+    FORMAT = AvroFiles

@@ -1,0 +1,183 @@
+"""A directory that grows: files of one format, on a disk or in object storage, each read once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.values import Model, Names, PositiveDuration
+
+S3: Final = "s3://"
+_FILE: Final = "file://"
+
+
+def _path(value: Any) -> str:
+    expected = "expected a folder, file:///… or s3://BUCKET/PREFIX"
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{expected}, got {value!r}")
+    if not re.match(r"[a-z][a-z0-9+.-]*://", value):
+        return value
+    parts = urlsplit(value)
+    if "@" in parts.netloc or parts.query or parts.fragment:  # and it is not repeated here
+        raise ValueError("expected no credentials and no options in a URL: the environment or files of AWS have those")
+    if not (parts.scheme == "s3" and parts.netloc) and not (parts.scheme == "file" and not parts.netloc and parts.path):
+        raise ValueError(f"{expected}, got {value!r}")
+    return value
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, str) and value and "/" not in value:
+        return value
+    raise ValueError(f"expected the name of a file, without a folder, got {value!r}")
+
+
+def _suffix(value: Any) -> str:
+    if isinstance(value, str) and value.startswith(".") and len(value) > 1 and "/" not in value:
+        return value
+    raise ValueError(f"expected what is added to the name of a file, such as .done, got {value!r}")
+
+
+def _endpoint(value: Any) -> str:
+    parts = urlsplit(value) if isinstance(value, str) else urlsplit("")
+    if parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
+        return str(value).rstrip("/")
+    raise ValueError("expected http://HOST[:PORT] or https://HOST[:PORT], without credentials")
+
+
+def _shorthand(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class DirectoryKeys(Model):
+    """A folder, and which of its files are read when."""
+
+    path: Annotated[str, BeforeValidator(_path)] = Field(
+        description="a folder, `file:///…` or `s3://BUCKET/PREFIX`; files of its subfolders are read, too"
+    )
+    pattern: Annotated[str, BeforeValidator(_name)] | None = Field(
+        default=None,
+        description="of the names of files, such as `*.csv`; none: all. Names that begin with `.` or `_` are always "
+        "left out, of folders as well",
+    )
+    settle: PositiveDuration | None = Field(
+        default=None, description="a file is complete when its size and time have not changed for so long"
+    )
+    marker: Annotated[str, BeforeValidator(_suffix)] | None = Field(
+        default=None,
+        description="a file is complete when there is one of its name with this behind it, such as `.done`",
+    )
+    order: Literal["name", "modified"] = Field(
+        default="name",
+        description="of files that are new at the same look: by path, or by the time of their last change and then by "
+        "path",
+    )
+    partitions: Names | None = Field(
+        default=None, description="columns that are in the names of folders, as `day=2026-01-01`, and not in the files"
+    )
+    until: Annotated[str, BeforeValidator(_name)] | None = Field(
+        default=None,
+        description="name of a file directly in the folder, such as `_SUCCESS`: when it is there, the stream ends "
+        "behind the files that are there",
+    )
+    follow: bool = Field(default=True, description="`false`: the stream ends behind the files that are there")
+    every: PositiveDuration = Field(default=1_000_000, description="time between two looks")
+    bad_files: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="a file that is torn, of another schema, changed, or gone before it was read: stops the source, or "
+        "is counted, kept aside with the reason and left out",
+    )
+    region: str | None = Field(default=None, description="of S3; none: as the environment and files of AWS say")
+    endpoint: Annotated[str, BeforeValidator(_endpoint)] | None = Field(
+        default=None, description="of a server that speaks S3, `https://HOST:PORT`; none: that of AWS"
+    )
+    anonymous: bool = Field(default=False, description="a public bucket of S3: no credentials")
+
+    @model_validator(mode="after")
+    def _fits(self) -> DirectoryKeys:
+        if self.settle is not None and self.marker is not None:
+            raise ValueError("expected settle or marker, not both")
+        if self.until is not None and not self.follow:
+            raise ValueError("expected until or follow: false, not both")
+        of_s3 = [key for key in ("region", "endpoint", "anonymous") if getattr(self, key)]
+        if of_s3 and not self.path.startswith(S3):
+            raise ValueError(f"{', '.join(of_s3)} goes with s3://")
+        return self
+
+
+@dataclass(frozen=True)
+class FilesOfDirectory(Reader):
+    """Rows of files, each once: which file, and how far, goes into the log of the source."""
+
+    formats: tuple[str, ...] = ("jsonl", "csv", "parquet", "arrow", "avro")
+
+    live: ClassVar = True
+    batches: ClassVar = True
+    defaults: ClassVar = {"format": "jsonl"}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        super().check(given)
+        form = given.get("format", "jsonl")
+        if form == "csv":
+            if given.get("header") is False:
+                check_numbered(given)
+        elif stray := [option for option in ("delimiter", "quote", "header", "null") if option in given]:
+            raise ValueError(f"{', '.join(stray)} does not go with format {form}; expected format: csv")
+        elif numbered := [a for a, c in given.get("columns", {}).items() if not isinstance(c, str)]:
+            raise ValueError(f"columns: expected the name of a column for {', '.join(numbered)}, not a number")
+
+    def reader(self, value: DirectoryKeys, data: Path) -> dict[str, Any]:
+        found = value.model_dump(exclude_none=True)
+        path = value.path
+        if not path.startswith(S3):
+            path = unquote(urlsplit(path).path) if path.startswith(_FILE) else path
+            path = str((data / Path(path).expanduser()).absolute())
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in {**found, "path": path}.items()}
+
+    def describe(self, reader: Mapping[str, Any]) -> str:
+        return f"directory {reader['path']}"
+
+
+DIRECTORY: Final = FilesOfDirectory(
+    "directory",
+    Annotated[DirectoryKeys, BeforeValidator(_shorthand)],
+    "PATH or URL, or {path: …}",
+    "files that appear in [a directory](../how-to/directories.md), or under a prefix of S3",
+    ("format", *CELLS),
+    Guarantees(
+        durable="the files, until they are read; and the source's log, from the sync of a row on. The list of the "
+        "files that are known is on the disk of the source before one of them is read",
+        own_crash="goes on behind the last row of the log, in the middle of a file as well: no row twice, none missing",
+        other_crash="the order of files is kept; a file that was read need not be there any more",
+        failures={
+            "a file is not complete when it appears under its name": "**not noticed** in lines; a file of Parquet or "
+            "Arrow is torn. Rename it into place, or use `settle` or `marker`. In S3 a file appears whole",
+            "files appear together": "they are read in the order of `order`; files that appear later are read later, "
+            "whatever their names",
+            "a file is empty, of zero bytes": "it has no rows, in every format",
+            "a file is torn, of another format or another schema": "of Parquet and Arrow files nothing is taken, of "
+            "Avro the blocks before the torn one; then the source stops and says which file and why; put right, it is "
+            "read from its beginning if nothing of it was taken. Or it is left out (`bad_files: skip`)",
+            "a row cannot be understood": "it is counted, kept aside with file and row and left out, or stops the "
+            "source (`on_malformed`)",
+            "a file changes, grows or shrinks before anything of it was read": "it is read as it is then",
+            "a file changes, grows or shrinks while it is read, or afterwards": "seen by its size and time of change, "
+            "at the end of the file or at the next look: the source stops and says which; what was taken stays, what "
+            "is new is not taken. With `bad_files: skip` it says so and goes on",
+            "a file vanishes while it is read": "on a disk it is read to its end; from S3, and after a restart, the "
+            "source stops and says how many rows were taken, or goes on with the next one (`bad_files: skip`)",
+            "a file that was read vanishes": "nothing; if one of its name comes back, that has changed",
+            "the disk or the server cannot be read": "the source says so, tries again, and goes on where it was; no "
+            "time passes by silence. At the first start a folder that is missing, or may not be read, stops it",
+            "the list of known files is lost, or was restored from a backup": "the source stops: files would be read "
+            "twice",
+            "there are more than a million files": "the source stops; begin another folder, with another source",
+        },
+    ),
+)
