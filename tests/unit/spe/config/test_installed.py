@@ -83,8 +83,8 @@ def test_a_sink_of_a_package_is_configured_with_its_options() -> None:
         (f"{SHELF}, header: false", "header does not go with shelf; expected one of: format"),
         (
             f"{SHELF}, jsonl: a",
-            "one of csv, jsonl, parquet, arrow, avro, directory, generator, tcp, stdin, http, sse, push, kafka, postgres, "
-            "shelf",
+            "one of csv, jsonl, parquet, arrow, avro, directory, generator, tcp, stdin, http, sse, push, "
+            "kafka, postgres, shelf",
         ),
         (
             "shlf: {address: 'a:1'}",
