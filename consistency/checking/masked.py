@@ -25,8 +25,8 @@ def check_masked(run: CheckedRun) -> Iterator[Finding]:
     refused a connection tries again a while later: of such a run nothing is claimed.
     """
     history, static, plan, directory, in_force, bounds, counters = run
-    standbys = {f"{of}@{n}" for of, one in directory.standbys.items() for n in one.nodes}
-    static = [replace(i, world=replace(i.world, recovering=i.world.recovering - standbys)) for i in static]
+    placed = {f"{of}@{n}" for of, nodes in directory.placement.items() for n in nodes}
+    static = [replace(i, world=replace(i.world, recovering=i.world.recovering & placed)) for i in static]
     unseen = any(isinstance(e, FaultBegan) and e.kind in ("half-open", "refuse") for e in history)
     alpha_x_us = in_force.shortest_alpha_x_us([(p, n) for p, nodes in directory.placement.items() for n in nodes])
     if unseen or not is_masked(static, plan, directory, alpha_x_us, bounds):
@@ -47,10 +47,11 @@ def is_masked(
 ) -> bool:
     """Was every failure short enough for αX, or of a node whose partitions all have a replica elsewhere?
 
-    And did each begin only after every process had recovered from the one before?
+    And did each begin only after everything was well, and every process had recovered from the one before?
     """
-    outages = _outages(static)
-    if not outages:
+    begun = _begun(static)
+    outages = _outages(static[begun:])
+    if not outages or any(replace(one.world, recovering=frozenset()) != World() for one in static[:begun]):
         return False
     needed = max(needed_wait_us(plan, u)[1] for u in plan.units)
     channels = (c for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition))
@@ -66,12 +67,16 @@ def is_masked(
     return True
 
 
+def _begun(static: Sequence[FaultInterval]) -> int:
+    """The first interval in which everything is well."""
+    return next((i for i, one in enumerate(static) if one.world == World()), len(static))
+
+
 def _outages(static: Sequence[FaultInterval]) -> list[list[FaultInterval]]:
-    """Runs of intervals in which something is wrong, after everything was well for the first time."""
+    """Runs of intervals in which something is wrong; in the first interval nothing is."""
     well = World()
-    begun = next((i for i, one in enumerate(static) if one.world == well), len(static))
     found: list[list[FaultInterval]] = []
-    for before, one in pairwise(static[begun:]):
+    for before, one in pairwise(static):
         if one.world == well:
             continue
         if before.world == well:

@@ -12,8 +12,10 @@ import pytest
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.in_force import InForce
+from consistency.checking.masked import is_masked
 from consistency.checking.permanence import check_permanence
 from consistency.checking.rows import Reference
+from consistency.checking.schedule import FaultInterval, World
 from consistency.checking.verdict import Premise, RunVerdict, judge
 from spe.plan.continuous import Continuous
 from spe.plan.deploy import Deployed
@@ -27,7 +29,7 @@ from spe.stream.history import Delivered, History, Opened, Received
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
-from spe.stream.times import END_OF_TIME
+from spe.stream.times import END_OF_TIME, SECOND
 from tests.support.histories import told
 from tests.support.plans import chain, placed, source, union_of
 from tests.support.streams import PAYLOAD, parse
@@ -737,6 +739,21 @@ def test_a_long_failure_may_make_something_tentative() -> None:
     judged = masked(make_plan(), 5, tentative=True)
     assert judged.findings == []
     assert judged.counters.amounts["masked runs"] == 0
+
+
+def test_of_a_failure_before_everything_was_well_nothing_is_claimed() -> None:
+    deployed = make_plan()
+    well, cut = World(), World(cut=frozenset({("source:b", "n1a")}))
+    starting = World(recovering=frozenset({"u1/0@n1a"}))
+    then = [FaultInterval(30 * SECOND, 30 * SECOND + 1, cut), FaultInterval(30 * SECOND + 1, 60 * SECOND, well)]
+
+    def claimed(first: World) -> bool:
+        static = [FaultInterval(0, 10 * SECOND, first), FaultInterval(10 * SECOND, 30 * SECOND, well), *then]
+        bounds = Bounds.of(deployed.plan, deployed.directory)
+        return is_masked(static, deployed.plan, deployed.directory, 2 * SECOND, bounds)
+
+    assert claimed(starting)
+    assert not claimed(replace(starting, cut=cut.cut))
 
 
 def test_beside_a_half_open_connection_a_short_failure_may_show() -> None:
