@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from replicas.connectors.text_columns import chunk_of, epoch_number, expected_ti
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
-from spe.stream.strings import StringDictionary
+from spe.stream.strings import DICTIONARY_LIMIT, StringDictionary
 from spe.stream.times import parse_timestamp
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ class ArrowColumns:
         mapping: Mapping[str, Any] = reader.get("columns") or {}
         self.names = [str(mapping.get(a.name, a.name)) for a in schema]
         self._unit: str | None = reader.get("timestamps")
+        #: By attribute: the dictionary of the last batch.
+        self._dictionaries: dict[str, _Known] = {}
+
+    @property
+    def texts(self) -> list[str]:
+        """Names of columns whose attributes are texts."""
+        return [name for a, name in zip(self._schema, self.names) if a.type is AttributeType.STRING]
 
     def check(self, found: pyarrow.Schema, where: str, more: tuple[str, ...] = ()) -> None:
         """Raises SpeError where a column is missing, or of a type that its attribute does not take.
@@ -75,7 +82,7 @@ class ArrowColumns:
             valid = array.is_valid().to_numpy(zero_copy_only=False)
             note_nulls(attribute, valid, bad)
         if attribute.type is AttributeType.STRING:
-            return self._strings(array, valid)
+            return self._strings(attribute.name, array, valid)
         if attribute.type is AttributeType.TIMESTAMP:
             return Column(self._timestamps(attribute, array, bad), valid)
         return Column(canonical(_values(attribute.type, array)), valid)
@@ -114,21 +121,54 @@ class ArrowColumns:
                 bad.setdefault(i, f"{attribute.name}: expected {expected_timestamp(unit)}, got {str(item)[:40]!r}")
         return values
 
-    def _strings(self, array: pyarrow.Array, valid: BoolArray | None) -> Column:
+    def _strings(self, name: str, array: pyarrow.Array, valid: BoolArray | None) -> Column:
         """Arrow finds the distinct texts; only those become Python strings."""
         import pyarrow
 
         if pyarrow.types.is_dictionary(array.type):
-            array = array.dictionary_decode()  # its dictionary may hold nulls and doubles
+            if len(array.dictionary) <= DICTIONARY_LIMIT and not array.dictionary.null_count:
+                return self._by_dictionary(name, array, valid)
+            array = array.dictionary_decode()
         if str(array.type) == "string_view":
             array = array.cast(pyarrow.string())
         encoded = array.dictionary_encode()
         dictionary = StringDictionary()
-        empty = dictionary.code("") if valid is not None else 0
-        table = dictionary.encode(encoded.dictionary.to_pylist())
-        codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        values = table.take(codes) if len(table) else np.full(len(codes), empty, np.int32)
-        return Column(values if valid is None else np.where(valid, values, np.int32(empty)), valid, dictionary)
+        table = dictionary.extend(encoded.dictionary.to_pylist())
+        return _column_of(encoded.indices, valid, table, dictionary, dictionary.code("") if valid is not None else 0)
+
+    def _by_dictionary(self, name: str, array: pyarrow.Array, valid: BoolArray | None) -> Column:
+        """With the dictionary of the batch before, where it is the same: one of a row group, or of a file."""
+        given = array.dictionary
+        known = self._dictionaries.get(name)
+        if known is None or not known.given.equals(given):
+            dictionary = StringDictionary()
+            table = dictionary.encode(given.to_pylist())  # it may have doubles
+            known = self._dictionaries[name] = _Known(given, dictionary, table, dictionary.code(""))
+        return _column_of(array.indices, valid, known.table, known.dictionary, known.empty)
+
+
+class _Known(NamedTuple):
+    """A dictionary of Arrow as ours.
+
+    Attributes:
+      table: our code of each entry.
+      empty: code of the empty text.
+    """
+
+    given: pyarrow.Array
+    dictionary: StringDictionary
+    table: AnyArray
+    empty: int
+
+
+def _column_of(
+    indices: pyarrow.Array, valid: BoolArray | None, table: AnyArray, dictionary: StringDictionary, empty: int
+) -> Column:
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    codes = indices.to_numpy(zero_copy_only=False)
+    values = table.take(codes) if len(table) else np.full(len(codes), empty, np.int32)
+    return Column(values if valid is None else np.where(valid, values, np.int32(empty)), valid, dictionary)
 
 
 def _fits(wanted: AttributeType, type_: pyarrow.DataType, unit: str | None) -> bool:

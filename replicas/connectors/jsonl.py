@@ -35,6 +35,8 @@ _TAKES: Final[Mapping[AttributeType, frozenset[type]]] = {
     AttributeType.TIMESTAMP: frozenset((str, int, float)),
 }
 
+#: Lines of a file that are taken before it is looked how long they are.
+_LINES: Final = 256
 #: One value at a place of a text, and where it ends.
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
@@ -91,7 +93,7 @@ class JsonLines:
 
     def chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
         """The rows of a file from row ``skip`` on."""
-        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
+        lines = ((n, line.rstrip("\r\n")) for n, line in enumerate(file, 1) if not line.isspace())
         first = sum(1 for _ in islice(lines, skip))
         while taken := _some(lines):
             yield self.chunk(first, [line for _, line in taken], [n for n, _ in taken])
@@ -209,12 +211,11 @@ def _shown(value: Any, write: Callable[[Any], str] = str) -> str:
 
 def _some(lines: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
     """The next lines, as many as a chunk may have."""
-    found, size = [], 0
-    for one in islice(lines, CHUNK_ROWS):
-        found.append(one)
-        size += len(one[1])
-        if size > CHUNK_BYTES:
-            break
+    found: list[tuple[int, str]] = []
+    size = 0
+    while size <= CHUNK_BYTES and (more := list(islice(lines, min(_LINES, CHUNK_ROWS - len(found))))):
+        found += more
+        size += sum([len(line) for _, line in more])
     return found
 
 

@@ -64,7 +64,9 @@ class ParquetFiles(FileFormat):
         with arrow_reads(name):
             import pyarrow.parquet
 
-            with pyarrow.parquet.ParquetFile(arrow_file(file)) as opened:
+            # The dictionaries of texts as they are in the file; to sort by one it must be decoded.
+            texts = self._columns.texts if self._sort is None else None
+            with pyarrow.parquet.ParquetFile(arrow_file(file), read_dictionary=texts) as opened:
                 self._columns.check(opened.schema_arrow, name, () if self._sort is None else (self._sort,))
                 yield opened
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import trio
@@ -369,6 +370,35 @@ def test_parquet_floats_are_times_in_the_given_unit(tmp_path: Path) -> None:
     chunks = list(replay({"kind": "parquet", "path": path, "timestamps": "s"}, Schema.of(ts="timestamp!")).chunks(0))
     assert tuples(chunks) == [(1_500_000,)]
     assert malformed(chunks) == [(2, "ts: expected a number of s since the epoch, got 'nan'")]
+
+
+@pytest.mark.parametrize(
+    "type_", [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.dictionary("int32", "string")]
+)
+def test_parquet_texts_of_every_kind_are_read(tmp_path: Path, type_: Any) -> None:
+    """With dictionaries that stay, that change, and that Parquet gives up."""
+    texts = ["a", None, "b", "a"] * 3_000 + [f"{n}" * 30 for n in range(60_000)] + ["b", "c", None] * 3_000
+    array = pyarrow.array(texts, pyarrow.string())
+    of_type = array.dictionary_encode() if pyarrow.types.is_dictionary(type_) else array.cast(type_)
+    path = str(tmp_path / "in.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"key": of_type}), path, row_group_size=20_000)
+    schema = Schema.of(key="string")
+    assert [key for (key,) in tuples(list(replay({"kind": "parquet", "path": path}, schema, None).chunks(0)))] == texts
+    skipped = list(replay({"kind": "parquet", "path": path}, schema, None).chunks(41_003))
+    assert [key for (key,) in tuples(skipped)] == texts[41_003:]
+
+
+def test_a_dictionary_of_arrow_may_have_doubles_and_nulls(tmp_path: Path) -> None:
+    path = str(tmp_path / "in.arrow")
+    batches = [
+        pyarrow.record_batch({"key": pyarrow.DictionaryArray.from_arrays([0, 1, None, 2, 3], given)})
+        for given in (["x", "y", "x", "z"], ["x", "y", "x", "z"])
+    ]
+    with pyarrow.ipc.new_stream(path, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    found = list(replay({"kind": "arrow", "path": path}, Schema.of(key="string"), None).chunks(0))
+    assert [key for (key,) in tuples(found)] == ["x", "y", None, "x", "z"] * 2
 
 
 def test_parquet_files_that_do_not_fit_are_reported(tmp_path: Path) -> None:
