@@ -30,32 +30,48 @@ _LOGICAL: Final = ("logicalType", "precision", "scale")
 
 
 class AvroRows:
-    """Makes chunks of records that were written with one schema after the other."""
+    """Makes chunks of records that were written with one schema after the other.
 
-    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+    Args:
+      nulls: a field that a schema lacks is null, where its attribute may be.
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any], *, nulls: bool = False) -> None:
+        self._nulls = nulls
         self._schema = schema
         self._time = time
         self._reader = reader
         mapping: Mapping[str, Any] = reader.get("columns") or {}
         self._names = {a.name: str(mapping.get(a.name, a.name)) for a in schema}
 
-    def of(self, written: Any, where: str) -> JsonLines:
-        """What makes chunks of records of a schema.
+    def of(self, written: Any, where: str) -> tuple[JsonLines, Mapping[str, str]]:
+        """What makes chunks of records of a schema, and the units of its timestamps, by attribute.
 
         Raises:
           SpeError: it is no schema, or lacks a field, or has one of another type; begins with ``where``.
         """
-        import fastavro
-
         with avro_reads(where):
-            record = fastavro.parse_schema(written, expand=True)
+            record = parsed(written, expand=True)
         if not isinstance(record, dict) or record.get("type") != "record":
             raise SpeError(f"{where}: expected records, got {_named(record)}")
         fields = {f["name"]: f["type"] for f in record["fields"]}
-        if missing := sorted(set(self._names.values()) - set(fields)):
+        needed = {
+            self._names[a.name] for a in self._schema if not (self._nulls and a.nullable and a.name != self._time)
+        }
+        if missing := sorted(needed - set(fields)):
             raise SpeError(f"{where}: no field {', '.join(missing)}; the schema has: {', '.join(fields)}")
-        units = {a.name: self._unit(a, fields[self._names[a.name]], where) for a in self._schema}
-        return JsonLines(self._schema, self._time, self._reader, {k: u for k, u in units.items() if u})
+        there = [a for a in self._schema if self._names[a.name] in fields]
+        found = {a.name: self._unit(a, fields[self._names[a.name]], where) for a in there}
+        units = {name: unit for name, unit in found.items() if unit}
+        return JsonLines(self._schema, self._time, self._reader, units), units
+
+    def by_field(self, units: Mapping[str, str]) -> Mapping[str, str]:
+        return {self._names[attribute]: unit for attribute, unit in units.items()}
+
+    def made(self, units: Mapping[str, str]) -> JsonLines:
+        """What makes chunks of records whose timestamps have these units, by field."""
+        known = {a: units[field] for a, field in self._names.items() if field in units}
+        return JsonLines(self._schema, self._time, self._reader, known)
 
     def _unit(self, attribute: Attribute, field: Any, where: str) -> str:
         """The unit of a timestamp, where the type of its field says it, else "".  Raises SpeError."""
@@ -89,6 +105,12 @@ class AvroRows:
 
 def chunk_of_records(made: JsonLines, records: Sequence[Any], first: int) -> RowChunk:
     return made.chunk_of_values(records, first, str)
+
+
+def parsed(schema: Any, *, expand: bool = False) -> Any:
+    import fastavro
+
+    return fastavro.parse_schema(schema, expand=expand)
 
 
 def plain(schema: Any) -> Any:

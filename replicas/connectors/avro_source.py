@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Final
 
@@ -12,9 +12,11 @@ from replicas.connectors.avro_rows import AvroRows, avro_reads, chunk_of_records
 from replicas.connectors.file_format import FileFormat, FileReplay, buffered
 from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, RowChunk
 from spe.errors import SpeError
+from spe.problems import one_of
 from spe.stream.schema import Schema
 
-_MAGIC: Final = b"Obj\x01"
+#: What a file begins with.
+MAGIC: Final = b"Obj\x01"
 _HEADER: Final = {
     "type": "record",
     "name": "header",
@@ -28,7 +30,10 @@ _HEADER: Final = {
 class AvroFiles(FileFormat):
     """Each file with the schema in its header.  Blocks before the first row that is wanted are not decoded."""
 
-    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+    def __init__(
+        self, schema: Schema, time: str | None, reader: Mapping[str, Any], codecs: Sequence[str] | None = None
+    ) -> None:
+        self._codecs = codecs
         self._rows = AvroRows(schema, time, reader)
 
     def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
@@ -36,8 +41,10 @@ class AvroFiles(FileFormat):
             import fastavro
 
             source = buffered(file)
-            schema, head = _header(source, name)
-            made = self._rows.of(schema, name)
+            schema, head, codec = _header(source, name)
+            if self._codecs is not None and codec not in self._codecs:
+                raise SpeError(f"{name}: it is compressed with {codec}; expected {one_of(self._codecs)}")
+            made, _ = self._rows.of(schema, name)
             first, at, size, records = 0, 0, 0, list[Any]()
             for block in fastavro.block_reader(_Joined(head, source)):  # type: ignore[arg-type]
                 begins, at = at, at + block.num_records
@@ -55,18 +62,18 @@ class AvroFiles(FileFormat):
                 yield chunk_of_records(made, records, first)
 
 
-def _header(file: io.BufferedReader, name: str) -> tuple[Any, bytes]:
-    """The schema of a file, and a header in which it has no logical types."""
+def _header(file: io.BufferedReader, name: str) -> tuple[Any, bytes, str]:
+    """The schema of a file, a header in which it has no logical types, and how blocks are compressed."""
     import fastavro
 
-    if file.read(len(_MAGIC)) != _MAGIC:
+    if file.read(len(MAGIC)) != MAGIC:
         raise SpeError(f"{name}: cannot be read: it is no Avro container file")
     header: Any = fastavro.schemaless_reader(file, _HEADER)
     schema = json.loads(header["meta"]["avro.schema"])
     header["meta"]["avro.schema"] = json.dumps(plain(schema)).encode()
     head = io.BytesIO()
     fastavro.schemaless_writer(head, _HEADER, header)
-    return schema, _MAGIC + head.getvalue()
+    return schema, MAGIC + head.getvalue(), header["meta"].get("avro.codec", b"null").decode()
 
 
 class _Joined:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import trio
 
-from spe.connectors.http import Url
+from spe.connectors.server import Url
 from spe.errors import LinkBroken, ServerAway, SpeError
 from spe.runtime.env import Env
 from spe.runtime.server_trouble import outside

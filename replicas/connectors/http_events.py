@@ -14,7 +14,7 @@ from replicas.connectors.reader import CHUNK_ROWS, Malformed, Resumable
 from replicas.connectors.secret import secret
 from replicas.connectors.server_sink import GONE
 from replicas.connectors.tcp import Accept, line_format
-from spe.connectors.http import Url
+from spe.connectors.server import Url
 from spe.errors import ServerAway, SpeError
 from spe.runtime.env import Env
 from spe.runtime.server_trouble import Backoff

@@ -22,7 +22,7 @@ from replicas.connectors.secret import secret
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
 from replicas.connectors.sink import json_lines
 from spe.connectors.declaration import CURRENT, STABLE
-from spe.connectors.http import Url
+from spe.connectors.server import Url
 from spe.errors import ConfigError, ServerAway
 from spe.runtime.env import Env
 from spe.stream.ids import Channel

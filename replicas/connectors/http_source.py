@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -20,12 +20,15 @@ from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
 from replicas.connectors.secret import secret
 from replicas.connectors.server_certificate import ServerCertificate
-from replicas.connectors.tcp import Accept, line_format
+from replicas.connectors.tcp import Accept, LineFormat, line_format
 from replicas.link.signal import Signal
 from spe.errors import SpeError
 from spe.runtime.env import Env
 from spe.runtime.server_trouble import outside
 from spe.stream.schema import Schema
+
+if TYPE_CHECKING:
+    from replicas.connectors.avro_bodies import AvroBodies
 
 #: Longest time until a request's turn comes, and until its rows are synced.
 TURN_S: Final = 5.0
@@ -68,7 +71,14 @@ class HttpReceiver(Resumable):
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._listen_on = str(reader["listen"])
-        self._form = line_format(schema, time, reader)
+        self._avro: AvroBodies | None = None
+        self._form: LineFormat | None = None
+        if reader.get("format") == "avro":
+            from replicas.connectors.avro_bodies import AvroBodies  # it needs more packages
+
+            self._avro = AvroBodies(schema, time, reader)
+        else:
+            self._form = line_format(schema, time, reader)
         self._options = reader
         self._passes = reader.get("bad_rows") == "pass"
         self._positions = SenderNumbers()
@@ -129,6 +139,13 @@ class HttpReceiver(Resumable):
             return Answer.error(400, str(error))
         if wrong := self._wrong_type(post.type):
             return Answer.error(415, wrong)
+        if self._avro is not None:
+            try:
+                await self._avro.learn(self._env, bytes(post.body))
+            except SpeError as error:
+                self.away = f"{error}; senders are asked to try again"
+                return Answer.later(str(error))
+            self.away = ""
         async with self._parsing:
             chunk = await self._env.compute.run(partial(self._chunk, post))
         if isinstance(chunk, Answer):
@@ -180,11 +197,21 @@ class HttpReceiver(Resumable):
 
     def _wrong_type(self, kind: str) -> str:
         """Why a body of that media type is not read; "" where it is, as one of an unknown type."""
+        strange: Sequence[str]
         strange, expected = (_CSV, _JSON[0]) if isinstance(self._form, JsonLines) else (_JSON, _CSV[0])
+        if self._avro is not None:
+            strange, expected = (*_JSON, *_CSV), "avro/binary"
         return f"expected {expected}, for the source's format is another one, got {kind}" if kind in strange else ""
 
     def _chunk(self, post: Post) -> RowChunk | Answer:
         """The rows of a body, numbered from 1; an answer where it has none, or too many."""
+        if self._avro is not None:
+            try:
+                found = self._avro.chunk(bytes(post.body))
+            except SpeError as error:
+                return Answer.error(400, str(error))
+            return found if isinstance(found, RowChunk) else _too_many(found) or Answer.error(413, "too large")
+        assert self._form is not None
         text = post.body.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
         if isinstance(self._form, JsonLines) and (values := _values(text, post.type)) is not None:
             if isinstance(values, Answer):

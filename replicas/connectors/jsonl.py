@@ -77,19 +77,27 @@ class JsonLines:
         return self._chunk(first, objects, bad, places, lambda i: lines[i], dictionary)
 
     def chunk_of_values(
-        self, values: Sequence[Any], first: int = 0, write: Callable[[Any], str] = json.dumps
+        self,
+        values: Sequence[Any],
+        first: int = 0,
+        write: Callable[[Any], str] = json.dumps,
+        bad: Mapping[int, str] | None = None,
+        dictionary: StringDictionary | None = None,
     ) -> RowChunk:
         """The elements of a JSON array, or rows of another format that came as such, numbered from ``first`` + 1.
 
         Args:
           write: how a value is shown that cannot be understood.
+          bad: those that are known to be bad already, and why; any object may stand in their place.
+          dictionary: for texts; None: a new one.
         """
-        bad = {
+        wrong = {
             i: f"expected a JSON object, got {type(v).__name__}" for i, v in enumerate(values) if type(v) is not dict
         }
-        objects = [{} if i in bad else value for i, value in enumerate(values)] if bad else values
+        objects = [{} if i in wrong else value for i, value in enumerate(values)] if wrong else values
+        wrong.update(bad or {})
         numbers = range(first + 1, first + 1 + len(values))
-        return self._chunk(first, objects, bad, numbers, lambda i: _shown(values[i], write), None)
+        return self._chunk(first, objects, wrong, numbers, lambda i: _shown(values[i], write), dictionary)
 
     def chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
         """The rows of a file from row ``skip`` on."""

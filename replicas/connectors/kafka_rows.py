@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from spe.stream.batch import Column, Int64Array
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary, StringPool
 from spe.stream.text_size import refusal, too_large
+
+if TYPE_CHECKING:
+    from replicas.connectors.avro_messages import AvroMessages
 
 
 class KafkaMessage(Protocol):
@@ -50,6 +53,9 @@ class MessageRows:
     Args:
       reader: options, as ``spe.connectors.kafka`` declares them.
 
+    Attributes:
+      avro: reads values of Avro; None: they are of another format.
+
     Raises:
       SpeError: ``attributes`` does not fit the schema.
     """
@@ -62,7 +68,12 @@ class MessageRows:
             _check(schema, name, part)
         inside = Schema(tuple(a for a in schema if a.name not in self._parts))
         self._lines: JsonLines | CsvLines | None = None
-        if len(inside):
+        self.avro: AvroMessages | None = None
+        if len(inside) and "avro" in reader:
+            from replicas.connectors.avro_messages import AvroMessages  # it needs more packages
+
+            self.avro = AvroMessages(inside, None, reader, reader["avro"])
+        elif len(inside):
             of = CsvLines if reader.get("format") == "csv" else JsonLines
             self._lines = of(inside, None, reader)
         #: Texts of one batch after the other: what they have in common is known, and need not be translated.
@@ -78,7 +89,7 @@ class MessageRows:
         texts = [_NO_ROW if value is None else _text(value) for value in values]
         dictionary = self._pool.current()
         outside = {n: self._part(self._schema[n], p, messages, texts, dictionary, bad) for n, p in self._parts.items()}
-        columns, row = self._columns(texts, outside, dictionary, bad)
+        columns, row = self._columns(values, texts, outside, dictionary, bad)
         for i, bytes_ in too_large(columns).items() if outside else ():
             bad[int(np.flatnonzero(row == i)[0])] = refusal(bytes_)
         if self._time is not None and (valid := columns[self._time].valid) is not None:
@@ -92,17 +103,25 @@ class MessageRows:
         return Arrived(partition, offset, size, row, columns, events, malformed)
 
     def _columns(
-        self, texts: list[str], outside: Mapping[str, Column], dictionary: StringDictionary, bad: dict[int, str]
+        self,
+        values: list[bytes | None],
+        texts: list[str],
+        outside: Mapping[str, Column],
+        dictionary: StringDictionary,
+        bad: dict[int, str],
     ) -> tuple[tuple[Column, ...], Int64Array]:
         """Columns of the rows whose value is good, and the row of each message; -1: none."""
         n = len(texts)
-        if self._lines is None:
+        if self.avro is not None:
+            chunk = self.avro.chunk(values, dictionary)
+        elif self._lines is not None:
+            lines = [text.rstrip("\r\n") for text in texts]
+            if not all(lines):
+                bad.update((i, "an empty value") for i, line in enumerate(lines) if not line)
+                lines = [line or _NO_ROW for line in lines]
+            chunk = self._lines.chunk(0, lines, dictionary=dictionary)
+        else:
             return tuple(outside[name] for name in self._schema.names), np.arange(n)
-        lines = [text.rstrip("\r\n") for text in texts]
-        if not all(lines):
-            bad.update((i, "an empty value") for i, line in enumerate(lines) if not line)
-            lines = [line or _NO_ROW for line in lines]
-        chunk = self._lines.chunk(0, lines, dictionary=dictionary)
         for one in chunk.malformed:
             bad.setdefault(one.line - 1, one.reason)
         good = np.arange(n) if chunk.places is None else chunk.places

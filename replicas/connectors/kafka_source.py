@@ -73,8 +73,10 @@ class KafkaReader(Resumable):
         self._group: str | None = reader.get("group")
         self._options = reader
         self._durable = b""
-        #: Why brokers are away; which partition others wait for; what will not get better.
-        self._down = self._blocked = ""
+        #: Why brokers are away, or a schema registry is; which partition others wait for; what will not get better.
+        self._down = self._blocked = self._asking = ""
+        #: Messages whose schemas are asked for: until these are there nothing more is read.
+        self._held: list[Any] = []
         self._fatal: SpeError | None = None
         self._reached = False
         self._commit_refused = False
@@ -156,6 +158,7 @@ class KafkaReader(Resumable):
     async def _play(self, accept: Accept) -> None:
         """Until all partitions are where they are to end."""
         self._polled_s = self._gave_s = trio.current_time()
+        registry = Backoff(self._env)
         while not self._is_over():
             try:
                 chunks = await self._in_thread(partial(self._poll, trio.current_time()))
@@ -164,10 +167,28 @@ class KafkaReader(Resumable):
                 continue
             for chunk in chunks:
                 await accept(chunk)
+            if self._held:
+                await self._learn(registry)
+
+    async def _learn(self, backoff: Backoff) -> None:
+        """Asks for the schemas of messages that are held."""
+        avro = self._rows.avro
+        assert avro is not None
+        try:
+            await avro.learn(self._env, self._unknown(self._held))
+        except ServerAway as error:
+            self._asking = f"{error}; trying again"
+            self._say_away()
+            await backoff.wait()
+        else:
+            backoff.over()
+            self._asking = ""
 
     def _is_over(self) -> bool:
         until = self._topics.until
-        return until is not None and not self._merge.count and all(map(self._is_behind, range(len(until))))
+        return (
+            until is not None and not (self._merge.count or self._held) and all(map(self._is_behind, range(len(until))))
+        )
 
     def _is_behind(self, index: int) -> bool:
         """Whether a partition is where it is to end."""
@@ -180,19 +201,30 @@ class KafkaReader(Resumable):
             self._unsure_until_s = now_s + UNSURE_S
         self._polled_s = now_s
         self._mend()
-        messages = self._consumer.consume(1, WAIT_S)
+        messages = self._held or self._consumer.consume(1, WAIT_S)
         if messages:
-            messages += self._consumer.consume(CHUNK_ROWS - 1, 0)
+            if not self._held:
+                messages += self._consumer.consume(CHUNK_ROWS - 1, 0)
             good = [m for m in messages if m.error() is None]
+            # The end of a partition behind them is held as well: what is taken later must not seem to lie before it.
+            self._held = messages if self._unknown(good) else []
             if good:
-                self._take(good)
                 self._heard_s = now_s
                 self._heard()
+            if self._held:
+                return self._given(now_s)
+            if good:
+                self._take(good)
             if len(good) < len(messages):
                 for message in messages:
                     if message.error() is not None:
                         self._told(message, message.error(), now_s)
         return self._given(now_s)
+
+    def _unknown(self, messages: list[Any]) -> set[int]:
+        """Ids of schemas that these messages need, and nobody knows."""
+        avro = self._rows.avro
+        return set() if avro is None else avro.unknown([m.value() for m in messages if m.error() is None])
 
     def _take(self, messages: list[Any]) -> None:
         """Messages that are new; those of a partition that waits come again."""
@@ -249,8 +281,11 @@ class KafkaReader(Resumable):
         elif now_s - self._gave_s > BLOCKED_S:
             slow = [str(p) for p, newest, end in zip(self._partitions, self._merge.newest.tolist(), ended) if not end]
             self._blocked = f"{self._where}: later messages wait for {', '.join(slow[:3])}, which gives none"
-        self.away = self._down or self._blocked
+        self._say_away()
         return chunks
+
+    def _say_away(self) -> None:
+        self.away = self._down or self._asking or self._blocked
 
     def _position(self, index: int) -> int:
         """The offset behind what arrived."""
@@ -315,7 +350,7 @@ class KafkaReader(Resumable):
     def _heard(self, down: str = "") -> None:
         """Brokers answer, or do not."""
         self._down = f"{down}; trying again" if down else ""
-        self.away = self._down or self._blocked
+        self._say_away()
 
     def _heard_error(self, error: Any) -> None:
         """Called in a thread, within a call of the client."""

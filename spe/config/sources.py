@@ -40,6 +40,7 @@ class ReaderKeys(Model):
             got = " and ".join(kinds) or "none"
             raise ValueError(f"expected exactly one of {', '.join(self.READERS)}, got {got}")
         self.declared.check(self.given)
+        self.declared.fits(self.value, self.given)
         return self
 
     @property

@@ -128,6 +128,9 @@ class Reader:
         if (form := given.get("format")) is not None and form not in self.formats:
             raise ValueError(f"{self.kind} has no format {form}; expected {one_of(self.formats)}")
 
+    def fits(self, value: Any, given: Mapping[str, Any]) -> None:
+        """Raises ValueError where its own keys and the options do not go together."""
+
     def brought(self, value: Any) -> Brought:
         return Brought()
 
@@ -179,10 +182,11 @@ class SinkDeclaration:
 
 def check_format(given: Mapping[str, Any]) -> None:
     """Raises ValueError where options are of another format than that of rows, which have no header."""
-    if given.get("format") == "csv":
+    form = given.get("format", "jsonl")
+    if form == "csv":
         check_numbered(given)
     elif stray := [option for option in ("delimiter", "quote", "null") if option in given]:
-        raise ValueError(f"{', '.join(stray)} does not go with format jsonl; expected format: csv")
+        raise ValueError(f"{', '.join(stray)} does not go with format {form}; expected format: csv")
 
 
 def check_numbered(given: Mapping[str, Any]) -> None:

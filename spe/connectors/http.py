@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from spe.connectors.avro import AvroKeys, placed_avro
 from spe.connectors.declaration import (
     CELLS,
     CORRECTIONS,
@@ -23,10 +23,9 @@ from spe.connectors.declaration import (
     check_format,
 )
 from spe.connectors.secret import SecretKeys, placed
+from spe.connectors.server import ServerKeys, Url, url_alone
 from spe.values import Address, Model, Names, PositiveDuration, size_of
 
-#: Usual ports.
-_PORTS: Final = {"http": 80, "https": 443}
 #: Largest body of a request: it becomes one record of the source's log.
 BODY_BYTES_MAX: Final = 8 << 20
 
@@ -36,76 +35,6 @@ def _body(value: Any) -> int:
     if size > BODY_BYTES_MAX:
         raise ValueError(f"expected at most {BODY_BYTES_MAX >> 20} MiB, for a request is one record of the log")
     return size
-
-
-class Url(NamedTuple):
-    """Of a server.
-
-    Attributes:
-      target: path and query, as a request has them.
-    """
-
-    secure: bool
-    host: str
-    port: int
-    target: str
-
-    @classmethod
-    def parse(cls, text: str) -> Url:
-        """Raises ValueError."""
-        expected = f"expected http://HOST[:PORT]/PATH or https://…, got {text[:100]!r}"
-        if re.search(r"[^\x21-\x7e]", text):
-            raise ValueError(f"{expected}; other characters than those of ASCII are written as %XX")
-        try:
-            parts = urlsplit(text)
-            port = parts.port
-        except ValueError as error:
-            raise ValueError(f"{expected}: {error}") from None
-        if "@" in parts.netloc:  # and it is not repeated here
-            raise ValueError("expected no user and password in a URL; a token is given by token")
-        if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
-            raise ValueError(expected)
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return cls(parts.scheme == "https", host, _PORTS[parts.scheme] if port is None else port, target)
-
-    @property
-    def authority(self) -> str:
-        """Host, and the port where it is not the usual one."""
-        usual = self.port == _PORTS["https" if self.secure else "http"]
-        return self.host if usual else f"{self.host}:{self.port}"
-
-    def __str__(self) -> str:
-        """Without the query, which may have secrets."""
-        scheme = "https" if self.secure else "http"
-        return f"{scheme}://{self.authority}{self.target.partition('?')[0]}"
-
-
-def _url(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected a URL, got {value!r}")
-    Url.parse(value)
-    return value
-
-
-def _url_alone(value: Any) -> Any:
-    return {"url": value} if isinstance(value, str) else value
-
-
-class ServerKeys(Model):
-    """A server that we ask."""
-
-    url: Annotated[str, BeforeValidator(_url)] = Field(description="`http://…` or `https://…`, without a password")
-    token: SecretKeys | None = Field(
-        default=None, description="sent as `Authorization: Bearer TOKEN`: `{env: NAME}` or `{file: PATH}`"
-    )
-    ca: str | None = Field(default=None, description="file with certificates of authorities; none: those of the system")
-
-    @model_validator(mode="after")
-    def _encrypted(self) -> ServerKeys:
-        if self.ca is not None and not Url.parse(self.url).secure:
-            raise ValueError("ca goes with https://")
-        return self
 
 
 class EventsKeys(ServerKeys):
@@ -152,6 +81,11 @@ class HttpKeys(Model):
         description="a row that cannot be understood: its request is refused (`refuse`), or the row goes the way of "
         "`on_malformed`, and the others are taken (`pass`)",
     )
+    avro: AvroKeys | None = Field(
+        default=None,
+        description="of `format: avro`: a body is a container file, not compressed; or, with `{registry: URL}` or "
+        "`{file: PATH}`, one message",
+    )
     max_body: Annotated[int, BeforeValidator(_body)] = Field(
         default=4 << 20, description="largest body of a request, at most 8 MiB"
     )
@@ -181,8 +115,14 @@ class RowsOfHttp(Reader):
 class Http(RowsOfHttp):
     """Rows in the bodies of requests."""
 
+    formats: tuple[str, ...] = ("jsonl", "csv", "avro")
+
+    def fits(self, value: HttpKeys, given: Mapping[str, Any]) -> None:
+        if value.avro is not None and given.get("format") != "avro":
+            raise ValueError("avro goes with format: avro")
+
     def reader(self, value: HttpKeys, data: Path) -> dict[str, Any]:
-        return placed(value.model_dump(exclude_none=True), data, "certificate", "key")
+        return placed_avro(placed(value.model_dump(exclude_none=True), data, "certificate", "key"), data)
 
     def describe(self, reader: Mapping[str, Any]) -> str:
         return f"http {reader['listen']}"
@@ -222,6 +162,7 @@ HTTP: Final = Http(
             "rows come faster than the disk takes them, or it is full": "503 with `Retry-After`: send it again, with "
             "its key",
             "the body is too large, or has more than 8192 rows": "413; nothing is taken",
+            "of Avro: the schema registry is away, or refuses us": "503 with `Retry-After`, and the status says so",
             "no token, or a wrong one": "401, and the connection is closed",
             "the body has no `Content-Length`, or is compressed": "411, 415: chunks would have no bound",
             "a sender is slow": "it has 5 s for its headers, and 10 s for its body, with a second more for each "
@@ -233,7 +174,7 @@ HTTP: Final = Http(
 )
 SSE: Final = Events(
     "sse",
-    Annotated[EventsKeys, BeforeValidator(_url_alone)],
+    Annotated[EventsKeys, BeforeValidator(url_alone)],
     "URL, or {url: …}",
     "[server-sent events](../how-to/http.md#read-a-stream-of-events), whose data are rows",
     _OPTIONS,
@@ -294,7 +235,7 @@ class HttpSinkDeclaration(SinkDeclaration):
 
 HTTP_SINK: Final = HttpSinkDeclaration(
     "http",
-    Annotated[HttpSinkKeys, BeforeValidator(_url_alone)],
+    Annotated[HttpSinkKeys, BeforeValidator(url_alone)],
     "URL, or {url: …}",
     "[POST requests](../how-to/http.md#send-results) of JSON lines",
     {

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from spe.connectors.avro import AvroKeys, placed_avro
 from spe.connectors.declaration import (
     CELLS,
     CORRECTIONS,
@@ -115,6 +116,11 @@ class KafkaKeys(Model):
         description="attribute → what it is of the message: `timestamp`, `key`, `value` (all of it, as text), `topic`, "
         "`partition`, `offset` or `header NAME`; the others are in the value, in the format",
     )
+    avro: AvroKeys | None = Field(
+        default=None,
+        description="of `format: avro`: where schemas are, `{registry: URL}` or `{file: PATH}`; a registry may have "
+        "`token`, `user`, `password`, `ca`",
+    )
     group: str | None = Field(
         default=None, description="offsets are committed to it for lag monitors; we never read them"
     )
@@ -147,6 +153,8 @@ def dumped(keys: Model, data: Path | None) -> dict[str, Any]:
 class Kafka(Reader):
     """Messages, one row each, which a server keeps by offset."""
 
+    formats: tuple[str, ...] = ("jsonl", "csv", "avro")
+
     live: ClassVar = True
     defaults: ClassVar = {"format": "jsonl"}
 
@@ -154,8 +162,12 @@ class Kafka(Reader):
         super().check(given)
         check_format(given)
 
+    def fits(self, value: KafkaKeys, given: Mapping[str, Any]) -> None:
+        if (value.avro is None) == (given.get("format") == "avro"):
+            raise ValueError("expected avro: {registry: URL} or {file: PATH} with format: avro, and only there")
+
     def reader(self, value: KafkaKeys, data: Path) -> dict[str, Any]:
-        return dumped(value, data)
+        return placed_avro(dumped(value, data), data)
 
     def describe(self, reader: Mapping[str, Any]) -> str:
         return f"kafka {', '.join(reader['topics'])} at {', '.join(reader['servers'])}"
@@ -186,6 +198,10 @@ KAFKA: Final = Kafka(
             "wrong credentials, or no right to read a topic": "stops at the start; during a run, waits and says so",
             "a message cannot be understood, or has no value": "it is counted, kept aside with topic, partition and "
             "offset, and left out, or stops the source (`on_malformed`)",
+            "of Avro: the schema registry is away": "waits and goes on; meanwhile no silence counts, and "
+            "the status says so",
+            "of Avro: the registry does not have the schema, or it lacks a field": "as a message that cannot be "
+            "understood",
             "a partition is idle, or new": "an idle one holds nobody up; a new one is read from its beginning within "
             "30 s",
             "a partition is far behind others": "others wait for it while it has more, so that its messages are not "

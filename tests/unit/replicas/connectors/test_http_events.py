@@ -20,7 +20,7 @@ from replicas.connectors.event_stream import EVENT_BYTES, EventParser, ServerEve
 from replicas.connectors.http_events import EventReader
 from replicas.connectors.reader import RowChunk
 from spe.config import load_data
-from spe.connectors.http import Url
+from spe.connectors.server import Url
 from spe.errors import ConfigError, LinkBroken, SpeError
 from spe.stream.names import StreamId
 from spe.testing import check_reader

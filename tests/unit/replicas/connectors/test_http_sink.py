@@ -22,7 +22,7 @@ from replicas.connectors.http_sink import HttpSink
 from replicas.connectors.sink_registry import open_sink
 from replicas.simulation.disk import SimDisk
 from spe.config import load_data
-from spe.connectors.http import Url
+from spe.connectors.server import Url
 from spe.errors import ConfigError, LinkBroken, LogError, ServerAway, SpeError
 from spe.runtime.env import Env
 from spe.stream.batch import Batch, Column, Element, RecDone, Rows, Undo

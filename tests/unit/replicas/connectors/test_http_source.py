@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import ssl
@@ -30,6 +31,7 @@ from spe.runtime.certificates import issue
 from spe.stream.names import StreamId
 from spe.testing import check_reader
 from tests.support.http_peers import SCHEMA, Peer, Reply, Sender, row_of
+from tests.support.schema_registry import registry, written
 from tests.support.source_env import source_env
 
 ROWS = [row_of(n) for n in range(7)]
@@ -531,3 +533,89 @@ def test_paths_start_from_the_folder_of_the_data() -> None:
     made = configured({"listen": "127.0.0.1:0", "token": {"file": "t"}, "certificate": "c.pem", "key": "c.key"})
     assert made.reader["token"] == {"file": str(Path("t").absolute())}
     assert made.reader["certificate"] == str(Path("c.pem").absolute())
+
+
+# --- Avro ---
+
+_AVRO = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "ts", "type": "string"},
+        {"name": "n", "type": "long"},
+        {"name": "text", "type": ["null", "string"]},
+    ],
+}
+
+
+def container(rows: list[Any], codec: str = "null") -> bytes:
+    import fastavro
+
+    out = io.BytesIO()
+    fastavro.writer(out, _AVRO, rows, codec)
+    return out.getvalue()
+
+
+async def test_a_body_may_be_a_container_of_avro() -> None:
+    async with receiving(format="avro") as one:
+        assert (await one.ask(container(ROWS), Content_Type="avro/binary")).body == {"rows": 7}
+        assert one.rows == list(range(7))
+        assert (await one.ask(container([]))).body == {"rows": 0}
+        many = container([ROWS[0]] * (CHUNK_ROWS + 1))
+        for body, status, why in (
+            (container(ROWS)[:-20], 400, "the body: cannot be read: "),
+            (container(ROWS, "deflate"), 400, "the body: it is compressed with deflate; expected one of: null"),
+            (b"{}", 400, "the body: cannot be read: it is no Avro container file"),
+            (many, 413, "8193 rows; expected at most 8192"),
+        ):
+            reply = await one.ask(body)
+            assert (reply.status, reply.body["error"].startswith(why)) == (status, True), reply
+        assert (await one.ask(b"{}", Content_Type="application/json")).status == 415
+        assert one.rows == list(range(7))
+
+
+async def test_a_body_may_be_a_message_of_avro(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(self: Any, address: str, seconds: float) -> trio.abc.Stream:
+        host, _, port = address.rpartition(":")
+        return await trio.open_tcp_stream(host, int(port))
+
+    monkeypatch.setattr(Receiving, "connect", connect)
+    async with registry() as there:
+        there.add(3, _AVRO)
+        keys = {"listen": "127.0.0.1:0", "avro": {"registry": f"http://{there.address}"}}
+        async with receiving(keys, format="avro") as one:
+            assert (await one.ask(written(_AVRO, ROWS[1], 3))).body == {"rows": 1}
+            assert (await one.ask(container(ROWS[2:4]))).body == {"rows": 2}
+            reply = await one.ask(written(_AVRO, ROWS[1], 4))
+            assert (reply.status, reply.body["rows"][0]["reason"]) == (
+                400,
+                f"schema registry http://{there.address}/ has no schema 4",
+            )
+            there.answers["/schemas/ids/5"] = 503, {}
+            reply = await one.ask(written(_AVRO, ROWS[1], 5))
+            assert (reply.status, "503" in reply.body["error"], "503" in one.reader.away) == (503, True, True)
+            there.add(5, _AVRO)
+            assert (await one.ask(written(_AVRO, ROWS[4], 5))).body == {"rows": 1}
+            assert one.reader.away == ""
+            assert one.rows == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "why"),
+    [
+        ({"avro": {}}, {"format": "avro"}, "expected {registry: URL} or {file: PATH}"),
+        ({"avro": {"file": "a"}}, {}, "avro goes with format: avro"),
+        ({}, {"format": "parquet"}, "http has no format parquet; expected one of: jsonl, csv, avro"),
+        ({}, {"format": "avro", "null": "-"}, "null does not go with format avro"),
+        ({"avro": {"registry": {"url": "http://u:p@h"}}}, {"format": "avro"}, "expected no user and password in a URL"),
+        (
+            {"avro": {"registry": {"url": "http://h", "user": {"env": "U"}}}},
+            {"format": "avro"},
+            "expected both user and",
+        ),
+    ],
+)
+def test_mistakes_about_avro_are_said(keys: Any, options: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        configured({"listen": "127.0.0.1:0", **keys}, **options)
+    assert why in str(error.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
@@ -33,6 +34,7 @@ from spe.runtime.env import Env
 from spe.stream.batch import Batch, Element
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringPool
+from tests.support.schema_registry import Registry, record, written
 from tests.support.source_env import source_env
 from tests.unit.replicas.source.test_proxy import FOLDER, source
 
@@ -80,8 +82,8 @@ def messages(count: int, first: int = 0, partitions: int = PARTITIONS) -> list[d
 
 def logged(storage: SimDisk, schema: Schema = SCHEMA) -> list[int]:
     pool, found = StringPool(), []
-    for record in read_log(storage, FOLDER):
-        batch = decode_source_batch(record.body, schema, pool)
+    for one in read_log(storage, FOLDER):
+        batch = decode_source_batch(one.body, schema, pool)
         found += [] if batch is None else batch.rows.columns[1].to_list()
     return found
 
@@ -456,3 +458,42 @@ def test_what_is_gone_and_what_cannot_be() -> None:
     with pytest.raises(SpeError, match="topic a has 1 partitions, and had 2: it was deleted and made again"):
         check_counts(Offsets("", {"a": [1, 2]}), {"a": 1})
     assert chosen(["a", "b"], {"a": 2, "b": 1}, None) == [("a", 0), ("a", 1), ("b", 0)]
+
+
+# --- Avro ---
+
+
+async def test_messages_of_avro_wait_for_their_schemas(mock: Brokers, topic: str) -> None:
+    """The registry is away at first; whatever came until then comes once, also over restarts."""
+    schemas = {1: record(where=None, name=None), 2: record("millis", name=None, more="string")}
+    sent = [
+        {"value": written(schemas[1 + n % 2], {"ts": 1_000 * n, "n": n, "more": "x"}, 1 + n % 2), "partition": n % 2}
+        for n in range(40)
+    ]
+    mock.send(topic, [{**one, "key": "k"} for one in sent])
+    mock.send(topic, [{"value": struct.pack(">bI", 0, 99), "partition": 0}])
+    there = Registry()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(there.serve)
+        nursery.cancel_scope.cancel()
+    keys = {"registry": {"url": f"http://{there.address}"}}
+    run = Running(kafka(mock, topic, {"format": "avro", "avro": keys}, disorder_us=10_000_000_000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(run.until, rows=40))
+        await until(lambda: run.told)
+        assert f"schema registry http://{there.address}/ does not answer" in run.told[0]
+        await trio.sleep(1)  # the end of each partition comes meanwhile
+        assert run.rows == []
+        await nursery.start(there.serve, int(there.address.rpartition(":")[2]))
+        for id_, schema in schemas.items():
+            there.add(id_, schema)
+        await until(lambda: len(run.rows) == 40)
+        assert sorted(run.rows) == list(range(40))
+        mock.send(topic, [{"value": written(schemas[1], {"ts": 1, "n": n}, 1)} for n in range(40, 50)])
+        again = run.again()
+        proxy = await again.until(rows=10)
+        assert sorted(again.rows) == list(range(40, 50))
+        assert sorted(logged(again.storage)) == list(range(50))
+        assert (proxy.away, proxy.status().malformed) == ("", 0)
+        nursery.cancel_scope.cancel()
+    assert run.proxy.status().malformed == 1

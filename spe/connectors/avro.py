@@ -1,0 +1,55 @@
+"""Messages of Avro: where the schemas are with which they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spe.connectors.secret import SecretKeys, placed
+from spe.connectors.server import ServerKeys, url_alone
+from spe.values import Model
+
+
+class RegistryKeys(ServerKeys):
+    """A schema registry, as Confluent's."""
+
+    user: SecretKeys | None = Field(default=None, description="of HTTP's basic authentication: `{env: NAME}` or …")
+    password: SecretKeys | None = Field(default=None, description="in the same way")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RegistryKeys:
+        if (self.user is None) != (self.password is None):
+            raise ValueError("expected both user and password, or none")
+        if self.user is not None and self.token is not None:
+            raise ValueError("expected user and password, or a token")
+        return self
+
+
+class AvroKeys(Model):
+    """Where the schemas of messages are."""
+
+    registry: Annotated[RegistryKeys, BeforeValidator(url_alone)] | None = Field(
+        default=None, description="a schema registry; a message begins with the id of its schema, as Confluent's do"
+    )
+    file: str | None = Field(
+        default=None, description="a schema, `.avsc`; a message is a record of it and nothing else"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> AvroKeys:
+        if (self.registry is None) == (self.file is None):
+            raise ValueError("expected {registry: URL} or {file: PATH}")
+        return self
+
+
+def placed_avro(found: Mapping[str, Any], data: Path | None) -> dict[str, Any]:
+    """Options of a reader with the paths of ``avro`` below ``data``."""
+    if (avro := found.get("avro")) is None:
+        return dict(found)
+    avro = placed(avro, data, "file")
+    if "registry" in avro:
+        avro["registry"] = placed(avro["registry"], data, "ca")
+    return {**found, "avro": avro}
