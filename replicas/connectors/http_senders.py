@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 
 import msgpack
 
+from spe.connectors.http import SENDER
 from spe.errors import LogCorrupt
 
 #: Senders that are known by their keys: each record of the source's log has them all.
 SENDERS_MAX: Final = 256
 _DIGEST_BYTES: Final = 8
-_KEY: Final = re.compile(r'"?([A-Za-z0-9._-]{1,64}):([1-9][0-9]{0,17})"?')
+_KEY: Final = re.compile(rf'"?({SENDER}):([1-9][0-9]{{0,17}})"?')
 #: Requests in the log.
 _COUNT: Final = struct.Struct("<Q")
 
@@ -57,6 +58,10 @@ class SenderNumbers:
     def numbers(self) -> dict[str, int]:
         """The last number of each sender."""
         return {sender: last.number for sender, last in self._senders.items()}
+
+    def reached(self, until: Mapping[str, int]) -> bool:
+        """Has each of these senders come to its number?"""
+        return all((last := self._senders.get(s)) is not None and last.number >= n for s, n in until.items())
 
     def repeated(self, key: RequestKey, digest: bytes) -> bool:
         """Is the request there already?

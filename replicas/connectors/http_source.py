@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: Longest time until a request's turn comes, and until its rows are synced.
 TURN_S: Final = 5.0
 ANSWER_S: Final = 30.0
+#: So long repeats are answered after the end of the stream.
+LINGER_S: Final = 5.0
 #: Bad rows that an answer names.
 _BAD_ROWS: Final = 20
 _JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl", "application/jsonlines")
@@ -60,7 +62,7 @@ class _Arrived:
 
 
 class HttpReceiver(Resumable):
-    """See the module.  Never ends.
+    """See the module.  Ends with ``until`` only.
 
     Args:
       reader: options as ``spe.connectors.http`` has them.
@@ -80,6 +82,7 @@ class HttpReceiver(Resumable):
         else:
             self._form = line_format(schema, time, reader)
         self._options = reader
+        self._until: Mapping[str, int] = reader.get("until") or {}
         self._passes = reader.get("bad_rows") == "pass"
         self._positions = SenderNumbers()
         self._durable = 0
@@ -108,8 +111,16 @@ class HttpReceiver(Resumable):
             serve = partial(outside(env).serve, self._listen_on, server.attend)
             self.address = await nursery.start(serve)
             env.trace.event("listening_for_rows", address=self.address)
-            async for one in arrived:
-                await self._decide(one, accept)
+            while not self._is_over():
+                await self._decide(await arrived.receive(), accept)
+            # A sender whose last answer is lost asks again.
+            with trio.move_on_after(LINGER_S):
+                async for one in arrived:
+                    await self._decide(one, accept)
+            nursery.cancel_scope.cancel()
+
+    def _is_over(self) -> bool:
+        return bool(self._until) and self._positions.reached(self._until)
 
     def _token(self) -> str | None:
         if (place := self._options.get("token")) is None:
@@ -179,8 +190,9 @@ class HttpReceiver(Resumable):
     async def _decide(self, one: _Arrived, accept: Accept) -> None:
         """Takes a request, if it is not there yet.  Waits while too much is not synced."""
         positions, chunk = self._positions, one.chunk
+        one.answer = self._beyond(one.key)
         try:
-            one.repeated = one.key is not None and positions.repeated(one.key, one.digest)
+            one.repeated = one.key is not None and one.answer is None and positions.repeated(one.key, one.digest)
         except OutOfTurn as error:
             one.answer = Answer.error(error.status, str(error), expected=error.expected)
         taken = one.answer is None and not one.repeated
@@ -192,6 +204,16 @@ class HttpReceiver(Resumable):
         one.decided.set()
         if taken:
             await accept(chunk)
+
+    def _beyond(self, key: RequestKey | None) -> Answer | None:
+        """Why a request does not belong to a stream that ends; None: it does."""
+        if not self._until:
+            return None
+        if key is None or key.sender not in self._until:
+            senders = ", ".join(self._until)
+            return Answer.error(403, f"the stream ends by requests of {senders}; expected an Idempotency-Key of these")
+        last = self._until[key.sender]
+        return Answer.error(410, f"{key}: the stream ends with number {last}") if key.number > last else None
 
     # --- bodies; in a thread ---
 

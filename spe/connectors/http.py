@@ -26,6 +26,8 @@ from spe.connectors.secret import SecretKeys, placed
 from spe.connectors.server import ServerKeys, Url, url_alone
 from spe.values import Address, Model, Names, PositiveDuration, size_of
 
+#: Name of a sender.
+SENDER: Final = r"[A-Za-z0-9._-]{1,64}"
 #: Largest body of a request: it becomes one record of the source's log.
 BODY_BYTES_MAX: Final = 8 << 20
 
@@ -63,6 +65,19 @@ def _listen(value: Any) -> Any:
     return {"listen": value} if isinstance(value, str) else value
 
 
+def _numbers(value: Any) -> dict[str, int]:
+    if (
+        isinstance(value, dict)
+        and value
+        and all(
+            isinstance(sender, str) and re.fullmatch(SENDER, sender) and type(number) is int and number >= 1
+            for sender, number in value.items()
+        )
+    ):
+        return {str(sender): number for sender, number in value.items()}
+    raise ValueError(f"expected a mapping of senders to the numbers of their last requests, got {value!r}")
+
+
 class HttpKeys(Model):
     """Where requests come in."""
 
@@ -85,6 +100,11 @@ class HttpKeys(Model):
         default=None,
         description="of `format: avro`: a body is a container file, not compressed; or, with `{registry: URL}` or "
         "`{file: PATH}`, one message",
+    )
+    until: Annotated[dict[str, int], BeforeValidator(_numbers)] | None = Field(
+        default=None,
+        description="sender → number of its last request: behind the last one of all of them the stream ends; others "
+        "may not send, and each request needs a key",
     )
     max_body: Annotated[int, BeforeValidator(_body)] = Field(
         default=4 << 20, description="largest body of a request, at most 8 MiB"
@@ -163,6 +183,8 @@ HTTP: Final = Http(
             "its key",
             "the body is too large, or has more than 8192 rows": "413; nothing is taken",
             "of Avro: the schema registry is away, or refuses us": "503 with `Retry-After`, and the status says so",
+            "with `until`: a request beyond it, without a key, or of another sender": "410, 403; nothing is taken. "
+            "Once the stream has ended, repeats are answered for 5 s, then the address is closed",
             "no token, or a wrong one": "401, and the connection is closed",
             "the body has no `Content-Length`, or is compressed": "411, 415: chunks would have no bound",
             "a sender is slow": "it has 5 s for its headers, and 10 s for its body, with a second more for each "

@@ -619,3 +619,48 @@ def test_mistakes_about_avro_are_said(keys: Any, options: Any, why: str) -> None
     with pytest.raises(ConfigError) as error:
         configured({"listen": "127.0.0.1:0", **keys}, **options)
     assert why in str(error.value)
+
+
+# --- the end ---
+
+
+def test_a_stream_ends_behind_the_last_requests_wherever_we_die() -> None:
+    reader = {"listen": "127.0.0.1:9000", "until": {"sender": 4}}
+    source = {"schema": SCHEMA, "time": "ts", "from": {"http": reader}}
+    check_reader(source, ROWS, lambda: Sender("127.0.0.1:9000", ROWS, 2, twice=True), most=6)
+
+
+async def test_the_end_waits_for_all_senders_and_takes_nothing_more(autojump_clock: trio.testing.MockClock) -> None:
+    reader = {"listen": "127.0.0.1:0", "until": {"a": 2, "b": 1}}
+    made = open_reader(configured(reader))
+    assert isinstance(made, HttpReceiver)
+    ended = trio.Event()
+
+    async def read(one: Receiving) -> None:
+        await made.read(replace(source_env(), network=one), one.accept)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        one = Receiving(made, nursery)
+        nursery.start_soon(read, one)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await one.ask()).status == 403
+        assert (await one.ask(**{"Idempotency-Key": "c:1"})).status == 403
+        for key in ("a:1", "b:1"):
+            assert (await one.ask(**{"Idempotency-Key": key})).status == 200
+        late = await one.ask(**{"Idempotency-Key": "b:2"})
+        assert (late.status, late.body["error"]) == (410, "b:2: the stream ends with number 1")
+        await trio.sleep(60)
+        assert not ended.is_set()
+        assert (await one.ask(**{"Idempotency-Key": "a:2"})).status == 200
+        await trio.sleep(4)
+        assert (await one.ask(**{"Idempotency-Key": "a:2"})).body == {"rows": 0, "repeated": True}
+        await ended.wait()
+        nursery.cancel_scope.cancel()
+    assert one.rows == [1, 1, 1]
+
+
+@pytest.mark.parametrize("until", [{}, {"a b": 1}, {"a": 0}, {"a": True}, 7])
+def test_an_end_that_is_none_is_said(until: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a mapping of senders to the numbers of their last requests"):
+        configured({"listen": "127.0.0.1:0", "until": until})
