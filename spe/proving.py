@@ -61,9 +61,11 @@ def again(spark: SparkSession, run: Run, tell: Callable[[str], None]) -> Report:
 
     On a cluster, tables are written beside the run while it takes, since executors see it.
     """
-    from consistency.proof.remote import HadoopFolder
+    from consistency.proof.hadoop import HadoopFolder
+    from consistency.proof.remote import folder_of
+    from consistency.proof.seen import in_one_process
 
-    if str(spark.sparkContext.master).startswith("local") and not run.origin:
+    if in_one_process(spark) and not run.origin:
         with TemporaryDirectory(prefix="spe-verify-") as folder:
             return judged(spark, run, tell, tables=folder)
     beside, _, name = (run.origin or str(run.path.absolute())).rpartition("/")
@@ -71,4 +73,4 @@ def again(spark: SparkSession, run: Run, tell: Callable[[str], None]) -> Report:
     try:
         return judged(spark, run, tell, tables=f"{beside}/{name}")
     finally:
-        HadoopFolder(spark, beside).remove(PurePosixPath(name))
+        (folder_of(spark, beside) if run.origin else HadoopFolder(spark, beside)).remove(PurePosixPath(name))

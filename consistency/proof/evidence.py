@@ -129,25 +129,19 @@ def _of_executors(spark: SparkSession | None, run: Run, files: list[Path]) -> di
     """Digests of files on another file system, which executors read."""
     import pyarrow as pa
 
+    from consistency.proof.remote import folder_of
+
     assert spark is not None
+    names = [str(run.relative(p)) for p in files]
 
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column(0).to_pylist(), batch.column(1)):
-                data = memoryview(content.as_buffer())
-                step = _block_bytes(len(data))
-                made = digest_of((data[at : at + step] for at in range(0, len(data), step)), path, len(data))
-                yield pa.RecordBatch.from_pydict({"digest": [made.model_dump_json()]})
+    def each(number: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        step = _block_bytes(len(data))
+        made = digest_of((data[at : at + step] for at in range(0, len(data), step)), names[number], len(data))
+        yield pa.RecordBatch.from_pydict({"digest": [made.model_dump_json()]})
 
-    frame = spark.read.format("binaryFile").load([f"{run.origin}/{run.relative(p)}" for p in files])
-    rows = frame.select("path", "content").mapInArrow(each, "digest string").collect()
+    rows = folder_of(spark, run.origin).over(names, each, "digest string").collect()
     made = [FileDigest.model_validate_json(row["digest"]) for row in rows]
-    named = {str(run.relative(p)): p for p in files}
-    found: dict[Path, FileDigest] = {}
-    for one in made:
-        name = next(name for name in named if one.path.endswith(f"/{name}"))
-        found[named[name]] = one.model_copy(update={"path": name})
-    return found
+    return {run.path / one.path: one for one in made}
 
 
 def _inputs(run: Run) -> Iterator[Path]:

@@ -83,6 +83,7 @@ def judge_run(
       SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
     """
     from consistency.proof.recording import changes
+    from consistency.proof.remote import keeper
     from consistency.proof.source import last_state
     from consistency.proof.truth import TruthNetwork
 
@@ -94,15 +95,15 @@ def judge_run(
     going_on, before = run.going_on, stamps(run)
     with steps.step("digests", "digests of the run's files"):
         rests_on = None if going_on else evidence(run, spark)
-    keepers = {(c, o): _keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
-    with steps.step("what the clients received"):
-        # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
-        came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
-    network = TruthNetwork(spark, run)
-    states = {s: last_state(run, s) for s in plan.sources}
-    scene = _scene(run, network, states)
+    keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
     with freed_at_the_end():
-        outputs = _outputs(scene, network, came, keepers, _keeper(spark, f"{tables}/truth"), steps)
+        with steps.step("what the clients received"):
+            # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
+            came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
+        network = TruthNetwork(spark, run)
+        states = {s: last_state(run, s) for s in plan.sources}
+        scene = _scene(run, network, states)
+        outputs = _outputs(scene, network, came, keepers, keeper(spark, f"{tables}/truth"), steps)
     with steps.step("sources", "the sources' logs, against their inputs"):
         flaws = {s: _flaws(spark, run, s, state) for s, state in states.items()}
     if not going_on:
@@ -213,10 +214,10 @@ def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str
     except OSError as error:
         raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
     if run.origin:
-        from consistency.proof.remote import HadoopFolder
+        from consistency.proof.remote import folder_of
 
         for file in (data, shown):
-            HadoopFolder(spark, run.origin).put(file, run.relative(file))
+            folder_of(spark, run.origin).put(file, run.relative(file))
     return f"{run.where}/{REPORT_FOLDER}/{data.name}", f"{run.where}/{REPORT_FOLDER}/{shown.name}"
 
 
@@ -245,9 +246,9 @@ def _flaws(spark: SparkSession, run: Run, stream: StreamId, state: SourceState) 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:
     if run.origin:
-        from consistency.proof.remote import HadoopFolder
+        from consistency.proof.remote import folder_of
 
-        HadoopFolder(spark, run.origin).remove(PurePosixPath(REPORT_FOLDER))
+        folder_of(spark, run.origin).remove(PurePosixPath(REPORT_FOLDER))
     shutil.rmtree(run.path / REPORT_FOLDER, ignore_errors=True)
 
 
@@ -277,17 +278,6 @@ def settings(directory: Directory) -> Settings:
         replicas=max((len(where) for where in directory.placement.values()), default=0),
         nodes=len(directory.nodes),
     )
-
-
-def _keeper(spark: SparkSession, folder: str) -> Keep:
-    """Writes frames as Parquet below a folder; what is read back does not compute anything again."""
-
-    def keep(name: str, frame: DataFrame) -> DataFrame:
-        path = f"{folder}/{name}.parquet"
-        frame.write.mode("overwrite").parquet(path)
-        return spark.read.schema(frame.schema).parquet(path)
-
-    return keep
 
 
 def _data_until_us(states: Iterable[SourceState]) -> int:

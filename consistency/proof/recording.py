@@ -96,20 +96,14 @@ def over_stretches(
 def _over_remote(
     spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch], read: Read, schema: StructType
 ) -> DataFrame:
-    """The same of segments that lie on another file system: executors get their bytes from Spark."""
-    folders = [run.relative(Path(folder)) for folder in table.folders]
-    names = {f"{folders[s.partition]}/{s.segment.name}": (number, s) for number, s in enumerate(pieces)}
-    if not names:
+    """The same of segments that lie on another file system."""
+    from consistency.proof.remote import folder_of
+
+    if not pieces:
         return spark.createDataFrame([], schema)
-
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column(0).to_pylist(), batch.column(1)):
-                number, stretch = next(s for name, s in names.items() if path.endswith(f"/{name}"))
-                yield from read(number, stretch, memoryview(content.as_buffer()))
-
-    files = spark.read.format("binaryFile").load([f"{run.origin}/{name}" for name in names])
-    return files.select("path", "content").mapInArrow(each, schema)
+    folders = [run.relative(Path(folder)) for folder in table.folders]
+    names = [f"{folders[s.partition]}/{s.segment.name}" for s in pieces]
+    return folder_of(spark, run.origin).over(names, lambda n, content: read(n, pieces[n], content), schema)
 
 
 def as_tuple(table: Table) -> Column:

@@ -579,6 +579,27 @@ def report(
 
 
 @app.command(sort_key=11)
+def archive(
+    run_dir: Annotated[Path, Parameter(help="Directory of a run that is over.")],
+    to: Annotated[
+        str, Parameter(help="Where it goes: s3://BUCKET/KEY, hdfs://HOST/PATH, or a directory; no run may be there.")
+    ],
+    /,
+    *,
+    master: Annotated[str | None, Parameter(help="Spark's master, where Spark is needed for the URI.")] = None,
+    conf: Annotated[list[str] | None, Parameter(help="A setting of Spark, NAME=VALUE; may be repeated.")] = None,
+) -> int:
+    """Copy what the proof reads of a run, and its report, to where it can be proved from.
+
+    Credentials come from where the AWS SDK looks for them: the environment, ~/.aws, the machine's role.
+    """
+    from spe.cli.archive import archive
+    from spe.cli.report import parse_conf
+
+    return archive(run_dir, to, master, parse_conf(conf or []))
+
+
+@app.command(sort_key=11)
 def compare(
     run_dir: Annotated[str, Parameter(help="Directory or URI of a run.")],
     other: Annotated[

@@ -88,9 +88,11 @@ def _found(
 def _check_before(run: str, other: str, wanted: Wanted) -> None:
     """What can be seen without Spark.  Raises SpeError."""
     from consistency.proof.beside.choice import chosen_client, chosen_key, chosen_outputs
-    from consistency.proof.remote import is_remote
+    from consistency.proof.remote import check_place, is_remote
     from consistency.proof.run import Run
 
+    for place in (run, other):
+        check_place(place)
     if not 0 <= wanted.tolerance < 1:
         raise SpeError(f"--tolerance: expected a share from 0 to below 1, got {wanted.tolerance:g}")
     if is_remote(run):
@@ -171,13 +173,15 @@ def _beside(
 ) -> ComparedSide:
     from consistency.proof.beside.choice import chosen_client, format_of
     from consistency.proof.beside.sides import recorded, table
-    from consistency.proof.remote import HadoopFolder, is_remote, literal, spark_path
+    from consistency.proof.hadoop import spark_path
+    from consistency.proof.remote import check_spark_reads, folder_of, is_remote, listed, literal
 
     if theirs is not None:
         return recorded(spark, theirs, chosen_client(theirs.directory, output, "", client), output, wanted)
     if is_remote(other):
+        check_spark_reads(spark, other)
         place = PurePosixPath(other)
-        names = [str(name if name.name else place.name) for name, _ in HadoopFolder(spark, other.rstrip("/")).files()]
+        names = [str(name if name.name else place.name) for name in listed(folder_of(spark, other))]
         format_, uri = format_of(names, other, wanted.format), other
     else:
         path = _local(other)
@@ -190,10 +194,10 @@ def _beside(
 @contextmanager
 def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
     """The other side, where it is a run."""
-    from consistency.proof.remote import HadoopFolder, is_remote, opened
+    from consistency.proof.remote import folder_of, is_remote, listed, opened
 
     if is_remote(place):
-        there = any(name == PurePosixPath(_RUN_HAS) for name, _ in HadoopFolder(spark, place.rstrip("/")).files())
+        there = PurePosixPath(_RUN_HAS) in listed(folder_of(spark, place))
     else:
         there = (_local(place) / _RUN_HAS).is_file()
     if not there:
@@ -204,7 +208,8 @@ def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
 
 
 def _keeper(out: Path | None, output: StreamId, other: str) -> Callable[[DataFrame], None] | None:
-    from consistency.proof.remote import is_remote, local_path, spark_path
+    from consistency.proof.hadoop import spark_path
+    from consistency.proof.remote import is_remote, local_path
 
     if out is None:
         return None

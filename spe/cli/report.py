@@ -133,10 +133,13 @@ def _written_to(junit: Path | None, folders: Sequence[str | Path], reports: Sequ
 
 
 def _check(folders: Sequence[str | Path]) -> None:
-    """Checks that local folders exist before Spark starts, which takes long.  Raises SpeError."""
+    """Checks what can be seen before Spark starts, which takes long.  Raises SpeError."""
+    from consistency.proof.remote import check_place
+
     for folder in folders:
         if "://" not in str(folder) and not Path(folder).is_dir():
             raise SpeError(f"{folder}: there is no such directory")
+        check_place(str(folder))
 
 
 class ReportProgress:

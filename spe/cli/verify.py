@@ -51,9 +51,11 @@ def verify(places: Sequence[str | Path], start: Start, tell: Callable[[str], Non
     Raises:
       SpeError: a report cannot be verified; says why.
     """
-    from consistency.proof.remote import is_remote
+    from consistency.proof.remote import check_place, is_remote
     from consistency.proof.trouble import explained
 
+    for place in places:
+        check_place(str(place))
     sessions: list[SparkSession] = []
 
     def session() -> SparkSession:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consistency.proof.evidence import evidence
-from consistency.proof.remote import HadoopFolder, is_remote, local_path, opened
+from consistency.proof.hadoop import HadoopFolder
+from consistency.proof.remote import is_remote, local_path, opened
 from consistency.proof.run import Run
 from spe.cli.report import report
 from spe.errors import SpeError

@@ -6,8 +6,10 @@ It can be stopped and started again with all that it holds.  Clients find it by 
 from __future__ import annotations
 
 import logging
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -73,3 +75,59 @@ def running_s3() -> Iterator[S3Server]:
         yield server
     finally:
         server.stop()
+
+
+#: The bucket of :func:`s3_with_keys`.
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True)
+class S3WithKeys:
+    """A server that takes one pair of keys, with an empty bucket BUCKET.
+
+    Attributes:
+      environment: where it is, and the keys, as users of Arrow and our commands look for them.
+    """
+
+    environment: Mapping[str, str]
+
+
+@contextmanager
+def s3_with_keys() -> Iterator[S3WithKeys]:
+    """Skips the test where moto is missing, and says so."""
+    with running_s3() as server:
+        _say(server, "reset")
+        server.client().create_bucket(Bucket=BUCKET)
+        key = _user(server)
+        _say(server, "reset-auth", "0")  # keys are checked from the next request on
+        try:
+            keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+            where = {"AWS_ENDPOINT_URL": server.endpoint, "AWS_REGION": REGION}
+            yield S3WithKeys({**server.environment, **where, **keys})
+        finally:
+            _say(server, "reset-auth", "inf")
+
+
+def _user(server: S3Server) -> Any:
+    """The keys of one who may do everything."""
+    import boto3
+
+    iam = boto3.client(
+        "iam",
+        endpoint_url=server.endpoint,
+        region_name=REGION,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+    )
+    iam.create_user(UserName="tester")
+    everything = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}'
+    iam.put_user_policy(UserName="tester", PolicyName="all", PolicyDocument=everything)
+    return iam.create_access_key(UserName="tester")["AccessKey"]
+
+
+def _say(server: S3Server, what: str, how: str = "") -> None:
+    plain = {"Content-Type": "text/plain"}
+    request = urllib.request.Request(
+        f"{server.endpoint}/moto-api/{what}", data=how.encode(), headers=plain, method="POST"
+    )
+    urllib.request.urlopen(request, timeout=30).close()
