@@ -191,7 +191,7 @@ def _chunks(path: Path, form: str) -> int:
 
 
 async def _source(folder: str, form: str, rows: int) -> int:
-    reader = {"kind": "directory", "path": folder, "follow": False, **_options(form)}
+    reader = {"kind": "directory", "folder": folder, "follow": False, **_options(form)}
     of = Source(
         stream=StreamId("bench"), schema=SCHEMA, boundary_us=100_000, disorder_us=0, ahead_us=None, time="ts",
         reader=reader, replay={}, on_malformed="skip", watermark=Watermark.DATA,

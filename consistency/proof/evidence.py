@@ -148,7 +148,7 @@ def _inputs(run: Run) -> Iterator[Path]:
     """The files that sources replay."""
     data = Path(str(run.facts.get("data", run.path)))
     for source in run.reading.sources.values():
-        if source.kind in ("csv", "jsonl", "parquet"):
+        if source.kind in ("csv", "jsonl", "parquet", "arrow", "avro"):
             yield (data / Path(source.reader[source.kind]).expanduser()).absolute()
 
 

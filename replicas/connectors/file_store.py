@@ -125,7 +125,7 @@ class S3Store:
     """A prefix of a bucket, by Arrow's client.  Credentials come from the environment and the files of AWS."""
 
     def __init__(self, reader: Mapping[str, Any]) -> None:
-        self.name = str(reader["path"]).rstrip("/")
+        self.name = str(reader["folder"]).rstrip("/")
         self._options = reader
         self._base = self.name.removeprefix(S3)
         self._system: Any = None
@@ -182,8 +182,8 @@ class S3Store:
 
 
 def file_store(reader: Mapping[str, Any]) -> FileStore:
-    """By the option ``path``."""
-    return S3Store(reader) if str(reader["path"]).startswith(S3) else LocalStore(str(reader["path"]))
+    """By the option ``folder``."""
+    return S3Store(reader) if str(reader["folder"]).startswith(S3) else LocalStore(str(reader["folder"]))
 
 
 def may_come_back(error: OSError) -> bool:

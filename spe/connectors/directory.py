@@ -138,10 +138,11 @@ class FilesOfDirectory(Reader):
         if not path.startswith(S3):
             path = unquote(urlsplit(path).path) if path.startswith(_FILE) else path
             path = str((data / Path(path).expanduser()).absolute())
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in {**found, "path": path}.items()}
+        del found["path"]  # everywhere else that is one file, of a source that can be read again
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in {**found, "folder": path}.items()}
 
     def describe(self, reader: Mapping[str, Any]) -> str:
-        return f"directory {reader['path']}"
+        return f"directory {reader['folder']}"
 
 
 DIRECTORY: Final = FilesOfDirectory(

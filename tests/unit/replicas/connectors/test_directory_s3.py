@@ -126,7 +126,7 @@ def test_secrets_stay_out_of_messages(server: S3Server, bucket: str, monkeypatch
     from spe.errors import ServerAway
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-key")
-    store = S3Store({"path": f"s3://{bucket}/in", "endpoint": "http://127.0.0.1:1", "region": "us-east-1"})
+    store = S3Store({"folder": f"s3://{bucket}/in", "endpoint": "http://127.0.0.1:1", "region": "us-east-1"})
     with pytest.raises((FolderRefused, ServerAway)) as error:
         store.list()
     assert "a-secret-key" not in str(error.value)

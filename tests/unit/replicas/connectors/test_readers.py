@@ -672,6 +672,7 @@ LIVE = ("tcp", "stdin", "http", "sse", "push", "kafka", "postgres", "directory")
 def test_every_reader_is_declared_live_or_not() -> None:
     options = {
         "path": "",
+        "folder": "",
         "address": "localhost:0",
         "listen": "localhost:0",
         "url": "http://localhost",
