@@ -10,7 +10,7 @@ from spe.stream.ids import PartitionId, ReplicaId
 
 
 class CheckpointTask:
-    """One per interval, and before that when upstream is full and waits for us."""
+    """One per interval, and before that when upstream is full and waits for us, or one that leaves does (M3)."""
 
     def __init__(self, hosting: Hosting, snapshots: Snapshots) -> None:
         self._hosting = hosting
@@ -26,8 +26,10 @@ class CheckpointTask:
             if (host := hosting.running.get(partition)) is None:
                 return
             replica = host.replica
-            due = hosting.now() - last >= every_us or (replica.reading.installed and replica.reading.upstream_full())
-            if host.error is not None or not due or not replica.recovery.worth_storing():
+            recovery, reading = replica.recovery, replica.reading
+            waited_for = reading.installed and (reading.upstream_full() or (recovery.backs and not recovery.safe))
+            due = waited_for or hosting.now() - last >= every_us
+            if host.error is not None or not due or not recovery.worth_storing():
                 continue
             snapshot = await self._snapshots.of(host)
             if snapshot is None or not replica.recovery.advances(snapshot["positions"]):

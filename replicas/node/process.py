@@ -267,6 +267,8 @@ class NodeProcess(NoSource):
         standbys = self.hosting.standbys.items() if peer == COORDINATOR else ()
         held = [Held(id.unit, id.partition, standby.checkpoints) for id, standby in standbys]
         running = self.hosting.running.items() if peer == COORDINATOR else ()
+        recoveries = [(id, host.replica.recovery) for id, host in running]
+        held += [Held(id.unit, id.partition, int(one.safe)) for id, one in recoveries if one.backs]
         loads = [Load(*id, *sample) for id, host in running if (sample := host.meter.news(now)) is not None]
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads, taken)
 

@@ -91,6 +91,8 @@ class ReplicaRecovery:
         self.redirect(directory)
         self.set_node(directory.share(plan, id.unit, id.node))
         self.stored: Stored | None = None
+        #: Input positions of what lay on our disk at first; None: nothing did.
+        self._lay_there: list[int] | None = None
         self.other: Stored | None = None
         self.replays = False
         self.prefers_own = False
@@ -180,7 +182,9 @@ class ReplicaRecovery:
 
     def finds(self, log: Stored | None, checkpoint: Stored | None) -> None:
         """What lies on our disk, whoever wrote it, under whatever configuration."""
-        self.stored = None if self._inputs.installed else further(log, checkpoint)
+        found = further(log, checkpoint)
+        self._lay_there = None if found is None else list(found.positions)
+        self.stored = None if self._inputs.installed else found
         self.other = checkpoint if self.logs else log
 
     def other_is_older(self) -> bool:
@@ -284,6 +288,24 @@ class ReplicaRecovery:
         if self._node.reconcile is Reconcile.UNDO and not self._inputs.upstream_full():
             return False
         return self.advances(sunion.acknowledged())
+
+    @property
+    def backs(self) -> bool:
+        """Do we run in the place of others, or until a move has ended?"""
+        return self._backs
+
+    @property
+    def safe(self) -> bool:
+        """Could we go on after a kill, where disks are used: has ours a state, of which upstream has what follows?
+
+        The one on which upstream's acknowledgements rest may be on the disk of who leaves in our favour (M3).
+        """
+        if self._newest is None or any(self._newest) or not any(self._sunion.acknowledged()):
+            return True
+        there = self._lay_there
+        return there is not None and not any(
+            one.forgotten(position) for one, position in zip(self._inputs.inputs, there, strict=True)
+        )
 
     def advances(self, positions: Sequence[int]) -> bool:
         """Would a checkpoint with these input positions hold more than those on disk, and less in no input?

@@ -48,7 +48,8 @@ class MovePhase(enum.StrEnum):
     WAIT: another move is under way, or not all replicas of the partition are STABLE.
     JOIN: the directory names the target as a standby; until all live producers of the partition know that.
     INSTALL: the target is to run the partition; until it is STABLE.
-    FOLLOW: until the target is as far as the old replica was then.  A standby only holds two checkpoints.
+    FOLLOW: until the target is as far as the old replica was then, and its disk has the state if it is to.  A standby
+    only holds two checkpoints.
     LEAVE: the directory has the target in place of the old one, which retires.
     """
 
@@ -202,7 +203,7 @@ class Moves:
         """A heartbeat answer of a node or a source.
 
         Args:
-          held: checkpoints of each partition that it stands by for.
+          held: checkpoints of each partition that it stands by for; 0 of one that runs there and has none yet.
         """
         self._outputs[process] = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
         self._held[process] = held or {}
@@ -493,6 +494,8 @@ class Moves:
             move.why = f"{move.target} must be STABLE first"
         elif self._frontier(move, move.target) < move.mark:
             move.why = f"{move.target} must be as far as the others were"
+        elif self._held.get(move.target, {}).get(move.partition) == 0:
+            move.why = f"{move.target} must have its state on its disk first"
         elif behind := self._behind(self._directory.nodes):
             move.why = f"{some(behind)} must know of {move.target} first"
         elif self._since is not None and now - self._since >= self._pause_us:

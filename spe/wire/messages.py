@@ -113,7 +113,10 @@ class OutputStatus(NamedTuple):
 
 
 class Held(NamedTuple):
-    """How many checkpoints of a partition a node holds that stands by for it (H2)."""
+    """How many checkpoints of a partition a node holds that stands by for it (H2).
+
+    Where it runs the partition meanwhile, that is 0 until its disk has a state from which it would go on (M3).
+    """
 
     unit: Name
     partition: Count

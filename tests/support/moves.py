@@ -58,6 +58,7 @@ class FakeCluster:
     Attributes:
       stored: moves and directory as the coordinator's disk has them.
       lag: nodes that hear of no directory.
+      full: nodes whose disk takes no checkpoint of what they run.
       recovery: heartbeats that an install takes.
       budget: partitions whose standby runs all the time: the one that there is, or none.
     """
@@ -68,6 +69,7 @@ class FakeCluster:
     recovery: int = 3
     budget: int = 0
     lag: set[str] = field(default_factory=set)
+    full: set[str] = field(default_factory=set)
     story: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -151,7 +153,10 @@ class FakeCluster:
                 self.coordination.lost(name, self.now)
                 continue
             outputs = [] if node.state is None else [_output(node.state, node.frontier)]
-            self.moves.heard(name, outputs, {PARTITION: node.held} if node.held else {})
+            held = {PARTITION: node.held} if node.held else {}
+            if outputs and node.directory.roles[PARTITION].get(name) is Role.STANDBY:
+                held = {PARTITION: int(name not in self.full)}
+            self.moves.heard(name, outputs, held)
             self.moves.knows(name, node.directory.version)
             self.coordination.heard(name, outputs, self.now)
         for name, directory in self.sources.items():

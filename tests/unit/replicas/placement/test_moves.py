@@ -60,6 +60,20 @@ def test_the_target_runs_before_the_old_replica_retires_and_leaves() -> None:
     assert world.running() == [B]
 
 
+def test_the_old_replica_retires_when_the_state_is_on_the_disk_of_the_target() -> None:
+    """M3: the only one may be on its own, and what comes before that upstream has forgotten."""
+    world = cluster()
+    world.full.add(B)
+    move = world.ask(A, B)
+    beats(world, 60)
+    assert (move.phase, move.why) == (MovePhase.FOLLOW, "n1b must have its state on its disk first")
+    assert world.running() == [A, B]
+    world.full.clear()
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert world.running() == [B]
+
+
 def test_nothing_is_installed_before_all_live_producers_know_the_target() -> None:
     world = cluster()
     move = world.ask(A, B)
