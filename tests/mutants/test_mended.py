@@ -13,6 +13,8 @@ from tests.mutants.find import is_killed
 from tests.mutants.mended import PAIRS
 from tests.support.regressions import FOLDER, REGRESSIONS
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("schedule", PAIRS)
 def test_a_regression_shows_its_mistake(schedule: str) -> None:

@@ -25,6 +25,8 @@ from tests.mutants.patching import Edit, Unfit, aside, edited, mutant
 from tests.mutants.scenarios import KILLS
 from tests.mutants.units import UNITS
 
+pytestmark = pytest.mark.long
+
 KEPT = kept()
 _ALL = os.environ.get("MUTANTS") == "all"
 _HAS_CASE = {path.stem for path in CASES.glob("*.json")}

@@ -11,6 +11,8 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.foreign import UNSEEN
 from tests.mutants.units import UNITS, Test
 
+pytestmark = pytest.mark.long
+
 
 def play(test: Test) -> None:
     if inspect.isawaitable(made := test()):

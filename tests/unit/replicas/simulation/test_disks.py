@@ -149,15 +149,3 @@ def test_a_node_that_lost_its_disk_recovers(config: dict[str, Any]) -> None:
     assert outcome.finished, "\n".join(outcome.story[-40:])
     assert outcome.holds, story(outcome)
     assert outcome.skipped == []
-
-
-def test_an_incarnation_ahead_of_the_clock_is_not_lost() -> None:
-    """Peers would take a smaller one for an older process."""
-    faults = [
-        {"at": "1s", "kind": "skew", "target": "n1", "by": "1h", "for": "2s"},
-        {"at": "2s", "kind": "restart", "target": "n1"},
-        {"at": "5s", "kind": "wipe", "target": "n1", "for": "1s"},
-    ]
-    outcome = simulate(scenario(1, faults))
-    assert outcome.holds, story(outcome)
-    assert "clock that is wrong" in outcome.skipped[0]
