@@ -295,6 +295,7 @@ edited(
     "leaves-before-the-target-is-safe",
     "the source of a move retires though only its disk has the state (M3)",
     Edit(Moves, "_follow", ".get(move.partition) == 0", ".get(move.partition) == -1"),
+    Edit(CheckpointTask, "run", " or (recovery.backs and not recovery.safe)", ""),
 )
 
 #: The mistake that each schedule of ``tests/regressions`` shows.
