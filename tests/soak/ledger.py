@@ -1,7 +1,7 @@
 """The record of simulation campaigns: seeds, commit and findings.
 
-    python -m tests.soak.simulation --hours 1 --ledger     plays, and appends an entry
-    python -m tests.soak.ledger                            writes docs/internals/campaigns.md from the entries
+    python -m tests.soak.simulation --hours 1 --ledger      plays, and appends an entry
+    python -m tests.support.doc_tables docs/*/*.md          makes a table of the entries (docs/internals/campaigns.md)
 
 An entry is one line of JSON in ``ledger.jsonl``.
 """
@@ -20,20 +20,6 @@ from spe.cli.campaign_report import ranges
 from spe.cli.run_dir import commit, versions
 
 LEDGER: Final = Path(__file__).with_name("ledger.jsonl")
-PAGE: Final = Path(__file__).parents[2] / "docs" / "internals" / "campaigns.md"
-
-_HEAD: Final = """\
-# Simulation campaigns
-
-Random scenarios ([simulation](simulation.md)) that were played on commits of this repository.
-All checkers judged each of them ([checking](checking.md)).
-A finding is a promise that was not kept in one seed.
-The last column says what became of it.
-
-`python -m tests.soak.simulation --hours 1 --ledger` plays a campaign and adds its entry to `tests/soak/ledger.jsonl`.
-`python -m tests.soak.ledger` writes this page from that file.
-
-"""
 #: Heads of the columns of the table.
 _COLUMNS: Final = (
     *("date", "commit", "Python", "seeds", "runs", "faults", "simulated hours"),
@@ -91,8 +77,8 @@ def append(entry: Campaign, path: Path = LEDGER) -> None:
         file.write(json.dumps(asdict(entry), sort_keys=True) + "\n")
 
 
-def page(entries: list[Campaign]) -> str:
-    """The entries as a page for people, with their totals."""
+def table(entries: list[Campaign]) -> str:
+    """The entries for people, with their totals."""
     runs = sum(e.runs for e in entries)
     faults = sum(sum(e.faults.values()) for e in entries)
     hours = sum(e.simulated_hours for e in entries)
@@ -111,8 +97,4 @@ def page(entries: list[Campaign]) -> str:
             f"| {e.date} | `{e.commit}` | {e.python} | {e.seeds} | {e.runs:,} | {sum(e.faults.values()):,} "
             f"| {e.simulated_hours:,.1f} | {shown} | {e.outcome} |"
         )
-    return _HEAD + "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(read_ledger()), encoding="utf-8")
+    return "\n".join(lines) + "\n"

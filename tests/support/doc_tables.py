@@ -43,6 +43,7 @@ from spe.text_table import markdown_table
 from spe.values import PositiveDuration, Size
 from spe.wire.fields import Role
 from spe.wire.messages import MESSAGES
+from tests.soak.ledger import read_ledger, table
 from tests.support.sql_examples import EXAMPLES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -304,6 +305,7 @@ def _states() -> str:
 
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "campaigns": lambda: table(read_ledger()),
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
     "readers": _readers,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from consistency.checking.finding import Finding
 from spe.cli.campaign import SeedResult, Sums
-from tests.soak.ledger import PAGE, append, campaign_of, page, read_ledger
+from tests.soak.ledger import append, campaign_of, read_ledger, table
 
 
 def sums_of_two() -> Sums:
@@ -26,12 +26,8 @@ def test_an_entry_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert entry.findings == {"8": ["P1: results come within kX"]}
 
 
-def test_the_page_sums_up_all_entries() -> None:
+def test_the_table_sums_up_all_entries() -> None:
     entry = campaign_of(sums_of_two())
-    shown = page([entry, entry])
+    shown = table([entry, entry])
     assert "In total 4 seeds, 10 faults" in shown
     assert "1 (P1: results come within kX 1)" in shown
-
-
-def test_the_page_is_that_of_the_ledger() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(read_ledger())
