@@ -25,9 +25,9 @@ test: $(READY)
 test-long: $(READY)
 	$(VENV)/bin/pytest -n 3 -m long
 
-# Unit and property tests on the other supported versions of Python that are found here.
+# Unit and property tests on the other supported versions of Python that are found here; in at most SECONDS, if given.
 test-versions: $(READY)
-	$(VENV)/bin/python -m tests.versions
+	$(VENV)/bin/python -m tests.versions $(if $(SECONDS),--seconds $(SECONDS))
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -1,6 +1,9 @@
 """Runs the unit and property tests on the other supported versions of Python that this machine has.
 
-    make test-versions
+    make test-versions [SECONDS=N]
+
+With a number of seconds, as in CI, the first failure ends the tests of a version, and what has not ended by then is
+broken off and reported as that: it is no failure.
 
 Interpreters are found on PATH and among pyenv's versions.  Of each minor version that pyproject.toml lists, the oldest
 interpreter is used: users of a stock distribution have an old one, and what works there works on later ones.  The
@@ -11,9 +14,12 @@ an environment is reported in one line and skipped; a test that fails fails the 
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +33,7 @@ TESTS: Final = ("tests/unit", "tests/property")
 _CLASSIFIER: Final = "Programming Language :: Python :: 3."
 _PROBE: Final = "import sys; print(*sys.version_info[:3]); import ensurepip, venv"
 _PROBE_S: Final = 60.0
+_WORDS: Final = {True: "passed", False: "FAILED", None: "BROKEN OFF when the time was up, without a failure until then"}
 
 Version = tuple[int, ...]
 
@@ -84,8 +91,15 @@ def folders_for(version: Version, main: Version) -> Sequence[str]:
     return TESTS[:1] if version[:2] == main[:2] else TESTS
 
 
-def passes(interpreter: Interpreter, main: Version) -> bool:
-    """Makes the environment where it is not there yet, and runs the tests in it."""
+def passes(interpreter: Interpreter, main: Version, until: float | None = None) -> bool | None:
+    """Makes the environment where it is not there yet, and runs the tests in it.
+
+    Args:
+      until: in the terms of time.monotonic; the first failure ends the tests then.
+
+    Returns:
+      None: broken off at that time, without a failure so far.
+    """
     folder = ENVIRONMENTS / interpreter.name
     environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     install = ["make", f"{folder}/.ready", f"VENV={folder}", f"PYTHON={interpreter.path}", "EXTRA=test"]
@@ -101,11 +115,33 @@ def passes(interpreter: Interpreter, main: Version) -> bool:
         "not servers and not long",
     ]
     pytest += folders_for(interpreter.version, main)
+    if until is not None:
+        pytest.append("-x")
     commands: Sequence[Sequence[str | Path]] = (install, pytest)
-    return all(subprocess.run(c, cwd=ROOT, env=environ).returncode == 0 for c in commands)
+    return all_succeed(commands, environ, until)
 
 
-def main() -> int:
+def all_succeed(
+    commands: Iterable[Sequence[str | Path]], environ: Mapping[str, str], until: float | None
+) -> bool | None:
+    """Runs commands in turn; None: the time was up.  What a command that is broken off has started ends with it."""
+    for command in commands:
+        with subprocess.Popen(command, cwd=ROOT, env=environ, start_new_session=until is not None) as running:
+            try:
+                left = None if until is None else max(0.0, until - time.monotonic())
+                if running.wait(left) != 0:
+                    return False
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                return None
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Unit and property tests on the other versions of Python found here.")
+    parser.add_argument("--seconds", type=float, help="after so long, what has not ended is broken off")
+    given = parser.parse_args(arguments)
+    until = None if given.seconds is None else time.monotonic() + given.seconds
     found: list[Interpreter] = []
     for path in candidates(supported_minors(), os.environ):
         match probe(path):
@@ -113,16 +149,16 @@ def main() -> int:
                 found.append(interpreter)
             case reason:
                 print(f"{path}: skipped: {reason}", flush=True)
-    results: dict[str, bool] = {}
+    results: dict[str, bool | None] = {}
     main_version = tuple(sys.version_info[:3])
     for one in others(found, main_version):
         print(f"Python {one.name}: {one.path}", flush=True)
-        results[one.name] = passes(one, main_version)
+        results[one.name] = passes(one, main_version, until)
     for name, passed in results.items():
-        print(f"Python {name}: {'passed' if passed else 'FAILED'}")
+        print(f"Python {name}: {_WORDS[passed]}")
     if not results:
         print("no other supported version of Python was found")
-    return 0 if all(results.values()) else 1
+    return 1 if False in results.values() else 0
 
 
 if __name__ == "__main__":

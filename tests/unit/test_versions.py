@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
@@ -105,19 +107,35 @@ def test_an_older_release_of_the_main_version_runs_unit_tests_only() -> None:
     assert folders_for((3, 12, 1), (3, 11, 7)) == ("tests/unit", "tests/property")
 
 
-@pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1)])
+@pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1), (None, 0)])
 def test_a_failing_version_fails_the_run_and_a_broken_one_does_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], passed: bool, status: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], passed: bool | None, status: int
 ) -> None:
     (good,) = named("3.99.1")
     answers = {"good": good, "broken": "it is broken"}
     monkeypatch.setattr(versions, "candidates", lambda *_: list(answers))
     monkeypatch.setattr(versions, "probe", answers.get)
-    monkeypatch.setattr(versions, "passes", lambda one, main: passed)
-    assert versions.main() == status
+    monkeypatch.setattr(versions, "passes", lambda one, main, until: passed)
+    assert versions.main([]) == status
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "broken: skipped: it is broken",
         "Python 3.99.1: 3.99.1",
-        f"Python 3.99.1: {'passed' if passed else 'FAILED'}",
+        f"Python 3.99.1: {versions._WORDS[passed]}",
     ]
+
+
+def test_what_has_not_ended_in_time_is_broken_off_with_all_that_it_started(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    script = f"(sleep 60 & echo $! > {started}; wait)"
+    began = time.monotonic()
+    assert versions.all_succeed([["sh", "-c", script], ["false"]], os.environ, began + 1) is None
+    child = Path("/proc", started.read_text().strip())
+    while child.exists() and "State:\tZ" not in (child / "status").read_text():
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+
+
+def test_the_first_command_that_fails_is_the_last() -> None:
+    assert versions.all_succeed([["true"], ["true"]], os.environ, None) is True
+    assert versions.all_succeed([["false"], ["no-such-program"]], os.environ, time.monotonic() + 60) is False
