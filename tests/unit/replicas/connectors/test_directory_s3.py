@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ import trio
 
 from replicas.simulation.disk import SimDisk
 from spe.plan.plan import Source
-from tests.support.file_formats import FORMATS, parquet, rows
+from spe.runtime.env import Network
+from spe.testing import check_reader
+from tests.support.file_formats import FORMATS, SCHEMA, parquet, rows
 from tests.support.s3_server import S3Server, running_s3
 from tests.unit.replicas.connectors.test_directory import aside, logged, read_all, reading, source
 
@@ -130,3 +133,44 @@ def test_secrets_stay_out_of_messages(server: S3Server, bucket: str, monkeypatch
     with pytest.raises((FolderRefused, ServerAway)) as error:
         store.list()
     assert "a-secret-key" not in str(error.value)
+
+
+# --- the kit ---
+
+
+class Played:
+    """A bucket of its own for each play; the server is stopped when this is, and has all afterwards."""
+
+    def __init__(self, server: S3Server) -> None:
+        self._server = server
+        self.bucket = f"played{next(_NAMES)}"
+        client = server.client()
+        client.create_bucket(Bucket=self.bucket)
+        for n in range(3):
+            client.put_object(Bucket=self.bucket, Key=f"in/{n}", Body=parquet(rows(10 * n, 10)))
+
+    async def serve(self, network: Network, *, task_status: trio.TaskStatus[str]) -> None:
+        try:
+            await trio.to_thread.run_sync(self._server.start)
+            task_status.started("")
+            await trio.sleep_forever()
+        finally:
+            self._server.stop()
+
+
+_NAMES = count()
+
+
+def test_rows_come_once_whatever_crashes(server: S3Server, bucket: str) -> None:
+    def entry(played: Played) -> dict[str, Any]:
+        keys = {"path": f"s3://{played.bucket}/in", "endpoint": server.endpoint, "every": "100ms"}
+        return {"schema": SCHEMA, "time": "ts", "from": {"directory": keys, "format": "parquet"}}
+
+    def played() -> Played:
+        server.start()
+        return Played(server)
+
+    try:
+        assert check_reader(entry, rows(0, 30), played, virtual=False, most=2) >= 9
+    finally:
+        server.start()
