@@ -216,10 +216,13 @@ def arrow_reads(where: str) -> Iterator[None]:
         raise SpeError(f"{where}: reading it needs Arrow: pip install 'tentative-spe[parquet]'") from error
     try:
         yield
-    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except SpeError:
+        raise
+    except Exception as error:  # of damaged metadata, Arrow raises what Python does
         if is_of_storage(error):
             raise
-        raise SpeError(f"{where}: cannot be read: {error}") from error
+        kind = "" if isinstance(error, pyarrow.ArrowException | OSError) else f"{type(error).__name__}: "
+        raise SpeError(f"{where}: cannot be read: {kind}{error}") from error
 
 
 def arrow_file(file: Any) -> Any:

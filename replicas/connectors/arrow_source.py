@@ -30,6 +30,7 @@ class ArrowFiles(FileFormat):
         with arrow_reads(name):
             first = 0
             for batch in self._batches(file, name):
+                batch.validate(full=True)  # else damaged offsets lead anywhere in our memory
                 start = max(0, skip - first)
                 if start < batch.num_rows:
                     yield from self._columns.chunks(first + start, batch.slice(start))

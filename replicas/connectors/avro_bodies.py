@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, BinaryIO, Final, cast
 
 from replicas.connectors.avro_messages import AvroMessages
@@ -32,10 +33,11 @@ class AvroBodies:
             await self._messages.learn(env, ids)
 
     def chunk(self, body: bytes) -> RowChunk | int:
-        """The rows of a body; their number where that is more than a chunk may have.  Raises SpeError: no Avro."""
+        """The rows of a body; how many at least, where a chunk may not have all.  Raises SpeError: it is no Avro."""
         if self._messages is not None and not body.startswith(MAGIC):
             return self._messages.chunk([body])
-        chunks = list(self._files.rows(cast(BinaryIO, io.BytesIO(body)), _NAME, 0))
+        # Two chunks are enough to know that there are too many.
+        chunks = list(islice(self._files.rows(cast(BinaryIO, io.BytesIO(body)), _NAME, 0), 2))
         if not chunks:
             return RowChunk(0, 0, None, Rows.empty(self._schema).columns, [])
         if len(chunks) > 1:

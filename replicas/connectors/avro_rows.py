@@ -51,9 +51,13 @@ class AvroRows:
           SpeError: it is no schema, or lacks a field, or has one of another type; begins with ``where``.
         """
         with avro_reads(where):
+            if name := _itself(parsed(written), frozenset()):
+                raise SpeError(f"{where}: {name} contains itself; expected types that do not")
             record = parsed(written, expand=True)
         if not isinstance(record, dict) or record.get("type") != "record":
             raise SpeError(f"{where}: expected records, got {_named(record)}")
+        if not _has_bytes(record) or _has_empty_items(record):  # a few bytes would be any number of them
+            raise SpeError(f"{where}: expected records, and items of arrays, each of which has bytes")
         fields = {f["name"]: f["type"] for f in record["fields"]}
         needed = {
             self._names[a.name] for a in self._schema if not (self._nulls and a.nullable and a.name != self._time)
@@ -118,6 +122,53 @@ def plain(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: plain(value) for key, value in schema.items() if key not in _LOGICAL}
     return [plain(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _itself(schema: Any, around: frozenset[str]) -> str:
+    """A type that contains itself; "": none does.  fastavro crashes where such values are nested deeply.
+
+    Args:
+      around: names of the types that this one is in.
+    """
+    if isinstance(schema, str):
+        return schema if schema in around else ""
+    if isinstance(schema, list):
+        return next((found for one in schema if (found := _itself(one, around))), "")
+    kind = schema.get("type")
+    if kind in ("array", "map"):
+        return _itself(schema["items" if kind == "array" else "values"], around)
+    if kind not in ("record", "error"):
+        return ""
+    return _itself([field["type"] for field in schema["fields"]], around | {schema["name"]})
+
+
+def _has_bytes(schema: Any) -> bool:
+    """Does each value take a byte at least?  Of an expanded schema."""
+    if isinstance(schema, list):
+        return True  # which of them it is
+    if not isinstance(schema, dict):
+        return bool(schema != "null")
+    if schema["type"] == "fixed":
+        return bool(schema["size"])
+    if schema["type"] in ("record", "error"):
+        return any(_has_bytes(field["type"]) for field in schema["fields"])
+    return bool(schema["type"] != "null")
+
+
+def _has_empty_items(schema: Any) -> bool:
+    """Is there an array in it that has any number of items in a few bytes?  Of an expanded schema."""
+    if isinstance(schema, list):
+        return any(map(_has_empty_items, schema))
+    if not isinstance(schema, dict):
+        return False
+    match schema["type"]:
+        case "array":
+            return not _has_bytes(schema["items"]) or _has_empty_items(schema["items"])
+        case "map":
+            return _has_empty_items(schema["values"])
+        case "record" | "error":
+            return any(_has_empty_items(field["type"]) for field in schema["fields"])
+    return False
 
 
 def _named(type_: Any) -> str:

@@ -52,12 +52,12 @@ class AvroFiles(FileFormat):
                     continue
                 if not records:
                     first, size = max(begins, skip), 0
-                records += islice(block, max(0, skip - begins), None)
-                size += block.size
-                while len(records) >= CHUNK_ROWS or (records and size > CHUNK_BYTES):
-                    yield chunk_of_records(made, records[:CHUNK_ROWS], first)
-                    records = records[CHUNK_ROWS:]
-                    first, size = at - len(records), 0
+                left, size = islice(block, max(0, skip - begins), None), size + block.size
+                while more := list(islice(left, CHUNK_ROWS - len(records))):
+                    records += more
+                    if len(records) == CHUNK_ROWS or size > CHUNK_BYTES:
+                        yield chunk_of_records(made, records, first)
+                        first, size, records = first + len(records), 0, []
             if records:
                 yield chunk_of_records(made, records, first)
 

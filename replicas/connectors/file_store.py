@@ -15,7 +15,7 @@ from spe.errors import ServerAway, SpeError
 
 #: Longest time to connect to a server, and for an answer; it is asked three times.
 _CONNECT_S: Final = 5.0
-_ANSWER_S: Final = 20.0
+_ANSWER_S: Final = 10.0
 #: Errors of AWS that trying again does not mend.
 _REFUSED: Final = (
     "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",

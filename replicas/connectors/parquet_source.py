@@ -66,7 +66,8 @@ class ParquetFiles(FileFormat):
 
             # The dictionaries of texts as they are in the file; to sort by one it must be decoded.
             texts = self._columns.texts if self._sort is None else None
-            with pyarrow.parquet.ParquetFile(arrow_file(file), read_dictionary=texts) as opened:
+            options = {"read_dictionary": texts, "page_checksum_verification": True}
+            with pyarrow.parquet.ParquetFile(arrow_file(file), **options) as opened:
                 self._columns.check(opened.schema_arrow, name, () if self._sort is None else (self._sort,))
                 yield opened
 
