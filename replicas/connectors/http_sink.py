@@ -18,9 +18,9 @@ import trio
 
 from replicas.connectors.http_client import HttpClient, retry_after_s
 from replicas.connectors.http_outbox import Outbox
+from replicas.connectors.json_text import json_lines
 from replicas.connectors.secret import secret
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
-from replicas.connectors.sink import json_lines
 from spe.connectors.declaration import CURRENT, STABLE
 from spe.connectors.server import Url
 from spe.errors import ConfigError, ServerAway
@@ -137,13 +137,13 @@ class HttpSink(ServerSink):
     def _lines(self, entries: Sequence[ChannelEntry]) -> Iterator[bytes]:
         for entry in entries:
             channel = entry.channel
-            begin = json.dumps({_RESERVED: channel.stream, "_partition": channel.partition}, ensure_ascii=False)[:-1]
+            begin = json.dumps({_RESERVED: channel.stream, "_partition": channel.partition}, ensure_ascii=False)
             if entry.batch is None:
-                texts = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
+                texts = [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}']
             else:
-                texts = json_lines(entry.batch, self.schemas[channel], self.mode != STABLE)
+                texts = json_lines(entry.batch, self.schemas[channel], self.mode != STABLE, begin)
             for text in texts:
-                yield f"{begin}, {text[1:]}\n".encode()
+                yield f"{text}\n".encode()
 
 
 def _kept(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from replicas.connectors.json_text import json_lines
 from replicas.connectors.kafka_client import REQUEST_S, Codes, in_words, library, made, settings
 from replicas.connectors.kafka_positions import read_position, topic_for_positions
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
-from replicas.connectors.sink import json_lines
 from spe.connectors.declaration import CORRECTIONS
 from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.env import Env
@@ -192,16 +192,16 @@ class KafkaSink(ServerSink):
     def _row_messages(self, entry: ChannelEntry, topic: str, home: int) -> Iterator[Outgoing]:
         batch, schema = entry.batch, self.schemas[entry.channel]
         assert batch is not None
-        begin = f'{{"_partition": {entry.channel.partition}, '
-        lines = json_lines(batch, schema, self.mode == CORRECTIONS)
+        begin = f'{{"_partition": {entry.channel.partition}}}'
+        lines = json_lines(batch, schema, self.mode == CORRECTIONS, begin)
         ids = batch.row_ids().tolist()
         if not self._key:
             for line, row in zip(lines, ids):
-                yield Outgoing(topic, (begin + line[1:]).encode(), None, home, row)
+                yield Outgoing(topic, line.encode(), None, home, row)
             return
         columns = [batch.rows.columns[schema.index(name)].to_list() for name in self._key]
         for line, row, cells in zip(lines, ids, zip(*columns)):
-            yield Outgoing(topic, (begin + line[1:]).encode(), _key(cells), None, row)
+            yield Outgoing(topic, line.encode(), _key(cells), None, row)
 
     def _topic_of(self, channel: Channel) -> str:
         return self._topic.replace(_STREAM, channel.stream)

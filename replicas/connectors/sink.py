@@ -12,15 +12,14 @@ Writing is synchronous and may block on the disk: it belongs off the event loop.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
-import numpy as np
-
+from replicas.connectors.json_text import json_lines as json_lines
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import LogCorrupt
 from spe.log.format import write_whole
@@ -29,8 +28,7 @@ from spe.stream.batch import Batch, RecDone, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
-from spe.stream.schema import AttributeType, Schema
-from spe.stream.times import iso_timestamp
+from spe.stream.schema import Schema
 
 #: Names that sinks add to the attributes.
 RESERVED: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
@@ -296,34 +294,3 @@ def _backwards(file: AppendFile) -> Iterator[tuple[int, bytes]]:
         for line in reversed(lines):
             offset -= len(line)
             yield offset, line
-
-
-def json_lines(batch: Batch, schema: Schema, corrections: bool) -> list[str]:
-    """One line per tuple of a batch, as :class:`JsonLinesSink` writes them."""
-    names = ["_id", "_time", *schema.names]
-    cells: list[Sequence[Any]] = [batch.row_ids().tolist(), _iso(batch.rows.time.tolist())]
-    for attribute, column in zip(schema, batch.rows.columns):
-        values: list[Any] = column.to_list()
-        if attribute.type is AttributeType.TIMESTAMP:
-            values = _iso(values)
-        elif attribute.type is AttributeType.FLOAT64 and not np.isfinite(column.values).all():
-            values = [_finite(v) for v in values]
-        cells.append(values)
-    if corrections:
-        tentative = batch.kind is Kind.TENTATIVE
-        names = ["_kind", "_tentative", *names]
-        cells = [["insert"] * len(batch), [tentative] * len(batch), *cells]
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    return [encode(dict(zip(names, row))) for row in zip(*cells)]
-
-
-def _iso(values: Sequence[int | None]) -> list[str | None]:
-    return [None if v is None else iso_timestamp(v) + "Z" for v in values]
-
-
-def _finite(value: float | None) -> float | str | None:
-    if value is None or np.isfinite(value):
-        return value
-    if np.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"

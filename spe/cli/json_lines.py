@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from replicas.connectors.sink import SinkCursor, SinkEntry, json_lines
+from replicas.connectors.json_text import json_lines
+from replicas.connectors.sink import SinkCursor, SinkEntry
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.plan.plan import Plan
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 
 
-def change_lines(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> Iterator[str]:
+def change_lines(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> list[str]:
     """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
-    head = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)[:-1]
+    begin = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)
     if entry.batch is None:
-        yield f'{head}, "_kind": "{entry.kind}", "_id": {entry.id}}}'
-        return
-    for line in json_lines(entry.batch, plan.query.schema_of(channel.stream), corrections):
-        yield f"{head}, {line[1:]}"
+        return [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}']
+    return json_lines(entry.batch, plan.query.schema_of(channel.stream), corrections, begin)
 
 
 def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:

@@ -98,19 +98,20 @@ def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:
 def _write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
     file = sys.stdout if output is None else output.open("w", encoding="utf-8")
     try:
-        for line in _lines(plan, results):
-            file.write(line + "\n")
+        for lines in _lines(plan, results):
+            file.write("\n".join([*lines, ""]))
     finally:
         if output is not None:
             file.close()
 
 
-def _lines(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[str]:
+def _lines(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[list[str]]:
+    """Of each batch."""
     cursors: dict[Channel, SinkCursor] = {}
     for channel, element in results:
         entry = cursors.setdefault(channel, SinkCursor(STABLE)).take(Change(channel, element, 0))
         if entry is not None:
-            yield from change_lines(plan, entry, channel, corrections=False)
+            yield change_lines(plan, entry, channel, corrections=False)
 
 
 def _write_folder(plan: Plan, results: Iterable[tuple[Channel, Element]], folder: Path, format_: str) -> None:

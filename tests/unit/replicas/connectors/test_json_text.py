@@ -1,0 +1,69 @@
+"""Lines of JSON made column by column are those of ``json.dumps``, row by row."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicas.connectors.json_text import json_lines
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import Kind
+from spe.stream.schema import Schema
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, iso_timestamp
+
+SCHEMA = Schema.of(**{"n": "int64", "at": "timestamp", '100% "of" ä': "float64", "is": "bool", "s": "string"})
+SECOND = 1_000_000
+TIMES = st.one_of(
+    st.integers(-3 * SECOND, 3 * SECOND),
+    st.integers(-5, 5).map(lambda s: s * SECOND),
+    st.sampled_from([BEFORE_TIME, END_OF_TIME, 1_767_225_600_000_000, -(2**62)]),
+    st.integers(-(2**63), 2**63 - 1),
+)
+INTS = st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.one_of(st.sampled_from(["", "a", "%s", '"', "\n", "\u2028", "ä", "😀", "\x00"]), st.text(max_size=5))
+ROWS = st.lists(
+    st.tuples(
+        TIMES,
+        st.none() | INTS,
+        st.none() | TIMES,
+        st.none() | st.floats(),
+        st.none() | st.booleans(),
+        st.none() | TEXTS.filter(lambda t: not any("\ud800" <= c <= "\udfff" for c in t)),
+    ),
+    max_size=8,
+)
+
+
+def row_by_row(batch: Batch, schema: Schema, corrections: bool, first: dict[str, Any]) -> list[str]:
+    lines = []
+    for id_, time, row in zip(batch.row_ids().tolist(), batch.rows.time.tolist(), batch.rows.to_tuples()):
+        members: dict[str, Any] = {"_id": id_, "_time": iso_timestamp(time) + "Z"}
+        for attribute, value in zip(schema, row):
+            if value is not None and str(attribute.type) == "timestamp":
+                value = iso_timestamp(value) + "Z"
+            elif isinstance(value, float) and not math.isfinite(value):
+                value = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            members[attribute.name] = value
+        if corrections:
+            members = {"_kind": "insert", "_tentative": batch.kind is Kind.TENTATIVE, **members}
+        lines.append(json.dumps({**first, **members}, ensure_ascii=False, allow_nan=False))
+    return lines
+
+
+@given(rows=ROWS, corrections=st.booleans(), kind=st.sampled_from(Kind))
+def test_each_line_is_that_of_its_row(rows: list[tuple[Any, ...]], corrections: bool, kind: Kind) -> None:
+    batch = Batch(kind, 7, 7 + len(rows), None, Rows.from_tuples(SCHEMA, [r[0] for r in rows], [r[1:] for r in rows]))
+    assert json_lines(batch, SCHEMA, corrections) == row_by_row(batch, SCHEMA, corrections, {})
+    first = {"_stream": "50% ü", "_partition": 3}
+    begin = json.dumps(first, ensure_ascii=False)
+    assert json_lines(batch, SCHEMA, corrections, begin) == row_by_row(batch, SCHEMA, corrections, first)
+
+
+def test_an_attribute_with_a_name_of_ours_stands_for_it() -> None:
+    schema = Schema.of(_id="string", n="int64")
+    batch = Batch(Kind.STABLE, 0, 1, None, Rows.from_tuples(schema, [0], [("mine", 5)]))
+    assert json_lines(batch, schema, False) == ['{"_id": "mine", "_time": "1970-01-01T00:00:00Z", "n": 5}']
