@@ -1,8 +1,8 @@
 """Sources that are apart in tuple time though nothing has failed: then results are tentative, and rightly so.
 
 A bucket waits αX for the slowest input (S5).  Sources that are paced by rows, or at different speeds, may be further
-apart than that, and so may live ones by data, where one is silent (S7).  While they are, nothing is claimed of the
-units that read them, as while a fault disturbs them.
+apart than that, and so may live ones, where one by data is silent (S7), or rows are ahead of the clock by which their
+source promises.  While they are, nothing is claimed of the units that read them, as while a fault disturbs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from consistency.checking.in_force import InForce
 from spe.plan.directory import Directory
-from spe.plan.plan import Plan, Unit, Watermark
+from spe.plan.plan import Plan, Unit
 from spe.plan.timing import origins, speed_of
 from spe.stream.batch import Int64Array
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, Sent
@@ -37,8 +37,8 @@ def apart(history: History, plan: Plan, directory: Directory, in_force: InForce)
     for unit in plan.units:
         streams = {s.stream: s for i in unit.inputs for s in origins(plan, i.stream)}
         speeds = {speed_of(s) for s in streams.values()}
-        silent = any(s.live and s.watermark is Watermark.DATA for s in streams.values())
-        if not silent and len(speeds) == 1 and (speed := speeds.pop()) is not None and math.isfinite(speed):
+        live = any(s.live for s in streams.values())
+        if not live and len(speeds) == 1 and (speed := speeds.pop()) is not None and math.isfinite(speed):
             continue
         nodes = {str(n) for of in directory.placement if of.unit == unit.id for n in directory.hosts(of)}
         hosts = tuple(sorted({f"source:{s}" for s in streams} | nodes))

@@ -298,6 +298,12 @@ edited(
     Edit(CheckpointTask, "run", " or (recovery.backs and not recovery.safe)", ""),
 )
 
+edited(
+    "only-silent-sources-are-apart",
+    "a source whose rows are ahead of its own clock is taken for one that has all results at once (S5)",
+    Edit(schedule, "apart", "any(s.live for s", 'any(s.live and s.watermark == "data" for s'),
+)
+
 #: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
@@ -331,6 +337,7 @@ PAIRS: Final = {
     "full-correction-that-nobody-reads": "nobody-reads-who-has-no-room",
     "full-upstream-waits-for-a-checkpoint-while-undo-is-tainted": "no-checkpoint-while-undo-is-tainted",
     "killed-in-the-moment-of-its-restart": "killed-as-it-starts-and-lives",
+    "rows-are-ahead-of-the-clock-that-promises": "only-silent-sources-are-apart",
     "rows-that-redo-needs-are-on-disk": "acknowledgements-of-rows-on-disk-are-exact",
     "small-buffers-between-checkpoints-on-disk": "small-buffers-never-fill",
     "stable-with-a-backlog-after-suspend": "stable-at-once-after-suspend",
