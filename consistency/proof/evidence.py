@@ -17,6 +17,7 @@ from consistency.proof.reading import AggregateEntry, CustomEntry
 from consistency.proof.report.model import Evidence, FileDigest
 from consistency.proof.report.words import count, plural
 from consistency.proof.run import Run
+from spe.connectors.files import FILES
 from spe.errors import SpeError
 from spe.log.format import Segment
 from spe.log.provenance import PROVENANCE
@@ -148,7 +149,7 @@ def _inputs(run: Run) -> Iterator[Path]:
     """The files that sources replay."""
     data = Path(str(run.facts.get("data", run.path)))
     for source in run.reading.sources.values():
-        if source.kind in ("csv", "jsonl", "parquet", "arrow", "avro"):
+        if source.kind in FILES:
             yield (data / Path(source.reader[source.kind]).expanduser()).absolute()
 
 

@@ -89,6 +89,8 @@ def _rows_of_file(file: Path, source: SourceEntry) -> int:
 
         with ParquetFile(file) as opened:
             return int(opened.metadata.num_rows)
+    if source.kind in ("arrow", "avro"):
+        return _rows_of_batches(file, source.kind)
     given = source.reader
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         if source.kind == "jsonl":
@@ -98,6 +100,22 @@ def _rows_of_file(file: Path, source: SourceEntry) -> int:
         )
         header = str(given.get("header")).lower() != "false"
         return _records(rows) - (1 if header else 0)
+
+
+def _rows_of_batches(file: Path, kind: str) -> int:
+    """Rows of an Avro container, by its blocks; or of Arrow IPC, a file or a stream."""
+    with file.open("rb") as opened:
+        if kind == "avro":
+            import fastavro
+
+            return sum(block.num_records for block in fastavro.block_reader(opened))
+        from pyarrow import ipc
+
+        if opened.read(6) == b"ARROW1":
+            found = ipc.open_file(file)
+            return sum(found.get_batch(n).num_rows for n in range(found.num_record_batches))
+        opened.seek(0)
+        return sum(batch.num_rows for batch in ipc.open_stream(opened))
 
 
 def _records(rows: Any) -> int:

@@ -21,7 +21,7 @@ _UNITS_US: Final = _UNIT_US | {"d": 24 * 3600 * 10**6}
 _ORDER: Final = re.compile(r"(.+?)\s+(asc|desc)\s*", re.IGNORECASE | re.DOTALL)
 _DISTINCT: Final = re.compile(r"distinct\b", re.IGNORECASE)
 #: Readers that can be read again.  Any other one, also of another package, is live: its rows are those of its log.
-_REPLAYED: Final = ("csv", "jsonl", "parquet", "generator")
+_REPLAYED: Final = ("csv", "jsonl", "parquet", "arrow", "avro", "generator")
 #: Keys beside the reader's own.
 _OPTIONS: Final = ("format", "columns", "delimiter", "quote", "header", "null", "timestamps", "sort")
 
@@ -137,7 +137,7 @@ class SourceEntry:
     Attributes:
       types: type by attribute, without the ``!``; None: the generator's own.
       time: the attribute with the event time; None: the time of arrival.
-      kind: csv, jsonl, parquet, generator, or a live one; ``reader``: its options.
+      kind: one of those that can be read again, or a live one; ``reader``: its options.
     """
 
     types: Mapping[str, str] | None

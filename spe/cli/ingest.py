@@ -12,9 +12,10 @@ from spe.cli.report import parse_conf
 from spe.cli.run_dir import CONFIG, RunDirectory
 from spe.config import load_document, missing_files, read_document
 from spe.config.document import Document
+from spe.connectors.files import FILES
 from spe.errors import ConfigError, SpeError
 from spe.plan.plan import Plan, Source
-from spe.problems import check_known
+from spe.problems import check_known, one_of
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str |
 def open_files(source: Source) -> Replay:
     """The reader of a source's files.  Raises SpeError where it reads none."""
     kind = source.reader.get("kind")
-    if kind not in ("csv", "jsonl", "parquet"):
-        raise SpeError(f"source {source.stream!r} reads {kind}; expected csv, jsonl or parquet")
+    if kind not in FILES:
+        raise SpeError(f"source {source.stream!r} reads {kind}; expected {one_of(FILES)}")
     found = open_reader(source)
     assert isinstance(found, Replay)
     return found

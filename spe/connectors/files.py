@@ -53,6 +53,8 @@ class Folder(SinkDeclaration):
 
 CSV: Final = File("csv", str, "PATH", "a file with a row per line", CELLS, _FILES)
 JSONL: Final = File("jsonl", str, "PATH", "a file with a JSON object per line", ("columns", "timestamps"), _FILES)
+#: Kinds whose value is one file.
+FILES: Final = ("csv", "jsonl", "parquet", "arrow", "avro")
 PARQUET: Final = File("parquet", str, "PATH", "a Parquet file", ("columns", "timestamps", "sort"), _FILES)
 ARROW: Final = File("arrow", str, "PATH", "an Arrow IPC file, or a stream in a file", ("columns", "timestamps"), _FILES)
 AVRO: Final = File("avro", str, "PATH", "an Avro container file", ("columns", "timestamps"), _FILES)

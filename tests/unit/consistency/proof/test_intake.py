@@ -21,6 +21,7 @@ from spe.runtime.storage import DiskStorage
 from spe.status import SourceStatus
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
+from tests.support.file_formats import FORMATS, rows
 from tests.support.source_env import source_env
 from tests.support.statuses import a_source
 
@@ -87,6 +88,15 @@ def test_rows_of_parquet_files_and_generators_are_counted(tmp_path: Path) -> Non
     assert input_rows(source("generator", count="12", duration=None), tmp_path, NOW_US) == 12
     assert input_rows(source("generator", rate="33.3", duration="10s"), tmp_path, NOW_US) == 333
     assert input_rows(source("generator", duration="2s"), tmp_path, NOW_US) == 2000
+
+
+@pytest.mark.parametrize("form", ["arrow", "arrow_stream", "avro"])
+def test_rows_of_arrow_and_avro_files_are_counted(tmp_path: Path, form: str) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a").write_bytes(FORMATS[form][0](rows(0, 11)))
+    kind = form.removesuffix("_stream")
+    assert not source(kind).live
+    assert input_rows(source(kind, **{kind: "a"}), tmp_path, NOW_US) == 11
 
 
 def test_live_inputs_are_not_counted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import numpy as np
 import pyarrow
 import pyarrow.ipc
@@ -189,7 +190,7 @@ def test_a_missing_file_or_column_is_named(tmp_path: Path) -> None:
         replay({"kind": "orc"})
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "arrow", "avro"])
 def test_a_file_can_be_read_from_any_row(tmp_path: Path, kind: str) -> None:
     schema = Schema.of(ts="timestamp!")
     n = 20_000
@@ -198,6 +199,14 @@ def test_a_file_can_be_read_from_any_row(tmp_path: Path, kind: str) -> None:
         written(tmp_path, "ts\n" + "".join(f"{i}\n" for i in range(n)), "rows")
     elif kind == "jsonl":
         written(tmp_path, "".join(f'{{"ts": {i}}}\n' for i in range(n)), "rows")
+    elif kind == "avro":
+        fields = [{"name": "ts", "type": "long"}]
+        with Path(path).open("wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, [{"ts": i} for i in range(n)])
+    elif kind == "arrow":
+        table = pyarrow.table({"ts": pyarrow.array(range(n), pyarrow.timestamp("us"))})
+        with pyarrow.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=12_000)
     else:
         array = pyarrow.array(range(n), pyarrow.timestamp("us"))
         pyarrow.parquet.write_table(pyarrow.table({"ts": array}), path, row_group_size=7_000)
