@@ -97,7 +97,8 @@ def faulty(
     if Feature.LONG_CORRECTIONS in features:
         options = _slowest_work(plan, directory)
     if Feature.COSTLY_STATE in features:
-        options = {**options, "state_ns": random.choice(_STATE_NS)}
+        state_ns = random.choice(_STATE_NS)  # each of many small steps cannot take long as well: nobody would catch up
+        options = {**options, "state_ns": min(_STATE_NS) if options else state_ns}
     return Scenario(seed, config, options, faults, heal_us, GRACE_US)
 
 

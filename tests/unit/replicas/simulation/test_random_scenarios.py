@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from replicas.faults.model import FaultKind, processes_of
+from replicas.simulation.features import Feature
 from replicas.simulation.patterns import CLIENT_KINDS, COUNTS, DISK_KINDS, KINDS, STANDBY_KINDS
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import random_scenario
@@ -136,6 +137,15 @@ def test_units_read_each_other_with_every_partitioning(plans: list[Plan]) -> Non
         divided = [(i, u) for u in plan.units for i in u.inputs if max(i.producers, u.partitions) > 1]
         met.update({i.partitioning(u.partitions) for i, u in divided if i.stream not in plan.sources})
     assert {kind for kind, n in met.items() if n >= 5} == set(Partitioning)
+
+
+def test_where_steps_are_many_and_slow_state_costs_little() -> None:
+    """Else a replica that was away would never catch up, and nothing would be wrong with it."""
+    made = [random_scenario(seed, frozenset({Feature.COSTLY_STATE})) for seed in range(80)]
+    small = [one for one in made if "turn_us" in one.options]
+    assert len(small) > 5
+    assert {one.state_ns() for one in small} == {20_000}
+    assert len({one.state_ns() for one in made}) == 3
 
 
 def test_a_seed_gives_the_same_scenario_in_every_process() -> None:
