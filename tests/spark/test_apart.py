@@ -21,7 +21,7 @@ from tests.support.s3_server import S3WithKeys, s3_with_keys
 pytestmark = [pytest.mark.long, pytest.mark.processes]
 
 _NEEDED = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
-_PATIENCE_S = 300
+_PATIENCE_S = 900  # three Java processes start, perhaps on two cores that others use, too
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+import spe
 from consistency.proof.evidence import evidence
 from consistency.proof.kept import freed_at_the_end
 from consistency.proof.objects import ObjectFolder, ObjectPlace
@@ -123,7 +124,11 @@ def test_executors_read_the_same_there_as_on_this_machine(run_dir: Path, spark: 
 @pytest.mark.long
 @pytest.mark.usefixtures("commands_use_it", "_spark_has_it")
 def test_a_run_is_archived_and_proved_verified_and_compared_where_it_is(
-    run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
 ) -> None:
     """By the commands of the page."""
     monkeypatch.chdir(run_dir.parents[1])
@@ -155,6 +160,11 @@ def test_a_run_is_archived_and_proved_verified_and_compared_where_it_is(
     assert not [n for n in names(f"s3://{BUCKET}/runs") if n.startswith("mine.verification")]
     assert execute(compares) == 0
     assert "CONSISTENT  out: 200 rows equal" in capsys.readouterr().out
+
+    kept = spark.sparkContext._jsc.getPersistentRDDs().size()  # type: ignore[attr-defined]
+    text = spe.prove(spark, URI).model_dump_json()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept  # type: ignore[attr-defined]
+    assert not any(os.environ[name] in text for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
 
     segment = sorted(logged)[1]
     data = bytearray((run_dir / segment).read_bytes())
