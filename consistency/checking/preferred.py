@@ -1,6 +1,7 @@
 """Stable preferred: nobody stays with a failing replica, or with none, while a STABLE one can be reached.
 
-Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).
+Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).  Nor is
+one that is full and has nothing more than we have read, so nothing is claimed where buffers have little room.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from consistency.checking.bounds import Bounds
+from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
@@ -39,6 +40,9 @@ def check_preferred(run: CheckedRun) -> Iterator[Finding]:
     """
     history, static, plan, directory, _, bounds, counters = run
     if not any(isinstance(event, Opened) for event in history):
+        return
+    if not has_room(plan):
+        counters.add("preferred excused little room")
         return
     follow = _Follow(plan, directory, bounds, counters)
     ahead = iter(static)

@@ -656,6 +656,15 @@ def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
     assert found(FAILING + "9 state u1/0@n1b STABLE") == {("preferred", "a STABLE producer is taken")}
 
 
+def test_a_stable_producer_that_may_be_full_need_not_be_preferred() -> None:
+    """It has nothing more than the consumer has read, until somebody acknowledges."""
+    plan, directory = make_plan()
+    tight = Deployed(replace(plan, limits=replace(plan.limits, output_bytes=1_000)), directory)
+    judged = verdict(FAILING + "9 state u1/0@n1b STABLE", deployed=tight)
+    assert judged.findings == []
+    assert judged.counters.amounts["preferred excused little room"] == 1
+
+
 def test_a_consumer_that_reads_nobody_is_found() -> None:
     assert found(SETTLED + "1 close client:c #1\n9 rounds 1\n9 state u1/0@n1a STABLE") == {
         ("preferred", "a STABLE producer is taken")
