@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -28,6 +29,7 @@ class Spark:
     """Counts how often it was started and stopped."""
 
     version = "0"
+    sparkContext = SimpleNamespace(master="local[2]")
 
     def __init__(self) -> None:
         self.started = self.stopped = 0
