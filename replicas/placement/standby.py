@@ -1,7 +1,8 @@
 """A passive replica: it holds the newest checkpoint of a partition, and runs nothing.  Pure.
 
 It acknowledges the positions of the older of the two checkpoints on its disk, because the newer one may turn out to be
-damaged; before the second one it acknowledges nothing.  So it can always go on from a checkpoint (rules H1-H8).
+damaged; before the second one it acknowledges nothing.  What is in both copies of a checkpoint log, it acknowledges at
+once.  So it can always go on from its disk (rules H1-H8, G9).
 """
 
 from __future__ import annotations
