@@ -1,7 +1,8 @@
 """Stable preferred: nobody stays with a failing replica, or with none, while a STABLE one can be reached.
 
-Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).  Nor is
-one that is full and has nothing more than we have read, so nothing is claimed where buffers have little room.
+Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).  Where
+buffers have little room, one that is full may have nothing more than has been read of one that corrects and is full,
+too: so nothing is claimed then of who reads a replica that corrects.
 """
 
 from __future__ import annotations
@@ -41,9 +42,6 @@ def check_preferred(run: CheckedRun) -> Iterator[Finding]:
     history, static, plan, directory, _, bounds, counters = run
     if not any(isinstance(event, Opened) for event in history):
         return
-    if not has_room(plan):
-        counters.add("preferred excused little room")
-        return
     follow = _Follow(plan, directory, bounds, counters)
     ahead = iter(static)
     interval = next(ahead)
@@ -60,6 +58,8 @@ class _Follow:
         self._directory = directory
         self._bounds = bounds
         self._counters = counters
+        #: Who reads a replica in one of these states need not read another one.
+        self._good = {NodeState.STABLE} if has_room(plan) else {NodeState.STABLE, NodeState.STABILIZATION}
         self._paths: tuple[World, Paths] | None = None
         self._states: dict[str, NodeState] = {}
         #: MAIN of each consumer and channel: generation and producer.
@@ -148,7 +148,7 @@ class _Follow:
                     and paths.link(host, node)
                     and self._states.get(replica) is NodeState.STABLE
                     and (consumer, replica) not in self._evicted
-                    and not self._is_stable(channel, main)
+                    and self._state(channel, main) not in self._good
                     and paths.replica(self._plan.maker_of(channel), NodeId(node)) is Reach.STABLE
                 )
                 key = (consumer, channel, node)
@@ -166,6 +166,7 @@ class _Follow:
                 elif not better and since is not None:
                     self._since.pop(key)
 
-    def _is_stable(self, channel: Channel, producer: str | None) -> bool:
-        replica = next((r for n, r in self._producers[channel] if n == producer), None)
-        return replica is not None and self._states.get(replica) is NodeState.STABLE
+    def _state(self, channel: Channel, producer: str | None) -> NodeState | None:
+        """Of a producer, as far as it is known; None also where nobody is read."""
+        replica = next((r for n, r in self._producers[channel] if n == producer), "")
+        return self._states.get(replica)

@@ -656,13 +656,19 @@ def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
     assert found(FAILING + "9 state u1/0@n1b STABLE") == {("preferred", "a STABLE producer is taken")}
 
 
-def test_a_stable_producer_that_may_be_full_need_not_be_preferred() -> None:
-    """It has nothing more than the consumer has read, until somebody acknowledges."""
+def test_who_reads_one_that_corrects_need_not_prefer_a_stable_producer_that_may_be_full() -> None:
+    """That one has nothing more than has been read, until somebody acknowledges."""
     plan, directory = make_plan()
     tight = Deployed(replace(plan, limits=replace(plan.limits, output_bytes=1_000)), directory)
-    judged = verdict(FAILING + "9 state u1/0@n1b STABLE", deployed=tight)
-    assert judged.findings == []
-    assert judged.counters.amounts["preferred excused little room"] == 1
+    stays = {("preferred", "a STABLE producer is taken")}
+    corrects, better = "1.5 state u1/0@n1a STABILIZATION\n", "9 state u1/0@n1b STABLE"
+
+    def properties(text: str, deployed: Deployed) -> set[tuple[str, str]]:
+        return {(f.property, f.rule) for f in verdict(text, deployed=deployed).findings if f.property == "preferred"}
+
+    assert properties(FAILING + better, tight) == stays
+    assert properties(FAILING + corrects + better, make_plan()) == stays
+    assert properties(FAILING + corrects + better, tight) == set()
 
 
 def test_a_consumer_that_reads_nobody_is_found() -> None:
