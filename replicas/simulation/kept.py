@@ -12,7 +12,7 @@ from consistency.checking.finding import Finding
 from consistency.checking.verdict import Premise
 from replicas.client.recorder import recorded_stable
 from replicas.comparison import ChannelRows, compare
-from replicas.connectors.sink import json_lines
+from replicas.connectors.json_text import json_lines
 from replicas.simulation.cluster import SimCluster, sink_folder
 from spe.connectors.declaration import STABLE
 from spe.errors import LogCorrupt
