@@ -134,6 +134,10 @@ def all_succeed(
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
                 return None
+            except KeyboardInterrupt:
+                if until is not None:  # a session of its own is not reached by Ctrl-C
+                    os.killpg(running.pid, signal.SIGKILL)
+                raise
     return True
 
 
