@@ -85,6 +85,7 @@ class Hosting:
         made = self.make(id)
         if (before := self.running.get(id.of)) is not None:
             made.replica.recovery.stores(before.replica.recovery.stores_every_us)
+            made.replica.reading.goes_on(before.replica.reading.origins())
         return self.place(made)
 
     def make(self, id: ReplicaId) -> ReplicaHost:

@@ -95,6 +95,11 @@ class InputSide:
         """Of the log that each input has read (S6); "" where it was not greeted yet."""
         return [i.origin for i in self.inputs]
 
+    def goes_on(self, origins: Sequence[str]) -> None:
+        """These logs are read, and no others (S6)."""
+        for one, origin in zip(self.inputs, origins, strict=True):
+            one.origin = origin
+
     def watch_skew(self, now: int) -> list[str]:
         """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
         if not self._skew.lagging and self._sunion.clocks.waited(now) <= self._node.alpha_x_us:

@@ -257,6 +257,18 @@ class ReplicaRecovery:
             if p.alive and p.first > position + 1
         ]
 
+    def replays_in_vain(self, now: int) -> bool:
+        """Does it wait for what will not be made again (H8)?
+
+        A source has another log by now, or whoever is to begin anew before us went on from a state after all.
+        """
+        inputs = self._inputs
+        if not self.replays or inputs.installed:
+            return self.replays and any(one.other_logs() for one in inputs.inputs)
+        alive = [[p for p in one.producers.values() if p.alive] for one in inputs.inputs]
+        gone = any(producers and all(p.first > 1 for p in producers) for producers in alive)
+        return gone and now - inputs.started_at >= self._node.x_us
+
     def must_reinstall(self) -> bool:
         """Has upstream truncated what we need, so that only a partner's snapshot helps?"""
         return self._inputs.installed and any(i.truncated() for i in self._inputs.inputs)

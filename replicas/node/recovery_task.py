@@ -9,11 +9,13 @@ from replicas.checkpoint.log_transfer import slices_of
 from replicas.checkpoint.store import decode_snapshot, is_held
 from replicas.node.hosting import Hosting
 from replicas.node.recovery import Own
+from replicas.node.replica import Replica
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots, on_disk
 from spe.errors import LogCorrupt, LogError, OperatorFailed, RemoteProtocolError
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
+from spe.stream.names import NodeState
 
 #: Behind the last portion of work.
 _DONE: Final = object()
@@ -36,7 +38,7 @@ class RecoveryTask:
         while (host := hosting.running.get(partition)) is not None:
             replica = host.replica
             try:
-                if replica.recovery.must_reinstall() and host.error is None:
+                if self._must_begin_again(replica) and host.error is None:
                     hosting.env.trace.event("reinstall", replica=host.name)
                     hosting.host(replica.id)
                     await self._look_on_disk(partition)
@@ -49,6 +51,11 @@ class RecoveryTask:
             except OperatorFailed as error:
                 hosting.fail(host, error)
             await hosting.env.clock.sleep(INSTALLED_PERIODS * period if replica.reading.installed else period)
+
+    def _must_begin_again(self, replica: Replica) -> bool:
+        recovery = replica.recovery
+        recovers = replica.state is NodeState.RECOVERING
+        return recovery.must_reinstall() or (recovers and recovery.replays_in_vain(self._hosting.now()))
 
     def _tell_if_stranded(self, host: ReplicaHost) -> None:
         """Once, where it can go on from nothing that is left."""

@@ -236,6 +236,7 @@ class Replica:
                 lacking,
                 log.sequence,
                 stands_in,
+                self.serving.origin,
             )
             for at, log in enumerate(self.logs)
         ]
@@ -301,8 +302,7 @@ class Replica:
         self._follows(list(found.origins), now)
 
     def _follows(self, origins: Sequence[str], now: int) -> None:
-        for one, origin in zip(self.inputs, origins, strict=True):
-            one.origin = origin
+        self.reading.goes_on(origins)
         self.serving.origin = combined(origins)
         self.reading.installed, self.reading.started_at = True, now
 

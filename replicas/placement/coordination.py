@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from spe.log.origin import combined
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.status import PartitionStatus
@@ -109,8 +110,10 @@ class Coordination:
         self._alive: set[NodeId] = set()
         self._heard: set[NodeId] = set()
         self._partitions = {id: _Partition(now) for id in directory.standbys}
-        #: Smallest id that each replica of a partition still has in all its outputs.
-        self._first: dict[PartitionId, dict[NodeId, int]] = {}
+        #: Of each replica of a partition: the smallest id that it still has in all its outputs, and their origin.
+        self._begins: dict[PartitionId, dict[NodeId, tuple[int, str]]] = {}
+        #: Identity of the log of each source that answers, of those that begin with id 1.
+        self._logs: dict[StreamId, str] = {}
         self._replays_at: dict[Decision, int] = {}
         self._held: Mapping[PartitionId, NodeId | None] = {}
 
@@ -134,11 +137,21 @@ class Coordination:
         told = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
         self._forget(node)
         for channel, output in told.items():
-            firsts = self._first.setdefault(self._plan.maker_of(channel), {})
-            firsts[node] = max(firsts.get(node, 0), output.first)
+            begins = self._begins.setdefault(self._plan.maker_of(channel), {})
+            begins[node] = max(begins.get(node, (0, ""))[0], output.first), output.origin
         for id, one in self._partitions.items():
             if node in self._directory.hosts(id):
                 self._runs(one, node, told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition)), now)
+
+    def heard_source(self, output: OutputStatus) -> None:
+        """The same of a source."""
+        self.lost_source(StreamId(output.stream))
+        if output.first == 1:
+            self._logs[StreamId(output.stream)] = output.origin
+
+    def lost_source(self, source: StreamId) -> None:
+        """A source does not answer any more."""
+        self._logs.pop(source, None)
 
     def lost(self, node: NodeId, now: int) -> None:
         """A node does not answer any more."""
@@ -150,8 +163,8 @@ class Coordination:
             self._runs(one, node, None, now)
 
     def _forget(self, node: NodeId) -> None:
-        for firsts in self._first.values():
-            firsts.pop(node, None)
+        for begins in self._begins.values():
+            begins.pop(node, None)
 
     def _runs(self, one: _Partition, node: NodeId, output: OutputStatus | None, now: int) -> None:
         """What a node tells of a partition; None: it does not run it."""
@@ -339,13 +352,34 @@ class Coordination:
         return now - one.refused_at.get(node, now - self._recovery_us) < self._recovery_us
 
     def _replays(self, id: PartitionId) -> list[Decision]:
-        """The last resort: one replica of everything before it begins anew, unless one still has its beginning."""
-        found = []
+        """The last resort: one replica of everything before it begins anew, unless one still has its beginning.
+
+        None does while a source does not answer, or has another log than the one that it was made from: what is missing
+        could not be made again, and the state would be lost as well (S6).
+        """
+        found, origins = [], dict[PartitionId, str]()
         for before in _before(self._plan, id):
-            firsts = self._first.get(before, {})
-            if firsts and min(firsts.values()) > 1:
-                found.append(Decision("replay", ReplicaId(*before, max(firsts))))
+            origin = self._origin_of(before, origins)
+            begins = {n: first for n, (first, of) in self._begins.get(before, {}).items() if of in ("", origin)}
+            if not begins:
+                return []
+            if min(begins.values()) > 1:
+                found.append(Decision("replay", ReplicaId(*before, max(begins))))
         return found
+
+    def _origin_of(self, id: PartitionId, known: dict[PartitionId, str]) -> str:
+        """The origin of what the sources' logs give now; "" where one of them does not answer, or not from id 1 on."""
+        if id not in known:
+            plan = self._plan
+            known[id] = combined(
+                [
+                    self._logs.get(c.stream, "")
+                    if c.stream in plan.sources
+                    else self._origin_of(plan.maker_of(c), known)
+                    for c in plan.unit[id.unit].channels_in(id.partition)
+                ]
+            )
+        return known[id]
 
     # --- for people ---
 

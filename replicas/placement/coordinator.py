@@ -33,7 +33,7 @@ from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.status import CoordinatorStatus
 from spe.stream.ids import ReplicaId
-from spe.stream.names import NodeId
+from spe.stream.names import NodeId, StreamId
 from spe.stream.strings import StringPool
 from spe.wire.messages import (
     HeartbeatAnswer,
@@ -330,12 +330,17 @@ class Coordinator(Bystander):
                 self.mover.balance.sampled(partition, sample, now)
                 self.recovery.measured({partition: sample.cpu})
                 self.recovery.measured_memory({partition: sample.memory})
+        else:
+            for output in answer.outputs:
+                self.coordination.heard_source(output)
 
     def _gone(self, peer: str) -> None:
         self.mover.lost(peer)
         if peer in self.directories.current.nodes:
             self.recovery.lost(NodeId(peer))
             self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
+        else:
+            self.coordination.lost_source(StreamId(peer.removeprefix("source:")))
 
     async def _answered(self, peer: str, message: Message) -> None:
         if not isinstance(message, OrderAnswer):

@@ -239,6 +239,7 @@ class SourceProcess(Bystander):
                     BEFORE_TIME,
                     1,
                     0.0,
+                    origin=proxy.identity,
                 )
             )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs)

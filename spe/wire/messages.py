@@ -94,6 +94,7 @@ class OutputStatus(NamedTuple):
       lacking: RECOVERING, and nobody upstream has what it would go on from (H8).
       sequence: grows with each change of ``state`` or ``fresh`` while the process lives (F4).
       stands_in: it has fresh results for the consumers of a partner that reconciles (K6).
+      origin: of what it is made from (S6); "" while that is not known.
     """
 
     stream: Name
@@ -110,6 +111,7 @@ class OutputStatus(NamedTuple):
     lacking: Flag = False
     sequence: Id = 0
     stands_in: Flag = False
+    origin: Name = ""
 
 
 class Held(NamedTuple):

@@ -27,13 +27,15 @@ from spe.plan.directory import Directory
 from spe.plan.nodes import Checkpoints
 from spe.plan.plan import Plan
 from spe.stream.history import Note
-from spe.stream.ids import Channel
-from spe.stream.names import NodeState, StreamId
+from spe.stream.ids import Channel, PartitionId
+from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.wire.messages import OtherLog, Subscribe
 from tests.simulation.test_client_process import OUT, plan_with_sinks, runs_client, start_with
 from tests.simulation.test_cluster import SECONDS, make_plan
 from tests.simulation.test_simulate import scenario, story
+from tests.simulation.test_standbys import longer, runs, seen, spoil, until, with_standbys
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.plans import placed
 
 A = Channel(StreamId("a"), 0)
 NODES = ("n1a", "n1b")
@@ -231,3 +233,57 @@ def test_a_consumer_that_reads_another_log_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Choosing, "greeted", lambda *_: None)
     outcome = simulate(scenario(1, [{"at": "4s", "kind": "wipe", "target": "source:a", "for": "500ms"}]))
     assert {f.rule for f in outcome.findings} >= {"another log is not read", "another log is said"}
+
+
+@pytest.mark.parametrize("lost_before", [True, False], ids=["before the order", "after it"])
+async def test_nothing_replays_behind_a_lost_log(jump_clock: JumpClock, lost_before: bool) -> None:
+    """H8: n3b lacks a state.  The others keep theirs, or get it again; once the log is restored, they replay."""
+    plan, directory = with_standbys(*longer(*make_plan(3, rate=50.0), 60))
+    u1 = PartitionId(UnitId("u1"), 0)
+    both = {u1: (NodeId("n1a"), NodeId("n1b"))}
+    standbys = {id: one for id, one in directory.standbys.items() if id != u1}
+    directory = placed(directory, {**directory.placement, **both}, standbys)
+    others = {"u1/0@n1a", "u1/0@n1b", "u2/0@n2a"}
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(6.3)
+            if lost_before:
+                lost = await lose(cluster)
+            spoil(cluster, "n3b")
+            cluster.kill("n3a")
+            if lost_before:
+                await trio.sleep(20)
+                assert not any("ordered verb=replay" in line for line in cluster.log)
+            else:
+                await seen(cluster, "order verb=replay replica=u1/0@n1b")
+                lost = await lose(cluster)
+                await seen(cluster, "installed replica=u1/0@n1b origin=n1a")
+            await until(lambda: all(serves(cluster, r) for r in others), within_s=20)
+            await trio.sleep(5)
+            assert all(serves(cluster, r) for r in others)
+            assert notes(cluster, "n1b", "other_log"), "it does not read the new one"
+
+            await lose(cluster, lost)
+            cluster.lost_logs.clear()  # the folder is restored
+            await until(lambda: runs(cluster, "u3/0@n3b"), within_s=40)
+
+
+async def test_who_waits_for_a_replay_that_does_not_come_goes_on_from_its_state(jump_clock: JumpClock) -> None:
+    """H8: n1a dies, and continues from its disk; n3a is back, so that nothing is ordered any more."""
+    plan, directory = on_disk(*with_standbys(*longer(*make_plan(3, rate=50.0), 40)))
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(6.3)
+            spoil(cluster, "n3b")
+            cluster.kill("n3a")
+            await seen(cluster, "order verb=replay replica=u1/0@n1a")
+            for node in ("n1a", "n3a"):
+                cluster.kill(node)
+                cluster.restart(node)
+            await until(lambda: all(runs(cluster, f"u{n}/0@n{n}a") for n in (1, 2, 3)), within_s=20)
+
+
+def serves(cluster: FaultyCluster, replica: str) -> bool:
+    return replica in cluster.replicas() and cluster.replicas()[replica].state is not NodeState.RECOVERING

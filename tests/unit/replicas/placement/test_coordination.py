@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replicas.placement.coordination import REPEAT_US, Coordination
+from spe.log.origin import combined
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Standbys
 from spe.plan.plan import Timing
 from spe.stream.ids import PartitionId, ReplicaId
-from spe.stream.names import NodeId, NodeState, UnitId
+from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.wire.messages import OutputStatus
 from tests.simulation.test_cluster import make_plan
 from tests.support.plans import placed
@@ -19,6 +20,8 @@ PARTITION = PartitionId(UnitId("u1"), 0)
 #: The standby that comes first.
 FIRST = ReplicaId(*PARTITION, B)
 PATIENCE, RECOVERY = 100, 2_000
+#: Identity of the log of each source.
+LOG = "0123456789abcdef"
 STABLE, UP_FAILURE, RECOVERING = NodeState.STABLE, NodeState.UP_FAILURE, NodeState.RECOVERING
 
 
@@ -171,10 +174,16 @@ class TwoDeep:
         self.coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.first = {"n1a": 40, "n1b": 40}
         self.lacking = {"n2b": True}
+        #: By source: the identity of its log; and what n1a and n1b have read.
+        self.logs = {"a": LOG, "b": LOG, "c": LOG}
+        self.origin = combined([LOG] * 3)
 
     def at(self, now: int) -> list[str]:
+        for source, log in self.logs.items():
+            output = OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=log)
+            self.coordination.heard_source(output)
         for node, first in self.first.items():
-            output = OutputStatus("s1", 0, STABLE, False, 90, 0, 0, first, 0.0)
+            output = OutputStatus("s1", 0, STABLE, False, 90, 0, 0, first, 0.0, origin=self.origin)
             self.coordination.heard(NodeId(node), [output], now)
         for node, lacking in self.lacking.items():
             output = OutputStatus("s2", 0, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=lacking)
@@ -203,6 +212,32 @@ def test_nothing_replays_while_one_replica_can_continue() -> None:
     world.lacking["n2a"] = True
     assert world.at(20 + 3 * RECOVERY) == []
     assert world.at(20 + 4 * RECOVERY) == ["replay u1/0@n1b"]
+
+
+def test_nothing_replays_where_a_source_does_not_answer_or_has_another_log() -> None:
+    """H8, S6: what is missing could not be made again, and who replays would lose its state as well."""
+    world = TwoDeep()
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    world.at(10)
+    del world.logs["b"]
+    world.coordination.lost_source(StreamId("b"))
+    assert world.at(10 + RECOVERY) == [], "b does not answer"
+    world.logs["b"] = "another"
+    assert world.at(20 + RECOVERY) == [], "b has another log"
+    beginning = OutputStatus("b", 0, STABLE, False, 90, 0, 0, 2, 0.0, origin=LOG)
+    del world.logs["b"]
+    world.coordination.heard_source(beginning)
+    assert world.at(30 + RECOVERY) == [], "the first row is gone"
+    world.logs["b"] = LOG
+    assert world.at(40 + RECOVERY) == ["replay u1/0@n1b"], "it is back"
+
+
+def test_one_without_a_state_replays_from_whatever_log_there_is() -> None:
+    world = TwoDeep()
+    world.origin = ""
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    world.at(10)
+    assert world.at(10 + RECOVERY) == ["replay u1/0@n1b"]
 
 
 def test_nothing_replays_before_the_standby_has_tried() -> None:
@@ -260,6 +295,8 @@ def test_the_upstream_of_two_partitions_replays_once() -> None:
     standbys = {id: Standbys((NodeId("n2b"),), 1) for id in ids}
     directory = placed(directory, placement, standbys)
     coordination = Coordination(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for source in plan.sources:
+        coordination.heard_source(OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=LOG))
     for now in (10, 10 + RECOVERY):
         coordination.heard(NodeId("n1a"), [OutputStatus("s1", 0, STABLE, False, 90, 0, 0, 40, 0.0)], now)
         lost = [OutputStatus("s2", p, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=True) for p in range(2)]

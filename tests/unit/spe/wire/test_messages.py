@@ -75,7 +75,23 @@ from tests.support.statuses import a_node, a_replica
 
 HELLO = Hello(*PROTOCOL, "demo", "node", "n1", 3, "f00d", "secret", 7, 2)
 SUBSCRIBE = Subscribe("trades", 0, "joined/1@n2", "main", 17, BEFORE_TIME, True, BEFORE_TIME - 1, 1, 4, "")
-OUTPUT = OutputStatus("joined", 1, NodeState.STABILIZATION, True, 9, 100, END_OF_TIME, 4, 0.25, 1000, 7, False, 3)
+OUTPUT = OutputStatus(
+    "joined",
+    1,
+    NodeState.STABILIZATION,
+    True,
+    9,
+    100,
+    END_OF_TIME,
+    4,
+    0.25,
+    1000,
+    7,
+    False,
+    3,
+    True,
+    "0123456789abcdef",
+)
 LOAD = Load("joined", 1, 0.25, 3e6, 1e5, 1e3, 2e6)
 ANNOUNCEMENT = Announcement("n1", "u1", 3, 17, 2_000_000, 1_000_000, 0.9, "process", "delay", "undo", 1_234)
 EXAMPLES: list[Message] = [
@@ -175,7 +191,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (packed(SUBSCRIBE, substream_index=4), "expected a substream index below 4, got 4"),
         (packed(SUBSCRIBE, substream_count=0), "Subscribe.substream_count: expected an integer from 1"),
         (packed(StateChange(NodeState.STABLE, False, 3), state=4), "StateChange.state: expected a state from 0 to 3"),
-        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 14 fields"),
+        (packed(HeartbeatAnswer(1, 1, (OUTPUT,)), outputs=[["joined"]]), "outputs: expected records of 15 fields"),
         (packed(HeartbeatAnswer(1, 1, ()), outputs=[OUTPUT._replace(fill=float("nan"))]), "a number from 0 to 1"),
         (packed(HeartbeatAnswer(1, 1, ()), loads=[LOAD._replace(cpu=-0.1)]), "loads: expected a number from 0"),
         (packed(HeartbeatAnswer(1, 1, ()), loads=[LOAD._replace(rows=float("nan"))]), "a number from 0 to 2\\^63"),
