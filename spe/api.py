@@ -154,6 +154,7 @@ class Environment:
         ahead: str | None = None,
         watermark: str | None = None,
         idle: str | Mapping[str, str] | None = None,
+        retain: Mapping[str, str] | None = None,
     ) -> Stream:
         """A source stream; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
         options = _given(
@@ -167,6 +168,7 @@ class Environment:
             ahead=ahead,
             watermark=watermark,
             idle=idle if idle is None or isinstance(idle, str) else dict(idle),
+            retain=None if retain is None else dict(retain),
         )
         self._sources[self._new("sources", name)] = {**options, "from": dict(reader)}
         return Stream(self, name)

@@ -368,6 +368,41 @@ class NodeStatus(_Process):
     standbys: Many[StandbyStatus]
 
 
+# -- logs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderStatus:
+    """Who needs what `retain` would delete.
+
+    Attributes:
+      holder: a replica, standby or client, `spe report --follow`, or a partition whose state is in memory only.
+      since_us: wall time since which it does, microseconds; since the process began, at the longest.
+      bytes: how much.
+    """
+
+    holder: Text
+    since_us: Integer
+    bytes: Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingStatus:
+    """What a client has recorded, where `retain` says how long it is kept.
+
+    Attributes:
+      bytes: on the disk.
+      deleted_bytes: so far.
+      held: who needs what is due to be deleted, the most first.
+      archive: why what is due cannot be copied or deleted; "" where it can.
+    """
+
+    bytes: Integer
+    deleted_bytes: Integer
+    held: Many[HolderStatus]
+    archive: Text
+
+
 # -- sources -------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +421,11 @@ class SourceLogStatus:
       refused_ahead: rows refused since the process began, for their times lie too far in the future.
       late: tuples stamped later than their event time since the process began.
       late_by_us: disorder that would have been enough for all of these, microseconds; 0 where none was late.
+      first_id: id of the first tuple in the log.
+      first_us: the log is whole from this tuple time on, microseconds; null where nothing was deleted.
+      bytes: of the log.
+      held: who needs what is due to be deleted, the most first.
+      archive: why what is due cannot be copied or deleted; "" where it can.
     """
 
     identity: Text
@@ -398,6 +438,11 @@ class SourceLogStatus:
     refused_ahead: Integer
     late: Integer
     late_by_us: Integer
+    first_id: Integer = 1
+    first_us: Integer | None = None
+    bytes: Integer = 0
+    held: Many[HolderStatus] = ()
+    archive: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,11 +529,13 @@ class ClientStatus(_Process):
     Attributes:
       channels: that it reads.
       switches: the latest 100.
+      recording: null where it is kept for ever, or there is none.
     """
 
     kind: Literal["client"] = "client"
     channels: Many[ChannelStatus]
     switches: Many[SwitchStatus]
+    recording: RecordingStatus | None = None
 
 
 # -- the coordinator, and who looks after a run --------------------------------------------------------------------

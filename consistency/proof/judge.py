@@ -87,6 +87,7 @@ def judge_run(
     from consistency.proof.source import last_state
     from consistency.proof.truth import TruthNetwork
 
+    run.need_whole()
     if tables is None:
         tables = f"{run.where}/{REPORT_FOLDER}/tables"
         _remove_earlier(spark, run)

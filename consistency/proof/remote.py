@@ -43,6 +43,7 @@ _SMALL: Final = (
     "sources/*/*",
     f"clients/*/{PROVENANCE}",
     f"clients/*/{ANNOUNCED}/*",
+    "clients/*/*/kept.?",
     str(DATABASE),
 )
 

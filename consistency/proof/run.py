@@ -17,14 +17,15 @@ from typing import Any, Final
 from consistency.proof.agreement import disagreements
 from consistency.proof.reading import Reading, read
 from spe.config import load
-from spe.errors import LogCorrupt, SpeError
+from spe.errors import SpeError
 from spe.log.announced import RecordedAnnouncement, announced_folder, read_announced
 from spe.log.format import Segment, encode_header
 from spe.log.issued import IssuedVersion, MadeMove, read_issued, read_moves
+from spe.log.kept import LogCut, read_kept
 from spe.log.origin import combined, read_identity
 from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
-from spe.log.recovery import live_segments
+from spe.log.recovery import kept_segments, live_segments
 from spe.log.source_log import source_folder
 from spe.plan.deploy import with_default_client, with_origins, without_external
 from spe.plan.directory import Directory
@@ -162,12 +163,24 @@ class Run:
         folder = self.source_path(stream)
         if not folder.is_dir():
             raise SpeError(f"{self.path} is incomplete: there is no {folder}, the log of source {stream!r}")
-        segments = live_segments([p.name for p in folder.iterdir()])
+        _, segments = kept_segments(DiskStorage(folder), PurePosixPath())
         if not segments:
             raise SpeError(f"{self.path} is incomplete: {folder}, the log of source {stream!r}, is empty")
-        if segments[0].first != 1:
-            raise LogCorrupt(f"{folder}: the first segment is gone; the log begins with record {segments[0].first}")
         return segments
+
+    def need_whole(self) -> None:
+        """Raises LogCut where the beginning of a log or a recording was deleted: that was not seen, so no verdict."""
+        folders = [self.source_path(s) for s in self.plan.sources]
+        folders += [self.recording_path(*one) for one in self.recordings()]
+        for folder in folders:
+            kept = read_kept(DiskStorage(folder), PurePosixPath())
+            if kept.first > 1:
+                how = (
+                    "spe restore brings it back"
+                    if kept.archive
+                    else "spe report --follow proves a run before it is deleted"
+                )
+                raise LogCut(f"{kept.text(folder)}. What was deleted cannot be judged any more; {how}")
 
     def channels(self, output: StreamId) -> list[Channel]:
         """The partitions of an output stream."""

@@ -38,9 +38,10 @@ from spe.log.format import (
     RecordScan,
     first_record_bytes,
 )
+from spe.log.kept import LogCut
 from spe.log.marks import read_mark
 from spe.log.recording import decode_recorded
-from spe.log.recovery import live_segments
+from spe.log.recovery import kept_segments
 from spe.log.source_log import SourceState, decode_source_batch, decode_source_state
 from spe.problems import did_you_mean, one_of
 from spe.runtime.storage import DiskStorage
@@ -136,16 +137,20 @@ class _Reader(DataSourceReader):
         return read_stretch(self._table, partition.value)
 
 
-def stretches(table: Table, partition: int) -> list[Stretch]:
+def stretches(table: Table, partition: int, since: int | None = 1) -> list[Stretch]:
     """All segments of one partition, up to what was acknowledged (sources) or is whole (recordings).
+
+    Args:
+      since: a record from which on all are needed; None: those that are there will do.
 
     Raises:
       LogCorrupt: segments are missing, or there is no mark.
+      LogCut: records from ``since`` on were deleted by ``retain``.
     """
     folder = Path(table.folders[partition])
-    segments = live_segments([p.name for p in folder.iterdir()])
-    if segments and segments[0].first != 1:
-        raise LogCorrupt(f"{folder}: the first segment is gone; it begins with record {segments[0].first}")
+    kept, segments = kept_segments(DiskStorage(folder), PurePosixPath())
+    if since is not None and since < kept.first:
+        raise LogCut(kept.text(folder))
     if not table.source:
         followings = [*[s.first for s in segments[1:]], None]
         return [Stretch(partition, s, *whole(s), None, f) for s, f in zip(segments, followings)]
@@ -186,7 +191,7 @@ def _begins_behind(table: Table, stretch: Stretch) -> int | None:
 def last_state(run: Run, stream: StreamId) -> SourceState:
     """What a source's log says in the end: how many tuples, and what is promised.  Raises LogCorrupt."""
     table = source_table(run, stream)
-    for stretch in reversed(stretches(table, 0)):
+    for stretch in reversed(stretches(table, 0, None)):
         last = deque(scan_stretch(Path(table.folders[0]), stretch), maxlen=1)
         if last:
             return decode_source_state(last[0].body)
@@ -210,7 +215,8 @@ _START: Final[_Place] = (1, 1, HEADER_BYTES, 0)
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows logs that grow.  An offset holds a place per partition, so that it is known without a search.
 
-    Retention: ``commit`` keeps nothing and removes nothing, for logs belong to the run.
+    Retention: ``commit`` keeps nothing and removes nothing, for logs belong to the run.  What ``retain`` has deleted
+    before it was read is an error.
     """
 
     def __init__(self, table: Table, rows: int) -> None:
@@ -257,7 +263,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _behind(self, partition: int, start: _Place, end: _Place | None) -> Iterator[Stretch]:
         """The stretches between two places."""
-        for one in stretches(self._table, partition):
+        for one in stretches(self._table, partition, start[0]):
             if one.segment.first < start[1] or (end is not None and one.first >= end[0]):
                 continue
             first, offset = (start[0], start[2]) if one.segment.first == start[1] else (one.first, one.offset)

@@ -15,8 +15,9 @@ from typing import Any
 import trio
 
 from replicas.client.client import Client
-from replicas.client.recorder import SYNC_US, Recorder
+from replicas.client.recorder import SEGMENT_BYTES, SYNC_US, Recorder
 from replicas.client.result_folder import ResultFolder
+from replicas.client.retention import RecordingRetention
 from replicas.client.statistics import ChannelStats
 from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink import Sink
@@ -24,6 +25,8 @@ from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.directory import revision_file
 from replicas.link.incarnation import claim
 from replicas.producer.server import Bystander, Injector, Server
+from replicas.retention.archiving import OpenArchive, open_archive
+from replicas.retention.holders import segment_bytes
 from spe.connectors import find_sink
 from spe.connectors.files import Folder
 from spe.errors import LogFull, ServerAway, SpeError
@@ -90,6 +93,7 @@ class ClientProcess(Bystander):
       record: whether to record; without it a restart begins at the end of what the sinks hold, or at the beginning.
       tap: called with each change as well.
       injector: makes faults happen in this process, for experiments.
+      archives: opens what ``retain`` names.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class ClientProcess(Bystander):
         record: bool = True,
         tap: Callable[[Change], None] | None = None,
         injector: Injector | None = None,
+        archives: OpenArchive = open_archive,
     ) -> None:
         self._env = env
         self._plan = plan
@@ -141,6 +146,10 @@ class ClientProcess(Bystander):
         self._away: dict[str, ServerTrouble] = {}
         #: Held while something is written or synced.
         self._writing = trio.Lock()
+        retain = self.client.plan.retain
+        self._retention: RecordingRetention | None = None
+        if retain is not None and self._recorder is not None:
+            self._retention = RecordingRetention(env, name, retain, self._recorder, schemas, self._writing, archives)
         self._inputs = {i.channel: i for i in self.client.inputs}
         if self._sinks or self._recorder is not None:
             self.client.safe = self._safe
@@ -150,7 +159,8 @@ class ClientProcess(Bystander):
     def _open_recorder(self, schemas: Mapping[Channel, Schema]) -> Recorder:
         storage, folder = self._env.storage, client_folder(self.client.plan.name)
         taken = self._take(storage, folder, f"recording {folder}")
-        recorder = Recorder(storage, folder, schemas)
+        size = segment_bytes(self.client.plan.retain, SEGMENT_BYTES, len(schemas))
+        recorder = Recorder(storage, folder, schemas, segment_bytes=size)
         self._adopt(taken, [c for c in schemas if recorder.position(c)[0]])
         return recorder
 
@@ -240,6 +250,8 @@ class ClientProcess(Bystander):
                 nursery.start_soon(self._take_changes)
                 if self._recorder is not None:
                     nursery.start_soon(self._make_safe, "recording", SYNC_US, self._sync_recording)
+                if self._retention is not None:
+                    nursery.start_soon(self._retention.run)
                 for name, sink in zip(self._sink_names, self._sinks):
                     commit = partial(sink.commit, self._env.compute)
                     nursery.start_soon(self._make_safe, name, sink.period_us, commit)
@@ -385,6 +397,7 @@ class ClientProcess(Bystander):
             disk_full={name: trouble.why for name, trouble in self._troubles.items() if trouble.why},
             away={name: trouble.why for name, trouble in self._away.items() if trouble.why},
             unreachable=self.client.unreachable(),
+            recording=None if self._retention is None else self._retention.status(),
         )
 
 

@@ -7,16 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from replicas.comparison import ChannelRows
+from replicas.retention.holders import ClosedSegment
 from spe.errors import LogFull
 from spe.log.announced import announced_folder, encode_announced
-from spe.log.format import Segment, begin_segment, encode_record, write_whole
-from spe.log.recording import channel_folder, decode_recorded, encode_recorded, read_recorded, scan_segment
-from spe.log.recovery import live_segments
+from spe.log.format import (
+    FIRST_BYTES,
+    HEADER_BYTES,
+    Position,
+    RecordScan,
+    Segment,
+    begin_segment,
+    encode_record,
+    write_whole,
+)
+from spe.log.kept import KeptLog, repair_kept, write_kept
+from spe.log.recording import (
+    RECEIVED_BYTES,
+    channel_folder,
+    decode_recorded,
+    encode_recorded,
+    read_recorded,
+    received_us,
+    scan_segment,
+)
+from spe.log.recovery import kept_segments
 from spe.runtime.disk_trouble import is_full
 from spe.runtime.env import AppendFile, Storage
 from spe.stream.batch import Batch, Boundary, Element, Rows, Undo, concat_rows
@@ -46,14 +65,16 @@ class SegmentWriter:
     Attributes:
       segments: of earlier sessions.
       sequence: of the last record; whoever has read the end of the last session sets it.
+      kept: where the folder begins.
 
     Raises:
       LogError: another process records here.
+      LogCorrupt: the first segment is gone.
     """
 
     def __init__(self, storage: Storage, folder: PurePosixPath, segment_bytes: int) -> None:
         self._storage = storage
-        self._folder = folder
+        self.folder = self._folder = folder
         self._segment_bytes = segment_bytes
         self._file: AppendFile | None = None
         #: Files of earlier segments that are not synced yet.
@@ -61,7 +82,12 @@ class SegmentWriter:
         #: Something was written since the last sync.
         self._unsynced = False
         storage.lock(folder / "lock")
-        self.segments = live_segments(storage.list(folder))
+        self.kept, self.segments = kept_segments(storage, folder)
+        for segment in [s for s in map(Segment.parse, storage.list(folder)) if s and s.first < self.kept.first]:
+            storage.remove(folder / segment.name)  # a crash came between its release and its removal (E4)
+        #: All that are there, ours included, and the time of receipt of the first record of those that are known.
+        self._all = list(self.segments)
+        self._begun: dict[int, int] = {}
         self._epoch = self.segments[-1].epoch + 1 if self.segments else 1
         self.sequence = self.segments[-1].first - 1 if self.segments else 0
         if self.segments:  # bytes of a killed process may be in the page cache only
@@ -108,9 +134,74 @@ class SegmentWriter:
             self._file = None
 
     def _begin(self, first: int) -> AppendFile:
-        file = begin_segment(self._storage, self._folder, Segment(first, self._epoch))
+        segment = Segment(first, self._epoch)
+        file = begin_segment(self._storage, self._folder, segment)
         self._file = file
+        # One of an earlier session in which there is no whole record gives its place to ours.
+        self._all = [s for s in self._all if s.first < first] + [segment]
         return file
+
+    # --- what is kept (rules E1 to E4) ---
+
+    @property
+    def nbytes(self) -> int:
+        """Of all segments."""
+        return sum(self._size(s) for s in self._all)
+
+    def closed(self, now_us: int) -> list[ClosedSegment]:
+        """Segments that are synced and written no more, in order; their time is that of receipt.
+
+        Args:
+          now_us: wall clock.
+        """
+        open_ = len(self._left) + (self._file is not None)
+        settled = self._all[: len(self._all) - max(1, open_)]
+        behind = self._all[1 : len(settled) + 1]
+        return [
+            ClosedSegment(one, self._size(one), next_.first - 1, 0, self._begun_us(next_, now_us))
+            for one, next_ in zip(settled, behind, strict=True)
+        ]
+
+    def leave_older(self, than_us: int) -> None:
+        """Leaves the segment that is written, if its first record was received before."""
+        if self._file is not None and self._all and self._begun_us(self._all[-1], than_us) < than_us:
+            self._leave()
+
+    def contents(self, segment: Segment) -> bytes:
+        """All bytes of a segment."""
+        return self._storage.read(self._folder / segment.name)
+
+    async def release(self, kept: KeptLog) -> None:
+        """As ``SegmentedLog.release``.  Raises OSError."""
+        await repair_kept(self._storage, self._folder)
+        await write_kept(self._storage, self._folder, kept)
+        self.kept = kept
+        while self._all[0].first < kept.first:
+            self._storage.remove(self._folder / self._all[0].name)
+            self._begun.pop(self._all.pop(0).first, None)
+
+    def _size(self, segment: Segment) -> int:
+        if self._file is not None and segment == self._all[-1]:
+            return self._file.size()
+        file = self._storage.open(self._folder / segment.name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _begun_us(self, segment: Segment, default_us: int) -> int:
+        """When its first record was received; ``default_us`` where it has none yet."""
+        if (known := self._begun.get(segment.first)) is not None:
+            return known
+        file = self._storage.open(self._folder / segment.name)
+        try:
+            head = file.read(FIRST_BYTES, RECEIVED_BYTES)
+        finally:
+            file.close()
+        if len(head) < RECEIVED_BYTES:
+            return default_us
+        self._begun[segment.first] = found = received_us(head)
+        return found
 
     def close(self) -> None:
         self._leave()
@@ -148,15 +239,15 @@ class ChannelRecorder:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._storage = storage
-        self._folder = folder
+        self.folder = self._folder = folder
         self._schema = schema
         #: The undo of what the last session held, to be recorded first.
         self._withdrawn: Change | None = None
         self.channel = channel
         self.position = self.synced = 0
         self.frontier = BEFORE_TIME
-        self._segments = SegmentWriter(storage, folder, segment_bytes)
-        self._continue(self._segments.segments)
+        self.segments = SegmentWriter(storage, folder, segment_bytes)
+        self._continue(self.segments.segments)
 
     def _continue(self, segments: Sequence[Segment]) -> None:
         """Reads backwards, segment by segment, until it is known how far the earlier sessions came."""
@@ -165,7 +256,7 @@ class ChannelRecorder:
         for segment in reversed(segments):
             records = list(scan_segment(self._storage, self._folder, segment))
             if last is None and records:
-                self._segments.sequence = records[-1].position.sequence
+                self.segments.sequence = records[-1].position.sequence
             for record in reversed(records):
                 _, arrived_us, element = decode_recorded(record, self._schema, StringPool(), self._folder)
                 last = last or (arrived_us, element)
@@ -177,6 +268,7 @@ class ChannelRecorder:
             else:
                 continue
             break
+        self.position = max(self.position, self.segments.kept.last_id)
         if held and last is not None:
             self._withdrawn = Change(self.channel, Undo(self.position), last[0])
 
@@ -200,21 +292,21 @@ class ChannelRecorder:
         self._write(change)
 
     def _write(self, change: Change) -> None:
-        self._segments.append(encode_recorded(change.arrived_us, change.element, self._schema))
+        self.segments.append(encode_recorded(change.arrived_us, change.element, self._schema))
         self._follow(change.element)
 
     @property
     def due(self) -> bool:
         """A segment was left, or an earlier session left one: it has to be synced before anything follows it."""
-        return self._segments.due
+        return self.segments.due
 
     async def sync(self) -> None:
         """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
-        await self._segments.sync()
+        await self.segments.sync()
         self.synced = self.position
 
     def close(self) -> None:
-        self._segments.close()
+        self.segments.close()
 
 
 class Recorder:
@@ -250,6 +342,14 @@ class Recorder:
     def _all(self) -> list[ChannelRecorder | SegmentWriter]:
         return [*self._channels.values(), self._announced]
 
+    def folders(self) -> dict[PurePosixPath, Channel | None]:
+        """What each folder holds; None: what nodes announced."""
+        return {one.folder: channel for channel, one in self._channels.items()} | {self._announced.folder: None}
+
+    def writers(self) -> dict[PurePosixPath, SegmentWriter]:
+        """Of each folder."""
+        return {one.folder: one.segments for one in self._channels.values()} | {self._announced.folder: self._announced}
+
     def announced(self, arrived_us: int, one: Announcement) -> None:
         """Appends what a node said of its X and waits.  Raises LogFull, OSError."""
         self._announced.append(encode_announced(arrived_us, one))
@@ -281,6 +381,41 @@ class Recorder:
     def close(self) -> None:
         for one in self._all:
             one.close()
+
+
+class Reached(NamedTuple):
+    """What a recording holds of a channel up to some segment.
+
+    Attributes:
+      last_id, until_us: of the last stable tuple; the largest stable time.
+      held: tentative tuples were not taken back yet.
+    """
+
+    last_id: int
+    until_us: int
+    held: bool = False
+
+    def behind(self, data: bytes, segment: Segment, schema: Schema, folder: PurePosixPath) -> Reached:
+        """The same at the end of the next segment.
+
+        Args:
+          data: the whole segment.
+
+        Raises:
+          LogCorrupt: a record is no change of this schema.
+        """
+        pool, (last_id, until_us, held) = StringPool(), self
+        for record in RecordScan(memoryview(data)[HEADER_BYTES:], Position(segment.first, segment.first, HEADER_BYTES)):
+            element = decode_recorded(record, schema, pool, folder).element
+            if isinstance(element, Batch | Undo):
+                held = isinstance(element, Batch) and element.kind is Kind.TENTATIVE
+            if isinstance(element, Batch | Boundary) and element.kind is Kind.STABLE:
+                last_id = max(last_id, element.upto_id)
+                if isinstance(element, Boundary):
+                    until_us = max(until_us, element.time)
+                elif len(element):
+                    until_us = max(until_us, element.rows.span()[2])
+        return Reached(last_id, until_us, held)
 
 
 def read_recording(

@@ -18,6 +18,7 @@ from typing import Final
 from spe.log.origin import combined
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.plan.retention import streams_below
 from spe.status import PartitionStatus
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
@@ -355,8 +356,14 @@ class Coordination:
         """The last resort: one replica of everything before it begins anew, unless one still has its beginning.
 
         None does while a source does not answer, or has another log than the one that it was made from: what is missing
-        could not be made again, and the state would be lost as well (S6).
+        could not be made again, and the state would be lost as well (S6).  Nor below a source whose log is not kept for
+        ever: its first rows may go meanwhile (E5).
         """
+        read = {i.stream for i in self._plan.unit[id.unit].inputs}
+        if any(
+            s.retain is not None and read & streams_below(self._plan, name) for name, s in self._plan.sources.items()
+        ):
+            return []
         found, origins = [], dict[PartitionId, str]()
         for before in _before(self._plan, id):
             origin = self._origin_of(before, origins)

@@ -44,6 +44,7 @@ from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.logged import LeftLog
 from replicas.simulation.network import HostNetwork, SimNetwork
 from replicas.simulation.producer import producers_of
+from replicas.simulation.retention import retains, whole
 from replicas.simulation.work import StateCompute
 from replicas.source.process import SourceProcess
 from spe.errors import SpeError, leaves
@@ -128,6 +129,10 @@ class SimCluster:
         self.lied_to: set[str] = set()
         #: Sources that lost their logs: the first disk that was lost, and when.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
+        #: What sources and clients delete goes there first, where their configuration says so.
+        self.archive = SimDisk()
+        #: Sources that run now, or ran last.
+        self.sources: dict[StreamId, SourceProcess] = {}
         self._readers: dict[str, Live | Replay] = {**producers_of(plan.sources), **givers_of(plan.sources)}
         #: How many disks a host has lost: on another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
@@ -174,13 +179,19 @@ class SimCluster:
         return Env(
             self._clocks[host],
             HostNetwork(self.network, host),
-            self.disks.setdefault(host, SimDisk()),
+            self._disk(host),
             self._compute(host),
             Random(f"{self._seed}/{host}" + (f"/{lost}" if (lost := self._lost.get(host)) else "")),
             StoryTrace(self.log, self.history, host),
             self.history if self._row_ns is None else partial(self._happened, self._clocks[host], self._row_ns),
             validates=True,
         )
+
+    def _disk(self, host: str) -> SimDisk:
+        disk = self.disks.setdefault(host, SimDisk())
+        if disk.removed is None and (retains(self.plan) or any(c.retain for c in self.directory.clients.values())):
+            disk.removed = {}
+        return disk
 
     def _happened(self, clock: SimClock, row_ns: Mapping[PartitionId, int], event: Event) -> None:
         """Takes an event of a host; rows that its replicas receive are what it computes."""
@@ -408,7 +419,7 @@ class SimCluster:
         """What a run without failures gives, by the sources' logs; ``kept``: of some of their rows."""
         inputs = {
             s: read_source_log(
-                self.lost_logs[s][0] if s in self.lost_logs else self.env(f"source:{s}").storage,
+                whole(self.lost_logs[s][0] if s in self.lost_logs else self._disk(f"source:{s}"), PurePosixPath(s)),
                 PurePosixPath(s),
                 self.plan.query.sources[s],
             )
@@ -440,7 +451,15 @@ class SimCluster:
     async def _source(self, stream: str) -> None:
         host = f"source:{stream}"
         folder, reader = PurePosixPath(stream), self._readers.get(stream)
-        await SourceProcess(self.env(host), *self._deployed(host), StreamId(stream), folder=folder, reader=reader).run()
+        self.sources[StreamId(stream)] = process = SourceProcess(
+            self.env(host),
+            *self._deployed(host),
+            StreamId(stream),
+            folder=folder,
+            reader=reader,
+            archives=lambda _: self.archive,
+        )
+        await process.run()
 
     async def _coordinator(self) -> None:
         env = self.env(COORDINATOR)
@@ -490,6 +509,7 @@ class SimCluster:
                 name,
                 place=lambda folder: (self.disks[host], sink_folder(folder)),
                 tap=self.changes[name].append,
+                archives=lambda _: self.archive,
             )
             self.clients[name] = process.client
             self.client_processes[name] = process

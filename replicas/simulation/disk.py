@@ -99,9 +99,11 @@ class SimDisk:
       lies: a sync returns, and nothing is safer than it was; of what is written so a power loss leaves any part.
       syncs: how many syncs were asked for.
       honest: it never lied, and no bit of it was flipped.
+      removed: what the files held that were removed, for whoever judges the run; None: that is not kept.
     """
 
     def __init__(self) -> None:
+        self.removed: dict[PurePosixPath, bytes] | None = None
         self.files: dict[PurePosixPath, _File] = {}
         self.locks: set[PurePosixPath] = set()
         self.space_left: int | None = None
@@ -142,6 +144,8 @@ class SimDisk:
             raise FileNotFoundError(str(path))
         if self.space_left is not None:
             self.space_left += self._size(path)
+        if self.removed is not None:
+            self.removed[path] = bytes(self.files[path].written)
         del self.files[path]
 
     def _size(self, path: PurePosixPath) -> int:
@@ -157,7 +161,7 @@ class SimDisk:
         other = SimDisk()
         for path, file in self.files.items():
             other.files[path] = _File(bytes(file.written), file.synced_size)  # the rest is in the page cache still
-        other.honest = self.honest
+        other.honest, other.removed = self.honest, self.removed
         return other
 
     def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> SimDisk:
@@ -172,7 +176,7 @@ class SimDisk:
         other = SimDisk()
         for path, file in self.files.items():
             other.files[path] = _File(contents(path, file))
-        other.honest = self.honest
+        other.honest, other.removed = self.honest, self.removed
         return other
 
     def stall(self, stalled: bool) -> None:

@@ -16,12 +16,16 @@ from consistency.checking.bounds import has_room
 from replicas.faults.model import Fault, FaultKind, processes_of
 from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import DOWN, Action, Do, FaultState
+from replicas.node.replica import Replica
 from replicas.simulation.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.link import LinkState
 from replicas.simulation.replan import CHECKPOINTS, OTHER_IDS, replanned, with_other_checkpoints
 from spe.plan.directory import COORDINATOR
+from spe.plan.plan import Plan
+from spe.plan.retention import streams_below
 from spe.stream.history import FaultBegan
+from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState
 
 
@@ -58,6 +62,8 @@ class FaultDriver:
         self._lied: set[str] = set()
         #: Nodes that have ever begun with an empty disk.
         self._wiped: set[str] = set()
+        #: Partitions below a source whose log is not kept for ever.
+        self._below_cut = _below_cut(cluster.plan)
         self.skipped: list[str] = []
         self.survivors = True
         self.runner = FaultRunner(
@@ -262,17 +268,24 @@ class FaultDriver:
         coordinator = self._cluster.coordinator
         moving = set() if coordinator is None else {move.partition for move in coordinator.mover.moves.open()}
         for of, nodes in directory.placement.items():
+            if of in self._below_cut:  # no source has its first rows, so somebody must have its state
+                if host in directory.hosts(of) and (of in moving or not self._has_disk(directory.hosts(of), host, how)):
+                    others = [replicas.get(f"{of}@{n}") for n in directory.hosts(of) if n not in frozen | self._damaged]
+                    if not any(self._is_whole(r) for r in others if r is not None and r.id.node != host):
+                        return f"nobody else has the state of {of}, and the logs of sources are cut"
+                continue
             if of in directory.standbys and of not in moving:
                 continue  # its state lies on a disk, or is made again from the sources' logs (H8)
             if host in nodes and of in directory.logs and self._has_disk(nodes, host, how):
                 continue
             others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
-            if host in nodes and not any(
-                r is not None and r.state is not NodeState.RECOVERING and not r.recovery.must_reinstall()
-                for r in others
-            ):
+            if host in nodes and not any(r is not None and self._is_whole(r) for r in others):
                 return f"nobody else has the state of {of}"
         return ""
+
+    @staticmethod
+    def _is_whole(replica: Replica) -> bool:
+        return replica.state is not NodeState.RECOVERING and not replica.recovery.must_reinstall()
 
     def _has_disk(self, nodes: Sequence[NodeId], host: str, how: Do) -> bool:
         """Has one of them a disk that has kept its state all along, and keeps it?"""
@@ -310,6 +323,16 @@ class FaultDriver:
                 self._cluster.ended(told)
             elif told is not None:
                 self._told[key] = told
+
+
+def _below_cut(plan: Plan) -> frozenset[PartitionId]:
+    streams = {o for s, one in plan.sources.items() if one.retain is not None for o in streams_below(plan, s)}
+    return frozenset(
+        PartitionId(unit.id, p)
+        for unit in plan.units
+        if streams & {i.stream for i in unit.inputs}
+        for p in range(unit.partitions)
+    )
 
 
 _LASTING = (

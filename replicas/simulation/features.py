@@ -48,6 +48,7 @@ class Feature(enum.StrEnum):
         0.06,
         "an input fails for long, its correction takes seconds, and as it goes on, something else fails, or nothing",
     )
+    RETENTION = "retention", 0.10, "logs of sources and recordings of clients whose oldest part is deleted"
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from consistency.checking.counters import Counters
@@ -14,9 +14,12 @@ from replicas.client.recorder import recorded_stable
 from replicas.comparison import ChannelRows, compare
 from replicas.connectors.json_text import json_lines
 from replicas.simulation.cluster import SimCluster, sink_folder
+from replicas.simulation.retention import missing_copies, whole
+from replicas.source.retention import archived
 from spe.connectors.declaration import STABLE
 from spe.errors import LogCorrupt
-from spe.log.recording import client_folder
+from spe.log.origin import read_identity
+from spe.log.recording import channel_folder, client_folder
 from spe.stream.batch import Batch
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
@@ -39,7 +42,10 @@ def check_kept(
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         counters.add("recordings compared")
         try:
-            recorded = recorded_stable(disk, client_folder(name), schemas)
+            recorded = {
+                c: recorded_stable(whole(disk, channel_folder(client_folder(name), c)), client_folder(name), {c: s})[c]
+                for c, s in schemas.items()
+            }
         except LogCorrupt as error:
             # The disk lost what it said was synced; reading the recording says so, and no more can be asked for.
             if host in cluster.lied_to:
@@ -56,6 +62,18 @@ def check_kept(
                 text = disk.read(path).decode() if disk.exists(path) else ""
                 if what := _lines(text, str(sink["mode"]), reference[channel], schemas[channel]):
                     yield Finding("P3", f"a sink is complete, mode {sink['mode']}", at_us, host, f"{path}: {what}")
+
+
+def check_archive(cluster: SimCluster) -> Iterator[Finding]:
+    """E3: what a source has deleted lies in its archive, if it has one."""
+    for stream, source in cluster.plan.sources.items():
+        host, folder = f"source:{stream}", PurePosixPath(stream)
+        if source.retain is None or not source.retain.archive or stream in cluster.lost_logs:
+            continue
+        disk = cluster.disks[host]
+        place = archived(stream, read_identity(disk, folder))
+        for name in missing_copies(disk, folder, cluster.archive, place):
+            yield Finding("E3", "what is deleted is archived", cluster.history.end_us, host, name)
 
 
 def _lines(text: str, mode: str, expected: ChannelRows, schema: Schema) -> str:

@@ -13,13 +13,15 @@ from consistency.checking.bounds import has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.moves import allowed_us
+from consistency.checking.retained import check_retained
 from consistency.checking.verdict import Premise, judge
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
-from replicas.simulation.kept import check_kept
+from replicas.simulation.kept import check_archive, check_kept
 from replicas.simulation.moving import order_moves
+from replicas.simulation.retention import retains
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import order_settings
 from spe.runtime.gc_tuning import seldom
@@ -144,6 +146,9 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         in_force=cluster.in_force(),
     )
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
+    if retains(plan):
+        outcome.findings += check_retained(cluster.history, plan, cluster.versions, outcome.counters)
+        outcome.findings += check_archive(cluster)
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
     if left and premise.healed and premise.survivors and not outcome.findings:
         outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
@@ -187,6 +192,9 @@ def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
             return f"{name} keeps what all have acknowledged"
         if not all(log.suffix.untouched for log in replica.logs):
             return f"{name} keeps tentative results"
+    for stream, process in cluster.sources.items():
+        if why := process.too_much(dead):
+            return f"source:{stream} {why}"
     return ""
 
 

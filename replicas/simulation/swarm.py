@@ -12,6 +12,7 @@ from replicas.simulation.logged import with_logs
 from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
+from replicas.simulation.retention import with_retention
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.shortage import with_little_room
@@ -36,6 +37,8 @@ _SLOW_SHARE: Final = 0.5
 _LONG: Final = 1.25
 #: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
+#: Who takes a partition over may die before its first checkpoint, and needs a log from its beginning then (E5).
+_WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE))
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
 _LENGTHS_S: Final = (10, 14, 20, 28)
 
@@ -60,6 +63,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         config = with_little_room(Random(f"shortage {seed}"), config)
     if Feature.LOGS in features:
         config = with_logs(Random(f"logs {seed}"), config)
+    if Feature.RETENTION in features and not features & _WITHOUT_RETENTION:
+        config = with_retention(Random(f"retention {seed}"), config)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
     options: dict[str, Any] = {}
     if Feature.LIVE in features:

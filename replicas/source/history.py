@@ -7,6 +7,7 @@ from typing import Final
 
 from replicas.producer.log_entry import COLUMN_BYTES, ENTRY_BYTES
 from spe.log import Position, SegmentedLog
+from spe.log.kept import KeptLog
 from spe.log.source_log import SourceState, decode_source_batch, decode_source_state
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.names import Kind
@@ -25,24 +26,27 @@ class SourceHistory:
     """Published batches and the boundaries between them.
 
     Attributes:
+      base_id: id of the last tuple before the log, whose oldest segments may have been deleted.
       last_id: id of the last published tuple.
+      reached_us: tuple time that is behind all of these.
       frontier_us: last published boundary.
     """
 
-    def __init__(self, schema: Schema, tail_bytes: int) -> None:
+    def __init__(self, schema: Schema, tail_bytes: int, base_id: int = 0) -> None:
         self._schema = schema
         self._pool = StringPool()
         self._tail_limit = tail_bytes
-        # The index: where to read for ids beyond each of these.
+        # The index: where to read for ids beyond each of these, and ``reached_us`` before them.
         self._ids: list[int] = []
         self._positions: list[Position] = []
+        self._reached: list[int] = []
         # The tail, three lists side by side: batches, their last ids, and the boundary implied after each.
         self._batches: list[Batch] = []
         self._uptos: list[int] = []
         self._bounds: list[int] = []
         self._tail_bytes = 0
-        self.last_id = 0
-        self.frontier_us = BEFORE_TIME
+        self.base_id = self.last_id = base_id
+        self.reached_us = self.frontier_us = BEFORE_TIME
 
     def add(self, state: SourceState, position: Position, batch: Batch | None) -> None:
         """The next record of the log has been acknowledged.  ``batch`` None: not at hand, or a lease."""
@@ -50,7 +54,8 @@ class SourceHistory:
         if last is None or position.segment != last.segment or position.offset - last.offset >= _INDEX_BYTES:
             self._ids.append(self.last_id)
             self._positions.append(position)
-        self.last_id = state.last_id
+            self._reached.append(self.reached_us)
+        self.last_id, self.reached_us = state.last_id, state.reached_us
         if batch is not None:
             self._batches.append(batch)
             self._uptos.append(batch.upto_id)
@@ -58,6 +63,32 @@ class SourceHistory:
             self._tail_bytes += _size(batch)
             if self._tail_bytes > self._tail_limit:
                 self._forget_half()
+
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """(last id, reached_us) at the end of each segment, by its first record; of the last one, as far as it goes."""
+        found: dict[int, tuple[int, int]] = {}
+        segment: int | None = None
+        for position, last_id, reached_us in zip(self._positions, self._ids, self._reached):
+            if segment is not None and position.segment != segment:
+                found[segment] = last_id, reached_us
+            segment = position.segment
+        if segment is not None:
+            found[segment] = self.last_id, self.reached_us
+        return found
+
+    @property
+    def segment_begun_us(self) -> int | None:
+        """Tuple time that the log had reached when its last segment was begun; None: in the first one of all."""
+        if not self._positions:
+            return None
+        first = bisect_left(self._positions, self._positions[-1].segment, key=lambda position: position.segment)
+        return self._reached[first]
+
+    def begins_behind(self, kept: KeptLog) -> None:
+        """The log begins later now: nothing before can be read any more."""
+        self.base_id = kept.last_id
+        gone = bisect_left(self._positions, kept.first, key=lambda position: position.sequence)
+        del self._ids[:gone], self._positions[:gone], self._reached[:gone]
 
     def _forget_half(self) -> None:
         """Half at a time, so that forgetting costs nothing per batch."""

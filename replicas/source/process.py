@@ -1,12 +1,12 @@
 """The source process: a source proxy, served to everybody who subscribes.
 
 A replayed source is only a slow stable producer (rule S4): its state is always STABLE, it holds everything
-from id 1 on, and it never sends anything tentative.
+from id 1 on that was not deleted (rule E1), and it never sends anything tentative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -18,9 +18,12 @@ from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
 from replicas.producer.log_entry import Substream
 from replicas.producer.server import Accepted, Bystander, Injector, Server
+from replicas.producer.subscription import Overtaken
 from replicas.producer.substream import substream
+from replicas.retention.archiving import OpenArchive, open_archive
 from replicas.source.proxy import SourceProxy
 from replicas.source.push import PushIntake
+from replicas.source.retention import NOTHING_HELD, SourceRetention
 from spe.log.source_log import source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -29,7 +32,7 @@ from spe.runtime.log_line import Level, say
 from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Element, Int64Array
 from spe.stream.hashing import partition_of
-from spe.stream.history import Sent
+from spe.stream.history import LogBehind, Sent
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
 from spe.stream.times import BEFORE_TIME
@@ -80,6 +83,8 @@ class SourceSubscription:
         self._share = share
 
     def pull(self, max_bytes: int) -> list[Element | StateChange]:
+        if self._position < self._proxy.base_id:
+            raise Overtaken(f"ids up to {self._proxy.base_id} are deleted, {self._position + 1} comes next")
         out: list[Element | StateChange] = []
         for element in self._proxy.read_from(self._position, self._frontier, max_bytes):
             if isinstance(element, Batch):
@@ -112,6 +117,7 @@ class SourceProcess(Bystander):
       begun_us: wall time at which the replay of all sources of this run began; None: now.
       injector: makes faults happen in this process, for experiments.
       reader: in place of the one that the configuration names.
+      archives: opens what ``retain`` names.
     """
 
     def __init__(
@@ -126,6 +132,7 @@ class SourceProcess(Bystander):
         begun_us: int | None = None,
         injector: Injector | None = None,
         reader: Live | Replay | None = None,
+        archives: OpenArchive = open_archive,
     ) -> None:
         self._env = env
         self._plan = plan
@@ -138,6 +145,8 @@ class SourceProcess(Bystander):
         self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
         self.who = self._me.name
         folder = source_folder(stream) if folder is None else folder
+        self._archives = archives
+        self._retention: SourceRetention | None = None
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
@@ -155,12 +164,16 @@ class SourceProcess(Bystander):
         proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
         self._proxy = proxy
         reader = await self._opened(proxy)
+        if self._source.retain is not None:
+            self._retention = self._retaining(proxy)
         self.server = server = Server(self._env, self._plan, self._keeper, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
                 self._keeper.nursery = nursery
                 address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 task_status.started(address)
+                if self._retention is not None:
+                    nursery.start_soon(self._retention.run)
                 await proxy.run(self._publish, partial(say, level=Level.WARNING), reader)
                 self._signal.wake()
                 if (fault := proxy.status().fault) is not None:
@@ -172,6 +185,13 @@ class SourceProcess(Bystander):
         finally:
             proxy.close()
 
+    def _retaining(self, proxy: SourceProxy) -> SourceRetention:
+        folder = source_folder(self._source.stream) if self._folder is None else self._folder
+        found = proxy.retention(folder, self._archives, ())
+        found.follow(self._plan, self._keeper.current)
+        self._keeper.on_change(lambda directory: found.follow(self._plan, directory))
+        return found
+
     async def _opened(self, proxy: SourceProxy) -> Live | Replay | None:
         """A reader in place of the configuration's own, which is opened where writers push.  Raises LogCorrupt."""
         reader = self._reader
@@ -182,6 +202,14 @@ class SourceProcess(Bystander):
             await intake.open(self._env, folder, proxy.consumed, proxy.settled)
             self._intake = reader = intake
         return reader
+
+    def too_much(self, dead: Set[str] = frozenset()) -> str:
+        """Who holds what is due to be deleted, or that nobody does and it is there; "" where all is as it should be.
+
+        Args:
+          dead: processes that do not come back.
+        """
+        return "" if self._retention is None else self._retention.too_much(dead)
 
     def _publish(self, elements: list[Element]) -> None:
         """Something has become durable: subscriptions may take it."""
@@ -202,9 +230,20 @@ class SourceProcess(Bystander):
             return NotReady(f"no such substream: {error}")
         if why := self._other_log(proxy, message):
             return OtherLog(why)
-        greeting = Subscribed(NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, 1, 0, proxy.identity)
+        first = proxy.base_id + 1
+        if message.position + 1 < first:
+            self._tell_behind(message, proxy)
+            return Truncated(first)
+        greeting = Subscribed(
+            NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, first, 0, proxy.identity
+        )
         cursor = SourceSubscription(proxy, self._division, message.position, message.frontier, share)
         return Accepted(greeting, cursor, self._source.schema, self._signal)
+
+    def _tell_behind(self, message: Subscribe, proxy: SourceProxy) -> None:
+        if self._env.history is not None:
+            channel, now = Channel(self._source.stream, 0), self._env.clock.monotonic_us()
+            self._env.history(LogBehind(now, channel, message.consumer, message.position, proxy.base_id))
 
     def _other_log(self, proxy: SourceProxy, message: Subscribe) -> str:
         """Why our log is not the one that a consumer has read; "" where it is.
@@ -227,6 +266,10 @@ class SourceProcess(Bystander):
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
         proxy = self._proxy
         outputs = []
+        if self._retention is not None:
+            for ack in message.acks:
+                if ack.stream == self._source.stream:
+                    self._retention.acknowledged(ack.consumer, message.incarnation, ack.id)
         if proxy is not None:
             outputs.append(
                 OutputStatus(
@@ -237,7 +280,7 @@ class SourceProcess(Bystander):
                     proxy.last_id,
                     proxy.frontier,
                     BEFORE_TIME,
-                    1,
+                    proxy.base_id + 1,
                     0.0,
                     origin=proxy.identity,
                 )
@@ -272,4 +315,5 @@ class SourceProcess(Bystander):
             return SourceStatus(name=name, incarnation=incarnation, log=None)
         full = {"log": why} if (why := proxy.disk_full) else {}
         away = {"reader": why} if (why := proxy.away) else {}
-        return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(), disk_full=full, away=away)
+        held = NOTHING_HELD if self._retention is None else self._retention.status()
+        return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(held), disk_full=full, away=away)

@@ -6,7 +6,7 @@ Consumers that are behind are served from the log, so nothing is kept for them a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -15,14 +15,18 @@ import numpy as np
 import trio
 
 from replicas.connectors import Live, Replay, RowChunk, open_reader
+from replicas.retention.archiving import OpenArchive
+from replicas.retention.holders import segment_bytes
 from replicas.source.admission import Admission, malformed_error
 from replicas.source.history import TAIL_BYTES, SourceHistory
 from replicas.source.live import LivePlay
 from replicas.source.pacing import AtSpeed, pace_of
+from replicas.source.retention import NOTHING_HELD, Retained, SourceRetention
 from replicas.source.stamping import Stamper, admitted
 from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
 from spe.errors import SpeError, leaves
-from spe.log import Record, SegmentedLog
+from spe.log import SEGMENT_BYTES, Record, SegmentedLog
+from spe.log.kept import read_kept
 from spe.log.origin import identify, read_identity
 from spe.log.source_log import SourceState, decode_source_state, source_folder
 from spe.plan.describe import show_duration
@@ -94,7 +98,7 @@ class SourceProxy:
           SpeError: it holds a stream with another schema.
         """
         folder = folder if folder is not None else source_folder(source.stream)
-        history = SourceHistory(source.schema, tail_bytes)
+        history = SourceHistory(source.schema, tail_bytes, read_kept(env.storage, folder).last_id)
         state = SourceState()
 
         def visit(record: Record) -> None:
@@ -103,7 +107,9 @@ class SourceProxy:
             history.add(state, record.position, None)
 
         read_identity(env.storage, folder)  # before the log is made anew beside it
-        log = await SegmentedLog.open(env.storage, folder, visit)
+        log = await SegmentedLog.open(
+            env.storage, folder, visit, segment_bytes=segment_bytes(source.retain, SEGMENT_BYTES)
+        )
         identity = await identify(env.storage, folder, env.random)
         await _check_schema(env, source, folder)
         writer = SourceWriter(env, source, log, state, history)
@@ -118,6 +124,11 @@ class SourceProxy:
             "source_opened", stream=source.stream, last_id=state.last_id, epoch=log.epoch, identity=identity
         )
         return cls(env, source, log, writer, identity)
+
+    @property
+    def base_id(self) -> int:
+        """Id of the last tuple before the log; 0 while nothing was deleted."""
+        return self._writer.history.base_id
 
     @property
     def last_id(self) -> int:
@@ -152,8 +163,26 @@ class SourceProxy:
         """Why the reader's server cannot be read now; "" while it can."""
         return "" if self._live_reader is None else self._live_reader.away
 
-    def status(self) -> SourceLogStatus:
+    def retention(self, folder: PurePosixPath, open_archive: OpenArchive, consumers: Iterable[str]) -> SourceRetention:
+        """What deletes the oldest part of the log, where the configuration has ``retain``."""
+        assert self._source.retain is not None
+        history = self._writer.history
+        return SourceRetention(
+            self._env, self._source, self._log, history, folder, self.identity, open_archive, consumers
+        )
+
+    def status(self, held: Retained = NOTHING_HELD) -> SourceLogStatus:
+        """
+        Args:
+          held: who needs what of the log is due to be deleted.
+        """
+        kept = self._log.kept
         return SourceLogStatus(
+            first_id=kept.last_id + 1,
+            first_us=kept.until_us if kept.first > 1 else None,
+            bytes=self._log.nbytes,
+            held=held.holders,
+            archive=held.trouble,
             identity=self.identity,
             last_id=self.last_id,
             frontier=self.frontier,

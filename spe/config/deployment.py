@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.connectors import with_installed
+from spe.config.retention import RetainModel
 from spe.config.validate import validated
 from spe.connectors import SINKS, find_sink
 from spe.connectors.declaration import SinkDeclaration
@@ -414,12 +415,15 @@ class ClientModel(Model):
     reads: Names | None = None
     sinks: list[SinkModel] = Field(default_factory=list)
     external: bool = False
+    retain: RetainModel | None = None
 
     @model_validator(mode="after")
     def _own_files(self) -> ClientModel:
         """Clients may share a path, on machines of their own; the files of one client would be written twice."""
         if self.external and self.sinks:
             raise ValueError("an external client is a program of yours, which has no sinks; expected no sinks")
+        if self.external and self.retain is not None:
+            raise ValueError("an external client is a program of yours, which records nothing; expected no retain")
         places = [s.place() for s in self.sinks]
         for _, place in {p: None for p in places if places.count(p) > 1}:
             raise ValueError(f"two sinks of one kind write to {place!r}; expected a place for each")
@@ -547,9 +551,13 @@ def _client_model(kinds: frozenset[str]) -> type[ClientModel]:
 
 
 def read_clients(
-    section: Any, outputs: Sequence[StreamId], operators: Sequence[StreamId], problems: Problems
+    section: Any, outputs: Sequence[StreamId], operators: Sequence[StreamId], folder: FilePath, problems: Problems
 ) -> dict[str, ClientSettings]:
-    """Clients; one that reads everything where none is configured.  ``{}`` means none."""
+    """Clients; one that reads everything where none is configured.  ``{}`` means none.
+
+    Args:
+      folder: that relative paths of archives start from.
+    """
     if section is None:
         return {ONLY_CLIENT: ClientSettings(ONLY_CLIENT, tuple(outputs))}
     if not isinstance(section, Mapping):
@@ -571,5 +579,6 @@ def read_clients(
                     f"{stream!r} is no output; list it in outputs" if stream in operators else f"no output {stream!r}"
                 )
                 problems.add(("clients", name, "reads", i), f"{inner}{hint}; expected {one_of(list(outputs))}")
-        clients[name] = ClientSettings(name, reads, tuple(s.sink() for s in model.sinks), model.external)
+        retain = None if model.retain is None else model.retain.retain(folder)
+        clients[name] = ClientSettings(name, reads, tuple(s.sink() for s in model.sinks), model.external, retain)
     return clients

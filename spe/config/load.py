@@ -203,7 +203,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     defaults = read_defaults(data.get("defaults"), problems)
     fragments = read_fragments(data.get("fragments"), defaults, problems)
     nodes = read_nodes(data.get("nodes"), defaults, _most_replicas(fragments), problems)
-    clients = read_clients(data.get("clients"), outputs, list(specs), problems)
+    clients = read_clients(data.get("clients"), outputs, list(specs), folder, problems)
     timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
     limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
     security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)

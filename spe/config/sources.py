@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.connectors import with_installed
+from spe.config.retention import RetainModel
 from spe.config.validate import validated
 from spe.connectors import READERS, find_reader
 from spe.connectors.declaration import OPTIONS, Reader
@@ -137,6 +138,7 @@ class SourceModel(Model):
       watermark: what advances the time of live sources. Default: `data`; without `time`, `clock`.
       idle: live sources by data: when a silence begins; also `{after: 5s, then: now}`, `never`.
         Default: `500ms`; of `push`, `never`.
+      retain: how long [its log is kept](../how-to/operate.md#keep-logs-small). Default: for ever.
     """
 
     schema_: dict[str, str] | None = Field(default=None, alias="schema")
@@ -150,6 +152,7 @@ class SourceModel(Model):
     ahead: PositiveDuration | None = None
     watermark: Literal["data", "clock"] | None = None
     idle: Annotated[IdleModel, BeforeValidator(_idle)] | None = None
+    retain: RetainModel | None = None
 
 
 @cache
@@ -217,6 +220,7 @@ def read_source(
         replay=model.replay.pace(),
         on_malformed=model.on_malformed,
         disorder_given=model.disorder is not None,
+        retain=None if model.retain is None else model.retain.retain(data),
         **_watermark(model, path, problems),
     )
     return source, schema, model.address

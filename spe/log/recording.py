@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from spe.errors import LogCorrupt, RemoteProtocolError
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
-from spe.log.recovery import live_segments
+from spe.log.recovery import kept_segments
 from spe.runtime.env import Storage
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
@@ -24,6 +24,8 @@ from spe.stream.strings import StringPool
 from spe.wire.codec import decode_standalone, encode_standalone
 
 _ARRIVED: Final = struct.Struct("<q")
+#: Bytes at the beginning of a body that say when it was received.
+RECEIVED_BYTES: Final = _ARRIVED.size
 
 
 class Recorded(NamedTuple):
@@ -54,6 +56,12 @@ def encode_recorded(arrived_us: int, element: Element, schema: Schema) -> bytes:
     return _ARRIVED.pack(arrived_us) + encode_standalone(element, schema)
 
 
+def received_us(body: bytes) -> int:
+    """When a record was received, from the first RECEIVED_BYTES of its body, or more."""
+    (found,) = _ARRIVED.unpack_from(body)
+    return int(found)
+
+
 def decode_recorded(record: Record, schema: Schema, pool: StringPool, folder: PurePosixPath) -> Recorded:
     """What :func:`encode_recorded` made.  Raises LogCorrupt for what is no change of this schema."""
     try:
@@ -76,11 +84,14 @@ def read_segments(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
 
     A session may end in a torn record; the next one begins with the number that it was to have.
 
+    It begins where the oldest segments were deleted (E4).
+
     Raises:
       LogCorrupt: damage anywhere but at the end of a session.
     """
-    expected, reason = 1, ""
-    for segment in live_segments(storage.list(folder)):
+    kept, segments = kept_segments(storage, folder)
+    expected, reason = kept.first, ""
+    for segment in segments:
         if segment.first != expected:
             raise LogCorrupt(f"{folder / segment.name}: begins with record {segment.first}, not {expected}{reason}")
         scan = scan_segment(storage, folder, segment)

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from spe.errors import LogCorrupt
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
+from spe.log.kept import KeptLog, read_kept
 from spe.log.marks import Mark, read_mark
 from spe.runtime.env import Storage
 
@@ -27,6 +28,23 @@ def live_segments(names: list[str]) -> list[Segment]:
     return live
 
 
+def kept_segments(storage: Storage, folder: PurePosixPath) -> tuple[KeptLog, list[Segment]]:
+    """Where a log begins, and its live segments from there on; also while its writer deletes the oldest (E4).
+
+    Raises:
+      LogCorrupt: the segment with which it begins is gone.
+    """
+    kept = read_kept(storage, folder)
+    while True:
+        segments = live_segments(storage.list(folder))
+        if kept == (kept := read_kept(storage, folder)):
+            break
+    segments = [s for s in segments if s.first >= kept.first]
+    if segments and segments[0].first != kept.first:
+        raise LogCorrupt(f"{folder}: the first segment is gone; the log begins with record {segments[0].first}")
+    return kept, segments
+
+
 class Recovery:
     """One pass over a log.
 
@@ -35,7 +53,9 @@ class Recovery:
 
     Attributes:
       mark: the newest one; (0, 0) for a log that does not exist yet.
-      segments: live ones, in order.
+      kept: where it begins.
+      segments: live ones, in order, from there on.
+      sizes: bytes of each segment that was read, by its first record.
       tail: after :meth:`acknowledged` is exhausted, the whole records beyond the mark.
     """
 
@@ -44,12 +64,21 @@ class Recovery:
         self._folder = folder
         mark = read_mark(storage, folder)
         self.mark = mark if mark is not None else Mark(0, 0)
-        self.segments = live_segments(storage.list(folder))
+        self.sizes: dict[int, int] = {}
         self.tail: list[Record] = []
+        try:
+            self.kept, self.segments = kept_segments(storage, folder)
+        except LogCorrupt as error:
+            if mark is None:
+                raise self._no_mark() from None
+            raise LogCorrupt(f"{error}; {self._acknowledged_text()}") from None
         if mark is None and self.segments:  # a log has a mark before it has a segment
-            raise LogCorrupt(f"{folder}: there are segments, but no readable synced mark (mark.0, mark.1)")
-        if self.mark.sequence and (not self.segments or self.segments[0].first != 1):
+            raise self._no_mark()
+        if self.mark.sequence and not self.segments:
             raise LogCorrupt(f"{folder}: the first segment is gone; {self._acknowledged_text()}")
+
+    def _no_mark(self) -> LogCorrupt:
+        return LogCorrupt(f"{self._folder}: there are segments, but no readable synced mark (mark.0, mark.1)")
 
     def acknowledged(self, index: int) -> Iterator[Record]:
         """The records of segment ``index`` up to the mark.  To be called for each index in turn.
@@ -59,7 +88,11 @@ class Recovery:
         """
         segment, mark = self.segments[index], self.mark.sequence
         last = self.segments[index + 1].first - 1 if index + 1 < len(self.segments) else None
-        data = self._storage.read(self._folder / segment.name)
+        try:
+            data = self._storage.read(self._folder / segment.name)
+        except FileNotFoundError:
+            raise LogCorrupt(f"{self._folder / segment.name} was deleted while the log was read") from None
+        self.sizes[segment.first] = len(data)
         scan = RecordScan(memoryview(data)[HEADER_BYTES:], Position(segment.first, segment.first, HEADER_BYTES))
         fault = header_fault(data, segment)
         if not fault:

@@ -27,6 +27,7 @@ from spe.log.format import (
     encode_record,
     write_whole,
 )
+from spe.log.kept import KeptLog, repair_kept, write_kept
 from spe.log.marks import Mark, Marks
 from spe.log.recovery import Recovery
 from spe.runtime.env import AppendFile, Storage
@@ -48,6 +49,7 @@ class SegmentedLog:
       last_sequence: number of the last record appended.
       synced_sequence: number of the last record acknowledged.
       fault: why the log is read-only; None while it can be written.
+      kept: where it begins.
     """
 
     def __init__(self, storage: Storage, folder: PurePosixPath, recovery: Recovery, segment_bytes: int) -> None:
@@ -55,6 +57,9 @@ class SegmentedLog:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segments = [s for s in recovery.segments if s.first <= recovery.mark.sequence]
+        #: Bytes of each closed segment, by its first record.
+        self._sizes = recovery.sizes
+        self.kept = recovery.kept
         self._marks = Marks(storage, folder)
         self._active: AppendFile | None = None
         self._reading: tuple[Segment, AppendFile] | None = None
@@ -92,6 +97,7 @@ class SegmentedLog:
 
     async def _take_over(self, tail: list[Record], visit: Visit | None) -> None:
         await self._marks.write(Mark(self.epoch, self.synced_sequence))
+        await repair_kept(self._storage, self._folder)
         for record in tail:
             position = self.append(record.body)
             if visit is not None:
@@ -162,9 +168,56 @@ class SegmentedLog:
             self._syncing = False
         self.synced_sequence = target
         if file.size() >= self._segment_bytes and self.last_sequence == target:
-            file.close()
-            self._active = None
+            self.leave()
         return target
+
+    def leave(self) -> None:
+        """Closes the segment that is written, if all of it is synced; what is appended next begins another one."""
+        if self._active is None or self._syncing or self.fault or self.last_sequence != self.synced_sequence:
+            return
+        self._sizes[self._segments[-1].first] = self._active.size()
+        self._active.close()
+        self._active = None
+
+    @property
+    def active_first(self) -> int | None:
+        """The first record of the segment that is written; None where the next record begins one."""
+        return None if self._active is None else self._segments[-1].first
+
+    @property
+    def nbytes(self) -> int:
+        """Of all segments."""
+        return sum(size for _, size in self.closed()) + (0 if self._active is None else self._active.size())
+
+    def closed(self) -> list[tuple[Segment, int]]:
+        """Segments that are synced and written no more, and their bytes, in order."""
+        segments = self._segments if self._active is None else self._segments[:-1]
+        return [(one, self._sizes[one.first]) for one in segments]
+
+    def contents(self, segment: Segment) -> bytes:
+        """All bytes of a closed segment."""
+        return self._storage.read(self._folder / segment.name)
+
+    async def release(self, kept: KeptLog) -> None:
+        """Removes the segments before a record, behind which the log begins from now on (E4).
+
+        Args:
+          kept: ``first`` is that of a segment; records before it are acknowledged.
+
+        Raises:
+          OSError: the disk refused.  Nothing has changed, or files are left that are removed by the next call, or when
+            the log is opened again.
+        """
+        if all(one.first != kept.first for one in self._segments):
+            raise ValueError(f"record {kept.first} begins no segment")
+        await write_kept(self._storage, self._folder, kept)
+        self.kept = kept
+        if self._reading is not None and self._reading[0].first < kept.first:
+            self._reading[1].close()
+            self._reading = None
+        while self._segments[0].first < kept.first:
+            self._storage.remove(self._folder / self._segments[0].name)
+            del self._sizes[self._segments[0].first], self._segments[0]
 
     def read(self, position: Position, limit_bytes: int) -> tuple[list[Record], Position]:
         """Acknowledged records from ``position`` on: about ``limit_bytes`` of them, at least one if there is one.

@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 from spe.errors import LogCorrupt
 from spe.log import read_log
+from spe.log.kept import need_whole
 from spe.runtime.env import Storage
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
-from spe.stream.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.codec import decode_standalone, encode_standalone
 
 #: Version of the state, below 0, since a record of version 1 began with an id.
@@ -59,6 +60,11 @@ class SourceState(NamedTuple):
     begun_us: int = BEFORE_TIME
     left_out: int | None = 0
     cursor: bytes = b""
+
+    @property
+    def reached_us(self) -> int:
+        """No tuple up to here has a larger time; what a source promised in its end does not count."""
+        return self.max_event_us if self.lease_us >= END_OF_TIME else max(self.max_event_us, self.lease_us)
 
 
 def source_folder(stream: StreamId) -> PurePosixPath:
@@ -166,7 +172,9 @@ def read_source_log(
 
     Raises:
       LogCorrupt: the log is damaged; names segment and offset, or the record.
+      LogCut: its beginning was deleted.
     """
+    need_whole(storage, folder)
     pool = pool if pool is not None else StringPool()
     bound, last_id = BEFORE_TIME, 0
     for record in read_log(storage, folder):

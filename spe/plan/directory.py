@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from spe.plan.continuous import Continuous
 from spe.plan.nodes import Node
-from spe.plan.plan import Plan
+from spe.plan.plan import Plan, Retain
 from spe.plan.settings import NodeSettings
 from spe.plan.units import CHECKPOINT_US
 from spe.stream.ids import Channel, PartitionId, ReplicaId
@@ -136,12 +136,14 @@ class ClientSettings:
     Attributes:
       sinks: ``{"kind": …, "mode": …}`` each, and what its ``SinkDeclaration.sink`` gives besides.
       external: a program of the user's; ``spe run`` starts none for it.
+      retain: how long its recording is kept; None: for ever.
     """
 
     name: str
     reads: tuple[StreamId, ...]
     sinks: tuple[Mapping[str, Any], ...] = ()
     external: bool = False
+    retain: Retain | None = None
 
 
 def roles_of(replicas: Iterable[NodeId], standbys: Iterable[NodeId] = ()) -> Mapping[NodeId, Role]:

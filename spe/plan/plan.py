@@ -105,6 +105,24 @@ class Watermark(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Retain:
+    """How long a log is kept; what is beyond is deleted as soon as nobody needs it (rules E1 to E6).
+
+    Attributes:
+      for_us: a segment is due when all of it lies this far behind the newest tuple (of a recording: was received so
+        long ago); None: age does not matter.
+      size_bytes: the oldest segment is due while the log is larger; None: size does not matter.
+      archive: where a copy goes first; "": nowhere.
+      unproved: also what ``spe report --follow`` has not proved is deleted, though there is no archive.
+    """
+
+    for_us: int | None = None
+    size_bytes: int | None = None
+    archive: str = ""
+    unproved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A source proxy: one process, one durable log, one stream.
 
@@ -120,6 +138,7 @@ class Source:
       watermark: what lets time pass in a live source (rule S7); a replay knows its next row.
       idle_us: of a live source by data: silence after which time passes by the clock; None: never.
       idle_to_now: and then it is that of the clock, rather than going on from where it stood.
+      retain: how long the log is kept; None: for ever.
     """
 
     stream: StreamId
@@ -135,6 +154,7 @@ class Source:
     watermark: Watermark = Watermark.CLOCK
     idle_us: int | None = None
     idle_to_now: bool = False
+    retain: Retain | None = None
 
     @property
     def live(self) -> bool:

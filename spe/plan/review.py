@@ -21,6 +21,7 @@ from spe.plan.lineage import key_names
 from spe.plan.log_use import hints, logged_fragments, mistakes
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan, Source, Unit, Watermark
+from spe.plan.retention import memory_only
 from spe.plan.timing import NORMAL_DELAY_US, depth, needed_wait_us, origins, speed_of, stall_us
 from spe.problems import Path
 from spe.query.query import QueryOperator
@@ -54,6 +55,7 @@ def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
         *_order(plan),
         *_keys(plan),
         *_logs(plan, directory),
+        *_retention(plan, directory),
         *_replicas(plan, directory),
         *_unused(plan, directory),
     ]
@@ -326,6 +328,19 @@ def _logs(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
         yield PlanFinding(Severity.ERROR, path, message)
     for path, message in hints(plan, logged):
         yield PlanFinding(Severity.WARNING, path, message)
+
+
+def _retention(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
+    """Sources whose log could not be deleted, for somebody's state is in memory only (rule E2)."""
+    for stream, source in plan.sources.items():
+        if source.retain is not None and (lost := memory_only(plan, directory, stream)):
+            yield PlanFinding(
+                Severity.ERROR,
+                ("sources", str(stream), "retain"),
+                f"{', '.join(map(str, lost))} would need the whole log if all its replicas died, for it keeps its "
+                "state in memory only; expected checkpoints on disk, defaults: {checkpoint: {every: 5s, disk: true}}, "
+                "or standbys",
+            )
 
 
 def _replicas(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:

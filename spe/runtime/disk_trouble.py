@@ -42,6 +42,7 @@ class Trouble:
     ENDS: ClassVar[str]
     HOPE: ClassVar[str]
     OVER: ClassVar[str]
+    LEVEL: ClassVar[Level] = Level.ERROR
 
     def __init__(self, env: Env, who: str) -> None:
         self._env = env
@@ -61,7 +62,7 @@ class Trouble:
         self.why = str(error) or type(error).__name__
         if self._said_us is None or now - self._said_us >= _SAID_US:
             self._said_us, self._said = now, True
-            say(f"{self._who}: {error}; {self.HOPE}", Level.ERROR, event=self.BEGINS)
+            say(f"{self._who}: {error}; {self.HOPE}", self.LEVEL, event=self.BEGINS)
 
     def over(self) -> None:
         """It could be done."""

@@ -224,6 +224,37 @@ class LogHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class LogAcknowledged:
+    """A source whose log is not kept for ever heard what a consumer does not need any more (E2)."""
+
+    at_us: int
+    channel: Channel
+    consumer: str
+    incarnation: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogReleased:
+    """A source deletes everything up to a tuple (E4)."""
+
+    at_us: int
+    channel: Channel
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogBehind:
+    """A consumer asked a source for what follows ``position``, and some of that is deleted, up to ``last_id``."""
+
+    at_us: int
+    channel: Channel
+    consumer: str
+    position: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line of a process's trace: ``name`` is the event's, ``text`` its fields."""
 
@@ -249,6 +280,9 @@ Event = (
     | Buffers
     | SchedulerRounds
     | LogHeld
+    | LogAcknowledged
+    | LogReleased
+    | LogBehind
     | Note
 )
 

@@ -24,6 +24,7 @@ from consistency.proof.run import Run
 from consistency.proof.source import source_table
 from consistency.proof.story import begun_us
 from spe.log.origin import read_identity
+from spe.log.proved import PROVED, encode_proved
 from spe.log.source_log import source_folder
 from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -57,6 +58,7 @@ class Following:
         self.state = load_state(path / FOLDER, plan.fingerprint, self._origins())
         self._version = ""
         self.waits_for = ""
+        self._release()
 
     def _origins(self) -> dict[str, str]:
         return {str(s): read_identity(self.run.storage, source_folder(s)) for s in self.run.plan.sources}
@@ -242,7 +244,21 @@ class Following:
         for folder in (self._path / FOLDER).glob("open-*"):
             if folder.name != state.kept:
                 shutil.rmtree(folder, ignore_errors=True)
+        self._release()
         self.write()
+
+    def _release(self) -> None:
+        """Says what of the logs the proof needs no more; nothing more once something is wrong: it is the evidence."""
+        state = self.state
+        if state.wrong_us is not None:
+            return
+        sources = {str(s): state.logs.get(str(s), LogProgress()) for s in self.run.plan.sources}
+        clients: dict[str, dict[str, int]] = {}
+        for name, channel in self.run.recordings():
+            known = state.channels.get(name, {}).get(str(channel), ChannelProgress())
+            clients.setdefault(name, {})[str(channel)] = known.start.sequence
+        text = encode_proved({s: (state.origins[s], one.start.sequence) for s, one in sources.items()}, clients)
+        save_text(self._path / PROVED, text)
 
     def write(self, altered: str = "") -> Followed:
         """Writes ``follow/follow.json``; gives what it holds.

@@ -6,14 +6,17 @@ Of the latest segments each has a digest; those of older ones are folded into on
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from consistency.proof.report.words import moment, plural
 from spe.errors import SpeError
+from spe.log.format import Segment
+from spe.log.kept import read_kept
 from spe.log.recovery import live_segments
+from spe.runtime.storage import DiskStorage
 
 #: Segments that have a digest of their own.
 KEPT: Final = 32
@@ -81,9 +84,12 @@ class Prefix(BaseModel):
         while len(found.latest) > KEPT:
             oldest = found.latest.pop(0)
             file = folder / oldest.name
-            known, made = _digests(file, oldest.bytes, file.stat().st_size)
-            if known != oldest.sha256:
-                raise Altered(_differs(file, oldest))
+            if _deleted(folder, oldest.name):
+                made = oldest.sha256
+            else:
+                known, made = _digests(file, oldest.bytes, file.stat().st_size)
+                if known != oldest.sha256:
+                    raise Altered(_differs(file, oldest))
             found.sha256, found.folded = _folded(found.sha256, oldest.name, made), found.folded + 1
             found.until_us = oldest.until_us
         return found
@@ -96,13 +102,17 @@ class Prefix(BaseModel):
         """
         try:
             for one in self.latest:
+                if _deleted(folder, one.name):
+                    continue
                 file = folder / one.name
                 found = file.stat()
                 if quick and one.changed_ns == found.st_mtime_ns and found.st_size >= one.bytes:
                     continue
                 if _digests(file, one.bytes, one.bytes)[0] != one.sha256:
                     return _differs(file, one)
-            return "" if quick or not self.folded else self._oldest_differ(folder)
+            # What `retain` has deleted was proved before, and cannot be compared any more.
+            some = quick or not self.folded or read_kept(DiskStorage(folder), PurePosixPath()).first > 1
+            return "" if some else self._oldest_differ(folder)
         except FileNotFoundError as error:
             return f"{error.filename} is gone, and was read before"
         except OSError as error:
@@ -120,6 +130,12 @@ class Prefix(BaseModel):
             f"{folder}: of the first {plural(self.folded, 'segment')}, until {moment(self.until_us)}, not all are as "
             "they were read"
         )
+
+
+def _deleted(folder: Path, name: str) -> bool:
+    """Was a segment deleted by ``retain``?"""
+    segment = Segment.parse(name)
+    return segment is not None and segment.first < read_kept(DiskStorage(folder), PurePosixPath()).first
 
 
 def _differs(file: Path, one: Read) -> str:

@@ -141,7 +141,7 @@ class _Reader(ABC):
 
     def ends(self, heads: list[_Head]) -> list[tuple[str, int, int]]:
         """(file, bytes, tuple time) of each segment of some records, for their digests."""
-        names = {s.segment.first: s.segment.name for s in stretches(self.table, self.partition)}
+        names = {s.segment.first: s.segment.name for s in stretches(self.table, self.partition, None)}
         found: dict[int, tuple[int, int]] = {}
         for head in heads:
             found[head.at.segment] = head.next.offset, head.reach_us
@@ -335,7 +335,7 @@ def _range(batch: Batch | None) -> tuple[int | None, int | None]:
 def between(table: Table, partition: int, start: RecordPlace, end: RecordPlace | None) -> list[Stretch]:
     """The stretches of a log from one place to another; None: as far as there is something."""
     found = []
-    for one in stretches(table, partition):
+    for one in stretches(table, partition, start.sequence):
         if one.segment.first < start.segment or (end is not None and one.first >= end.sequence):
             continue
         first, offset = one.first, one.offset

@@ -1,0 +1,194 @@
+"""Deletes the oldest part of a source's log, once nobody needs it (rules E1 to E5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from replicas.retention.archiving import Archive, OpenArchive, keep_copy
+from replicas.retention.holders import SHARE, ClosedSegment, Holders, due, needed_from
+from replicas.retention.trouble import LOOK_US, HeldLog, NotReleased, tell_if_long
+from replicas.source.history import SourceHistory
+from spe.errors import SpeError
+from spe.log import SegmentedLog
+from spe.log.kept import KeptLog
+from spe.log.proved import proved_of_source
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan, Source
+from spe.plan.retention import memory_only
+from spe.runtime.env import Env
+from spe.status import HolderStatus
+from spe.stream.history import LogAcknowledged, LogReleased, host_of
+from spe.stream.ids import Channel
+from spe.stream.times import END_OF_TIME
+
+
+class Retained(NamedTuple):
+    """What a status says.
+
+    Attributes:
+      trouble: why nothing can be copied or deleted; "" while it can.
+    """
+
+    holders: tuple[HolderStatus, ...] = ()
+    trouble: str = ""
+
+
+NOTHING_HELD: Final = Retained()
+
+
+class SourceRetention:
+    """Of one source.
+
+    Args:
+      folder: of the log, below the storage root.
+      identity: of the log.
+      consumers: names of all configured ones.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        source: Source,
+        log: SegmentedLog,
+        history: SourceHistory,
+        folder: PurePosixPath,
+        identity: str,
+        open_archive: OpenArchive,
+        consumers: Iterable[str],
+    ) -> None:
+        assert source.retain is not None
+        self._env = env
+        self._retain = source.retain
+        self._stream = source.stream
+        self._log = log
+        self._history = history
+        self._folder = folder
+        self._identity = identity
+        self._open_archive = open_archive
+        self._archive: Archive | None = None
+        self._holders = Holders(consumers)
+        self._needs_all: tuple[str, ...] = ()
+        self._held: tuple[HolderStatus, ...] = ()
+        who = f"source {source.stream}"
+        self._over = HeldLog(env, who)
+        self._refused = NotReleased(env, who)
+
+    def follow(self, plan: Plan, directory: Directory) -> None:
+        """Another directory counts."""
+        self._holders.set_consumers(directory.consumers_of(plan, Channel(self._stream, 0)))
+        self._needs_all = tuple(
+            f"{id}, whose state is in memory only" for id in memory_only(plan, directory, self._stream)
+        )
+
+    def acknowledged(self, consumer: str, incarnation: int, id: int) -> None:
+        """A consumer needs nothing up to ``id`` any more, whatever happens to it."""
+        if self._holders.acknowledged(consumer, incarnation, id) and self._env.history is not None:
+            now = self._env.clock.monotonic_us()
+            self._env.history(LogAcknowledged(now, Channel(self._stream, 0), consumer, incarnation, id))
+
+    def status(self) -> Retained:
+        """Who holds what is due, and what is wrong."""
+        return Retained(self._held, self._refused.why)
+
+    def too_much(self, dead: Set[str]) -> str:
+        """As ``SourceProcess.too_much``."""
+        if self._refused.why:
+            return self._refused.why
+        if living := [h.holder for h in self._held if host_of(h.holder) not in dead]:
+            return f"keeps for {living[0]} what is due"
+        closed = self._closed()
+        count = due(closed, self._log.nbytes, self._newest_us(), self._retain)
+        return f"keeps {count} segments that nobody needs" if count and not self._held else ""
+
+    async def run(self) -> None:
+        """Looks again and again, until cancelled."""
+        while True:
+            await self._env.clock.sleep(LOOK_US / 1e6)
+            try:
+                await self.look()
+            except (OSError, SpeError) as error:
+                self._refused.met(error)
+            else:
+                self._refused.over()
+
+    async def look(self) -> None:
+        """Releases what is due and free.
+
+        Raises:
+          OSError, SpeError: the archive or the disk refused; nothing that was not released is lost.
+        """
+        retain, log = self._retain, self._log
+        newest_us = self._newest_us()
+        self._leave_old(newest_us)
+        closed = self._closed()
+        found = closed[: due(closed, log.nbytes, newest_us, retain)]
+        known = proved_of_source(self._env.storage, self._stream, self._identity) if found else None
+        proved = needed_from(retain, known)
+        now = self._env.clock.wall_us()
+        free, held = self._holders.free(found, now, needs_all=self._needs_all, proved=proved)
+        self._held = tuple(held)
+        tell_if_long(self._over, held, now)
+        if free:
+            await self._release(found[:free])
+
+    async def _release(self, segments: list[ClosedSegment]) -> None:
+        log, last = self._log, segments[-1]
+        if self._retain.archive:
+            await self._copy(segments)
+        kept = KeptLog(
+            last.last + 1,
+            last.last_id,
+            last.until_us,
+            log.kept.segments + len(segments),
+            log.kept.bytes + sum(one.nbytes for one in segments),
+            self._retain.archive,
+        )
+        # First: who subscribes from now on is told so, and nobody reads what is being removed.
+        self._history.begins_behind(kept)
+        await log.release(kept)
+        self._env.trace.event(
+            "log_released", stream=self._stream, last_id=kept.last_id, segments=len(segments), bytes=log.nbytes
+        )
+        if self._env.history is not None:
+            now = self._env.clock.monotonic_us()
+            self._env.history(LogReleased(now, Channel(self._stream, 0), kept.last_id))
+
+    async def _copy(self, segments: list[ClosedSegment]) -> None:
+        compute = self._env.compute
+        if self._archive is None:
+            self._archive = await compute.run(lambda: self._open_archive(self._retain.archive))
+        place = archived(self._stream, self._identity)
+        for one in segments:
+            data = await compute.run(lambda one=one: self._log.contents(one.segment))  # type: ignore[misc]
+            await keep_copy(self._archive, place / one.segment.name, data, compute)
+
+    def _newest_us(self) -> int:
+        history = self._history
+        return history.frontier_us if history.frontier_us < END_OF_TIME else history.reached_us
+
+    def _leave_old(self, newest_us: int) -> None:
+        """A source with few rows would write one segment for ever."""
+        begun_us, for_us = self._history.segment_begun_us, self._retain.for_us
+        if for_us is not None and begun_us is not None and newest_us - begun_us > for_us // SHARE:
+            self._log.leave()
+
+    def _closed(self) -> list[ClosedSegment]:
+        """Of the log, but for the segment with its last record."""
+        log, ends = self._log, self._history.ends()
+        closed = log.closed()
+        firsts = [segment.first for segment, _ in closed]
+        begins = [*firsts[1:], log.last_sequence + 1]  # behind the last one: where the open one begins, if there is one
+        if (active := log.active_first) is not None and begins:
+            begins[-1] = active
+        found = [
+            ClosedSegment(segment, size, behind - 1, *ends[segment.first])
+            for (segment, size), behind in zip(closed, begins, strict=True)
+        ]
+        return [one for one in found if one.last < log.synced_sequence]
+
+
+def archived(stream: str, identity: str) -> PurePosixPath:
+    """Where copies of a source's log lie in an archive."""
+    return PurePosixPath("sources", stream, identity)

@@ -1,0 +1,61 @@
+"""What ``spe report --follow`` needs no more of the logs of a run: a small file that whoever deletes them reads (E2).
+
+{"version": 1, "sources": {"orders": {"identity": "…", "record": 812}}, "clients": {"dashboard": {"totals/0": 97}}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from spe.runtime.env import Storage
+
+#: Below the directory of a run.
+PROVED: Final = PurePosixPath("follow", "proved.json")
+_VERSION: Final = 1
+
+
+def encode_proved(sources: Mapping[str, tuple[str, int]], clients: Mapping[str, Mapping[str, int]]) -> str:
+    """
+    Args:
+      sources: identity of each log, and the first record of it that is still needed.
+      clients: by client and channel, the first record of the recording that is still needed.
+    """
+    logs = {name: {"identity": identity, "record": record} for name, (identity, record) in sources.items()}
+    return json.dumps({"version": _VERSION, "sources": logs, "clients": clients}) + "\n"
+
+
+def proved_of_source(storage: Storage, stream: str, identity: str) -> int | None:
+    """The first record of a source's log that the proof needs; None: nobody proves the run."""
+    data = _read(storage)
+    if data is None:
+        return None
+    try:
+        one = data["sources"][stream]
+        return int(one["record"]) if one["identity"] == identity else 1
+    except (KeyError, ValueError, TypeError):
+        return 1
+
+
+def proved_of_recording(storage: Storage, client: str, channel: str) -> int | None:
+    """The same of a client's recording of a channel."""
+    data = _read(storage)
+    if data is None:
+        return None
+    try:
+        return int(data["clients"][client][channel])
+    except (KeyError, ValueError, TypeError):
+        return 1
+
+
+def _read(storage: Storage) -> dict[str, Any] | None:
+    """Empty where it is damaged, or of another version: then nothing is known to be proved."""
+    if not storage.exists(PROVED):
+        return None
+    try:
+        data = json.loads(storage.read(PROVED))
+        return dict(data) if data["version"] == _VERSION else {}
+    except (KeyError, ValueError, TypeError, OSError):
+        return {}
