@@ -122,7 +122,7 @@ class RecordingRetention:
     async def _release(
         self, folder: PurePosixPath, writer: SegmentWriter, segments: list[ClosedSegment]
     ) -> list[ClosedSegment]:
-        """Those that were not, for tentative results at their end may still be withdrawn: a restart has to know."""
+        """Gives those that were not, for a restart may have to withdraw the tentative results at their end."""
         compute, schema, before = self._env.compute, self._schemas.get(folder), writer.kept
         reached, free, kept = Reached(before.last_id, before.until_us), 0, before
         for count, one in enumerate(segments, 1):

@@ -178,13 +178,13 @@ class SourceRetention:
         """Of the log, but for the segment with its last record."""
         log, ends = self._log, self._history.ends()
         closed = log.closed()
-        firsts = [segment.first for segment, _ in closed]
-        begins = [*firsts[1:], log.last_sequence + 1]  # behind the last one: where the open one begins, if there is one
-        if (active := log.active_first) is not None and begins:
-            begins[-1] = active
+        # Behind the last one: where the open one begins, if there is one.
+        behind = log.last_sequence + 1 if log.active_first is None else log.active_first
+        begins = [*(segment.first for segment, _ in closed), behind][1:]
         found = [
-            ClosedSegment(segment, size, behind - 1, *ends[segment.first])
-            for (segment, size), behind in zip(closed, begins, strict=True)
+            ClosedSegment(segment, size, next_ - 1, *ends[segment.first])
+            for (segment, size), next_ in zip(closed, begins, strict=True)
+            if segment.first in ends  # else it is being released
         ]
         return [one for one in found if one.last < log.synced_sequence]
 
