@@ -68,6 +68,16 @@ def ingest(
     return ingest(config, out, data, source or [], make, rows, seed, master, conf or [])
 
 
+@app.command(sort_key=9)
+def restore(
+    folder: Annotated[Path, Parameter(help="The directory of a run, or the --storage of a source or client.")], /
+) -> int:
+    """Bring back from the archive what `retain` has deleted of logs and recordings, while nobody writes them."""
+    from spe.cli.restore import restore
+
+    return restore(folder)
+
+
 @app.command(sort_key=10)
 def certs(
     config: Config,

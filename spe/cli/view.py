@@ -30,6 +30,7 @@ from spe.status import (
     ClientStatus,
     CoordinatorStatus,
     FaultStatus,
+    HolderStatus,
     LoadStatus,
     NodeStatus,
     ReplicaStatus,
@@ -45,6 +46,7 @@ STALE_US: Final = 1_500_000
 _BAR_CELLS: Final = 8
 _ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
+_HOLDERS: Final = 3
 #: Moves that are over.
 _MOVES_SHOWN: Final = 3
 #: A load that was measured longer ago says so.
@@ -108,6 +110,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
             parts.append(recovery)
         if (moves := _moves(sight)) is not None:
             parts.append(moves)
+    if (logs := _logs(plan, directory, sight)).row_count:
+        parts.append(logs)
     if sight.loads and (loads := _loads(plan, sight)).row_count:
         parts.append(loads)
     if sight.loads and (used := _x_used(plan, sight)).row_count:
@@ -193,6 +197,27 @@ def _sources(plan: Plan, sight: Sight) -> Table:
             count(log.refused_ahead),
         )
     return table
+
+
+def _logs(plan: Plan, directory: Directory, sight: Sight) -> Table:
+    """Logs and recordings that are not kept for ever: how large they are, and who needs what is due to be deleted."""
+    table = columns("log", "whole from", "bytes", "due, and needed by", right=("bytes",))
+    for stream, source in plan.sources.items():
+        status = last_of(sight.seen, f"source:{stream}", SourceStatus)
+        if source.retain is not None and status is not None and (log := status.log) is not None:
+            since = "the beginning" if log.first_us is None else moment(log.first_us)
+            table.add_row(stream, since, f"{log.bytes:,}", _held(log.held, log.archive))
+    for name in directory.clients:
+        client = last_of(sight.seen, f"client:{name}", ClientStatus)
+        if client is not None and (kept := client.recording) is not None:
+            table.add_row(f"client {name}", "", f"{kept.bytes:,}", _held(kept.held, kept.archive))
+    return table
+
+
+def _held(held: Sequence[HolderStatus], trouble: str) -> Text:
+    texts = [f"{one.holder}: {one.bytes:,} since {format_timestamp(one.since_us)}" for one in held[:_HOLDERS]]
+    more = [f"and {len(held) - _HOLDERS} more"] if len(held) > _HOLDERS else []
+    return Text("; ".join([*([trouble] if trouble else []), *texts, *more]), style="yellow")
 
 
 def _source_state(log: SourceLogStatus | None) -> Text:

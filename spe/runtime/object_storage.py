@@ -37,6 +37,13 @@ class ObjectStorage:
             raise SpeError(f"{url}: expected a folder, or a URL such as s3://bucket/logs: {error}") from None
         return cls(files, root)
 
+    def list(self, folder: PurePosixPath) -> list[str]:
+        """Names below a folder, sorted; empty where there is none.  Raises OSError."""
+        from pyarrow.fs import FileSelector
+
+        found = self._files.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+        return sorted(info.base_name for info in found if info.is_file)
+
     def exists(self, path: PurePosixPath) -> bool:
         """Raises OSError."""
         return bool(self._files.get_file_info(self._path(path)).is_file)
