@@ -8,7 +8,7 @@ from replicas.placement.coordination import REPEAT_US, Coordination
 from spe.log.origin import combined
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Standbys
-from spe.plan.plan import Timing
+from spe.plan.plan import Retain, Timing
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.wire.messages import OutputStatus
@@ -165,8 +165,9 @@ def test_a_wanted_standby_keeps_running() -> None:
 class TwoDeep:
     """u2, which n2a runs and n2b backs, reads u1, which n1a and n1b run."""
 
-    def __init__(self) -> None:
+    def __init__(self, retain: Retain | None = None) -> None:
         plan, directory = make_plan(2)
+        plan = replace(plan, sources={n: replace(s, retain=retain) for n, s in plan.sources.items()})
         self.of = PartitionId(UnitId("u2"), 0)
         placement = {**directory.placement, self.of: (NodeId("n2a"),)}
         standbys = {self.of: Standbys((NodeId("n2b"),), 1)}
@@ -202,6 +203,13 @@ def test_without_any_state_one_upstream_replica_replays() -> None:
     assert world.at(20 + RECOVERY + REPEAT_US) == [], "it has begun"
     world.first["n1b"] = 7
     assert world.at(30 + RECOVERY + REPEAT_US) == ["replay u1/0@n1b"], "and truncated again: some other standby was"
+
+
+def test_nothing_replays_below_a_source_whose_log_may_have_no_beginning() -> None:
+    """E5: who began anew would wait for rows that are gone."""
+    world = TwoDeep(Retain(for_us=1))
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    assert [world.at(10 * n) for n in range(1, RECOVERY)] == [[]] * (RECOVERY - 1)
 
 
 def test_nothing_replays_while_one_replica_can_continue() -> None:

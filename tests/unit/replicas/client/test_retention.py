@@ -1,0 +1,161 @@
+"""The oldest part of a recording goes once the proof needs it no more; a client that restarts goes on all the same."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+import trio
+import trio.testing
+
+from replicas.client.recorder import Recorder
+from replicas.client.retention import TENTATIVE, RecordingRetention
+from replicas.retention.holders import PROOF
+from replicas.simulation.disk import SimDisk
+from spe.log.announced import announced_folder, read_announced
+from spe.log.kept import read_kept
+from spe.log.proved import PROVED, encode_proved
+from spe.log.recording import channel_folder
+from spe.plan.plan import Retain
+from spe.stream.change import Change
+from tests.support.crashing_disk import Crashed, CrashingDisk
+from tests.support.source_env import source_env
+from tests.support.streams import PAYLOAD, parse
+from tests.unit.replicas.client.test_recorder import ANNOUNCEMENT, FOLDER, ONE, TWO, replay, text
+
+CHANNEL = channel_folder(FOLDER, ONE)
+SCHEMAS = {ONE: PAYLOAD, TWO: PAYLOAD}
+SECOND = 1_000_000
+SMALL = Retain(size_bytes=1_500, unproved=True)
+STORY = " ".join(f"S{n}/{10 * n}a B{10 * n + 1}({n})" for n in range(1, 41))
+
+
+def recorded(storage: SimDisk, *texts: str, announced: int = 0) -> Recorder:
+    """A change per second of wall time, in small segments."""
+    recorder = Recorder(storage, FOLDER, SCHEMAS, segment_bytes=300)
+    for at, element in enumerate(parse(" ".join(texts), position=recorder.position(ONE)[0])):
+        recorder.write(Change(ONE, element, at * SECOND))
+    for at in range(announced):
+        recorder.announced(at * SECOND, ANNOUNCEMENT)
+    return recorder
+
+
+def retaining(storage: SimDisk, recorder: Recorder, retain: Retain = SMALL, now_s: int = 80) -> RecordingRetention:
+    env = source_env(storage, epoch_us=now_s * SECOND)
+    return RecordingRetention(env, "dashboard", retain, recorder, SCHEMAS, trio.Lock(), lambda place: storage)
+
+
+async def test_the_oldest_go_by_size_over_all_channels(autojump_clock: trio.testing.MockClock) -> None:
+    storage = SimDisk()
+    recorder = recorded(storage, STORY, announced=20)
+    await recorder.sync()
+    retention = retaining(storage, recorder)
+    before = retention.status().bytes
+    await retention.look()
+    status = retention.status()
+    assert status.bytes <= 1_500 < before
+    assert status.bytes + status.deleted_bytes == before
+    assert (status.held, status.archive) == ((), "")
+    assert STORY.endswith(text(storage))
+    assert 0 < len(list(read_announced(storage, announced_folder(FOLDER)))) < 20
+
+
+async def test_by_age_counts_when_it_was_received(autojump_clock: trio.testing.MockClock) -> None:
+    storage = SimDisk()
+    recorder = recorded(storage, STORY)
+    await recorder.sync()
+    await retaining(storage, recorder, Retain(for_us=40 * SECOND, unproved=True)).look()
+    first = replay(storage)[0]
+    assert 30 * SECOND < first.arrived_us <= 40 * SECOND
+
+
+async def test_what_is_written_or_not_synced_stays(autojump_clock: trio.testing.MockClock) -> None:
+    storage = SimDisk()
+    recorder = recorded(storage, STORY)
+    await retaining(storage, recorder, Retain(for_us=1, unproved=True)).look()
+    assert text(storage) == STORY
+    await recorder.sync()
+    await retaining(storage, recorder, Retain(for_us=1, unproved=True)).look()
+    assert 0 < len(text(storage)) < len(STORY) // 4
+
+
+async def test_a_restart_goes_on_behind_what_was_deleted(autojump_clock: trio.testing.MockClock) -> None:
+    """Also where what is left has no stable tuple: its end is in the record."""
+    storage = SimDisk()
+    recorder = recorded(storage, STORY, *(f"B{500 + n}(40)" for n in range(40)))
+    await recorder.sync()
+    await retaining(storage, recorder, Retain(size_bytes=600, unproved=True), now_s=200).look()
+    assert "S" not in text(storage)
+    assert read_kept(storage, CHANNEL).last_id == 40
+    recorder.close()
+    assert Recorder(storage.restarted(), FOLDER, SCHEMAS).position(ONE) == (40, 539)
+
+
+async def test_tentative_results_hold_the_segment_in_which_they_began(autojump_clock: trio.testing.MockClock) -> None:
+    """A client that restarts has to withdraw them, and reads them in its recording."""
+    storage = SimDisk()
+    tentative = " ".join(f"T/{1000 + 2 * n}b b{1001 + 2 * n}" for n in range(40))
+    recorder = recorded(storage, STORY, tentative)
+    await recorder.sync()
+    retention = retaining(storage, recorder, Retain(size_bytes=1, unproved=True), now_s=200)
+    await retention.look()
+    assert [h.holder for h in retention.status().held] == [TENTATIVE]
+    assert "b" in text(storage)
+    recorder.close()
+    again = recorded(storage.restarted(), "U(40) S41/2000c B2001(41)")
+    await again.sync()
+
+
+async def test_what_the_proof_needs_stays_and_it_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    storage, retain = SimDisk(), Retain(size_bytes=1_500)
+    recorder = recorded(storage, STORY)
+    await recorder.sync()
+    retention = retaining(storage, recorder, retain)
+    await retention.look()
+    assert text(storage) == STORY
+    assert [h.holder for h in retention.status().held] == [PROOF]
+    await storage.write_atomic(PROVED, encode_proved({}, {"dashboard": {"out/0": 33}}).encode())
+    await retention.look()
+    assert 1 < read_kept(storage, CHANNEL).first <= 33
+
+
+@pytest.mark.parametrize("archive", ["", "/archive"])
+async def test_a_crash_at_any_step_loses_nothing(archive: str, autojump_clock: trio.testing.MockClock) -> None:
+    storage = SimDisk()
+    recorder = recorded(storage, STORY)
+    await recorder.sync()
+    recorder.close()
+    whole, steps, crashed = storage.restarted(), 0, True
+    while crashed:
+        disk = CrashingDisk(whole.restarted())
+        recorder = Recorder(disk, FOLDER, SCHEMAS, segment_bytes=300)
+        await recorder.sync()
+        env = source_env(disk, epoch_us=80 * SECOND)
+        place = SimDisk()
+        retain = Retain(size_bytes=1_500, unproved=True, archive=archive)
+        retention = RecordingRetention(
+            env,
+            "dashboard",
+            retain,
+            recorder,
+            SCHEMAS,
+            trio.Lock(),
+            lambda _, place=place: place,  # type: ignore[misc]
+        )
+        disk.left = steps
+        try:
+            await retention.look()
+            crashed = False
+        except Crashed:
+            pass
+        left = disk.died()
+        kept = read_kept(left, CHANNEL)
+        assert STORY.endswith(text(left))
+        again = Recorder(left, FOLDER, SCHEMAS)
+        assert again.position(ONE) == (40, 401)
+        names = [n for n in left.list(CHANNEL) if n.endswith(".seg")]
+        assert min(int(n[:20]) for n in names) == kept.first
+        if archive and kept.first > 1:
+            assert [int(n[:20]) for n in place.list(PurePosixPath(CHANNEL))][:1] == [1]
+        steps += 1
+    assert steps > 4
