@@ -77,6 +77,8 @@ class _Drawing:
         self._links = _links(plan, directory)
         self._backed = sorted(directory.standbys)
         self._short = Feature.SHORTAGE in features and bool(self._backed)
+        #: Sources that delete the oldest part of their logs.
+        self._cut = [s for s, source in plan.sources.items() if source.retain is not None]
         self._servers = [*self._nodes, COORDINATOR] if self._backed else self._nodes
         node = next(iter(directory.nodes.values()))
         waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
@@ -114,6 +116,8 @@ class _Drawing:
             kinds += [_Drawing._replan] * 3
         if self._directory.logs:
             kinds += [kind for kind in LOG_KINDS.values() if random.random() < 0.7] * 2
+        if self._cut:
+            kinds += [kind for kind in RETENTION_KINDS.values() if random.random() < 0.7] * 2
         count = random.choice(COUNTS)
         found: list[Entry] = []
         while len(found) < count:
@@ -306,6 +310,25 @@ class _Drawing:
             kind = self._random.choice(["kill", "kill", "power"])
             yield {"at": at, "kind": kind, "target": str(node), "for": self._for()}
             at += self._random.choice([0, 0, 50, 400]) * MILLISECOND
+
+    def _below_dies(self, at: int) -> Iterator[Entry]:
+        """Everybody who has the state of a partition, below a source that deletes its log, and perhaps that as well."""
+        directory = self._directory
+        hosts = [str(n) for n in directory.hosts(self._random.choice(list(directory.placement)))]
+        if self._random.random() < 0.3:
+            hosts.append(f"source:{self._random.choice(self._cut)}")
+        for host in hosts:
+            yield {"at": at, "kind": self._random.choice(["kill", "power"]), "target": host, "for": self._for()}
+            at += self._random.choice([0, 0, 50, 400]) * MILLISECOND
+
+    def _source_dies(self, at: int) -> Iterator[Entry]:
+        """Again and again: in the middle of what it does to delete."""
+        source = f"source:{self._random.choice(self._cut)}"
+        for _ in range(self._random.choice([1, 3, 6])):
+            kind = self._random.choice(["power", "restart"])
+            lasts = {} if kind == "restart" else {"for": "50ms"}
+            yield {"at": at, "kind": kind, "target": source, **lasts}
+            at += self._random.choice([300, 1000, 1100]) * MILLISECOND
 
     def _skew(self, at: int) -> Iterator[Entry]:
         target, by = self._random.choice([(self._nodes, "1h"), (self._nodes, "10ms"), (self._sources, "10ms")])
@@ -559,6 +582,11 @@ DISK_KINDS: Final[dict[str, _Kind]] = {
 LOG_KINDS: Final[dict[str, _Kind]] = {
     "other checkpoints": _Drawing._other_checkpoints,
     "all die": _Drawing._all_die,
+}
+#: Those of runs whose sources delete the oldest part of their logs.
+RETENTION_KINDS: Final[dict[str, _Kind]] = {
+    "all below die": _Drawing._below_dies,
+    "source dies": _Drawing._source_dies,
 }
 #: Those of runs whose clients record and have sinks.
 CLIENT_KINDS: Final[dict[str, _Kind]] = {
