@@ -155,6 +155,7 @@ class Environment:
         watermark: str | None = None,
         idle: str | Mapping[str, str] | None = None,
         retain: Mapping[str, str] | None = None,
+        late: Mapping[str, Any] | None = None,
     ) -> Stream:
         """A source stream; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
         options = _given(
@@ -169,6 +170,7 @@ class Environment:
             watermark=watermark,
             idle=idle if idle is None or isinstance(idle, str) else dict(idle),
             retain=None if retain is None else dict(retain),
+            late=None if late is None else dict(late),
         )
         self._sources[self._new("sources", name)] = {**options, "from": dict(reader)}
         return Stream(self, name)

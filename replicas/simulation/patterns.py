@@ -78,7 +78,7 @@ class _Drawing:
         self._backed = sorted(directory.standbys)
         self._short = Feature.SHORTAGE in features and bool(self._backed)
         #: Sources that delete the oldest part of their logs.
-        self._cut = [s for s, source in plan.sources.items() if source.retain is not None]
+        self._retained = [s for s, source in plan.sources.items() if source.retain is not None]
         self._servers = [*self._nodes, COORDINATOR] if self._backed else self._nodes
         node = next(iter(directory.nodes.values()))
         waits = (4 * plan.timing.heartbeat_us, node.alpha_x_us, node.x_us)
@@ -116,7 +116,7 @@ class _Drawing:
             kinds += [_Drawing._replan] * 3
         if self._directory.logs:
             kinds += [kind for kind in LOG_KINDS.values() if random.random() < 0.7] * 2
-        if self._cut:
+        if self._retained:
             kinds += [kind for kind in RETENTION_KINDS.values() if random.random() < 0.7] * 2
         count = random.choice(COUNTS)
         found: list[Entry] = []
@@ -316,14 +316,14 @@ class _Drawing:
         directory = self._directory
         hosts = [str(n) for n in directory.hosts(self._random.choice(list(directory.placement)))]
         if self._random.random() < 0.3:
-            hosts.append(f"source:{self._random.choice(self._cut)}")
+            hosts.append(f"source:{self._random.choice(self._retained)}")
         for host in hosts:
             yield {"at": at, "kind": self._random.choice(["kill", "power"]), "target": host, "for": self._for()}
             at += self._random.choice([0, 0, 50, 400]) * MILLISECOND
 
     def _source_dies(self, at: int) -> Iterator[Entry]:
         """Again and again: in the middle of what it does to delete."""
-        source = f"source:{self._random.choice(self._cut)}"
+        source = f"source:{self._random.choice(self._retained)}"
         for _ in range(self._random.choice([1, 3, 6])):
             kind = self._random.choice(["power", "restart"])
             lasts = {} if kind == "restart" else {"for": "50ms"}

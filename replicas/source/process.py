@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import trio
 
 from replicas.connectors import Live, Replay, open_reader
+from replicas.connectors.sink_registry import Place
 from replicas.link.connection import Identity
 from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
@@ -21,14 +22,16 @@ from replicas.producer.server import Accepted, Bystander, Injector, Server
 from replicas.producer.subscription import Overtaken
 from replicas.producer.substream import substream
 from replicas.retention.archiving import OpenArchive, open_archive
+from replicas.source.late_rows import LateRows
 from replicas.source.proxy import SourceProxy
 from replicas.source.push import PushIntake
-from replicas.source.retention import NOTHING_HELD, SourceRetention
+from replicas.source.retention import LATE_SINK, NOTHING_HELD, SourceRetention
 from spe.log.source_log import source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
+from spe.runtime.storage import in_folder
 from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Element, Int64Array
 from spe.stream.hashing import partition_of
@@ -118,6 +121,8 @@ class SourceProcess(Bystander):
       injector: makes faults happen in this process, for experiments.
       reader: in place of the one that the configuration names.
       archives: opens what ``retain`` names.
+      place: the storage of the folder of a sink for late rows.
+      sinks_root: folder that relative paths of sinks start from.
     """
 
     def __init__(
@@ -133,6 +138,8 @@ class SourceProcess(Bystander):
         injector: Injector | None = None,
         reader: Live | Replay | None = None,
         archives: OpenArchive = open_archive,
+        place: Place = in_folder,
+        sinks_root: Path | None = None,
     ) -> None:
         self._env = env
         self._plan = plan
@@ -147,6 +154,9 @@ class SourceProcess(Bystander):
         folder = source_folder(stream) if folder is None else folder
         self._archives = archives
         self._retention: SourceRetention | None = None
+        self._place = place
+        self._sinks_root = Path() if sinks_root is None else sinks_root
+        self._late: LateRows | None = None
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
@@ -166,6 +176,10 @@ class SourceProcess(Bystander):
         reader = await self._opened(proxy)
         if self._source.retain is not None:
             self._retention = self._retaining(proxy)
+        if self._source.late is not None:
+            self._late = LateRows(
+                self._env, self._plan, self._source, proxy, self._place, self._sinks_root, self._late_are_safe
+            )
         self.server = server = Server(self._env, self._plan, self._keeper, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
@@ -174,6 +188,8 @@ class SourceProcess(Bystander):
                 task_status.started(address)
                 if self._retention is not None:
                     nursery.start_soon(self._retention.run)
+                if self._late is not None:
+                    nursery.start_soon(self._late.run, self._signal)
                 await proxy.run(self._publish, partial(say, level=Level.WARNING), reader)
                 self._signal.wake()
                 if (fault := proxy.status().fault) is not None:
@@ -184,6 +200,10 @@ class SourceProcess(Bystander):
                     )
         finally:
             proxy.close()
+
+    def _late_are_safe(self, upto_id: int) -> None:
+        if self._retention is not None:
+            self._retention.acknowledged(LATE_SINK, self._me.incarnation, upto_id)
 
     def _retaining(self, proxy: SourceProxy) -> SourceRetention:
         folder = source_folder(self._source.stream) if self._folder is None else self._folder
@@ -315,5 +335,7 @@ class SourceProcess(Bystander):
             return SourceStatus(name=name, incarnation=incarnation, log=None)
         full = {"log": why} if (why := proxy.disk_full) else {}
         away = {"reader": why} if (why := proxy.away) else {}
+        if self._late is not None and (why := self._late.why):
+            away["late"] = why
         held = NOTHING_HELD if self._retention is None else self._retention.status()
         return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(held), disk_full=full, away=away)

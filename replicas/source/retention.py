@@ -35,6 +35,8 @@ class Retained(NamedTuple):
     trouble: str = ""
 
 
+#: The sink of late rows, as a consumer of the log.
+LATE_SINK: Final = "the sink of late rows"
 NOTHING_HELD: Final = Retained()
 
 
@@ -70,6 +72,8 @@ class SourceRetention:
         self._archive: Archive | None = None
         self._holders = Holders(consumers)
         self._needs_all: tuple[str, ...] = ()
+        #: The sink of late rows, if there is one.
+        self._own = () if source.late is None else (LATE_SINK,)
         self._held: tuple[HolderStatus, ...] = ()
         who = f"source {source.stream}"
         self._over = HeldLog(env, who)
@@ -77,7 +81,7 @@ class SourceRetention:
 
     def follow(self, plan: Plan, directory: Directory) -> None:
         """Another directory counts."""
-        self._holders.set_consumers(directory.consumers_of(plan, Channel(self._stream, 0)))
+        self._holders.set_consumers([*directory.consumers_of(plan, Channel(self._stream, 0)), *self._own])
         self._needs_all = tuple(
             f"{id}, whose state is in memory only" for id in memory_only(plan, directory, self._stream)
         )

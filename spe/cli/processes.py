@@ -200,6 +200,7 @@ def run_source_process(path: Path, source: str, data: Path | None, options: Proc
             token=target.token,
             begun_us=begun_us,
             injector=here.faults,
+            sinks_root=None if here.run is None else here.run.output,
         )
         here.process = process
         await process.run(task_status=task_status)

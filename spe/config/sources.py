@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from spe.config.connectors import with_installed
+from spe.config.deployment import SinkModel
 from spe.config.retention import RetainModel
 from spe.config.validate import validated
 from spe.connectors import READERS, find_reader
@@ -138,6 +139,8 @@ class SourceModel(Model):
       watermark: what advances the time of live sources. Default: `data`; without `time`, `clock`.
       idle: live sources by data: when a silence begins; also `{after: 5s, then: now}`, `never`.
         Default: `500ms`; of `push`, `never`.
+      late: a [sink](#clients) for late rows, such as `{jsonl: late}`: [more](../explanation/live.md#late-rows).
+        Default: none.
       retain: how long [its log is kept](../how-to/operate.md#keep-logs-small). Default: for ever.
     """
 
@@ -153,6 +156,7 @@ class SourceModel(Model):
     watermark: Literal["data", "clock"] | None = None
     idle: Annotated[IdleModel, BeforeValidator(_idle)] | None = None
     retain: RetainModel | None = None
+    late: SinkModel | None = None
 
 
 @cache
@@ -203,6 +207,8 @@ def read_source(
         _check_time(time, schema, (*path, "time"), problems)
     if declared.live and "replay" in model.model_fields_set:
         problems.add((*path, "replay"), f"{declared.kind} is live and has its own pace; expected no replay")
+    if model.late is not None:
+        _check_late(model.late, time, (*path, "late"), problems)
     for attribute in model.from_.given.get("columns", {}):
         if attribute not in schema:
             hint = did_you_mean(attribute, schema.names)
@@ -221,6 +227,7 @@ def read_source(
         on_malformed=model.on_malformed,
         disorder_given=model.disorder is not None,
         retain=None if model.retain is None else model.retain.retain(data),
+        late=None if model.late is None else model.late.sink(),
         **_watermark(model, path, problems),
     )
     return source, schema, model.address
@@ -259,6 +266,13 @@ def _schema(model: SourceModel, path: Path, problems: Problems) -> Schema | None
     if schema is not None and schema != made:
         problems.add((*path, "schema"), f"{brought.by} makes ({made}); expected this, or no schema")
     return made
+
+
+def _check_late(late: SinkModel, time: str | None, path: Path, problems: Problems) -> None:
+    if late.mode != "stable":
+        problems.add((*path, "mode"), f"late rows are final; expected no mode, got {late.mode!r}")
+    if time is None:
+        problems.add(path, "rows are stamped when they come, so none is late; expected time: ATTRIBUTE, or no late")
 
 
 def _schema_alone(entry: Any, path: Path, problems: Problems) -> Schema | None:

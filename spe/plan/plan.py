@@ -139,6 +139,7 @@ class Source:
       idle_us: of a live source by data: silence after which time passes by the clock; None: never.
       idle_to_now: and then it is that of the clock, rather than going on from where it stood.
       retain: how long the log is kept; None: for ever.
+      late: where late rows go as well, as ``ClientSettings.sinks`` has it; None: nowhere.
     """
 
     stream: StreamId
@@ -155,6 +156,7 @@ class Source:
     idle_us: int | None = None
     idle_to_now: bool = False
     retain: Retain | None = None
+    late: Mapping[str, Any] | None = None
 
     @property
     def live(self) -> bool:
