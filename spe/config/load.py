@@ -27,6 +27,7 @@ from spe.config.recovery import read_recovery
 from spe.config.script import read_script
 from spe.config.sources import read_source
 from spe.config.validate import validated
+from spe.connectors import find_sink
 from spe.errors import ConfigError
 from spe.plan.bounds import with_bounds
 from spe.plan.deploy import Deployed, Deployment, check_cover, deploy, place, usable
@@ -293,7 +294,18 @@ def _sources(
         if source is not None:
             sources[StreamId(name)] = source
             addresses[StreamId(name)] = address
+    _check_late(sources, problems)
     return sources, schemas, addresses
+
+
+def _check_late(sources: Mapping[StreamId, Source], problems: Problems) -> None:
+    """One process writes a place, so sources do not share a sink of late rows."""
+    taken: dict[tuple[str, str], StreamId] = {}
+    for name, source in sources.items():
+        if source.late is not None and (declared := find_sink(str(source.late["kind"]))) is not None:
+            place = declared.kind, declared.place(source.late)
+            if (other := taken.setdefault(place, name)) != name:
+                problems.add(("sources", name, "late"), f"{other!r} writes to {place[1]!r}; expected a place for each")
 
 
 def _most_replicas(fragments: tuple[FragmentSpec, ...]) -> int:
