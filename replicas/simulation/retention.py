@@ -17,10 +17,10 @@ _RETAINED: Final = 0.8
 #: Of these, how many have a copy in the archive.
 _ARCHIVED: Final = 0.5
 #: Logs of some seconds have 5 to 80 kB, and segments an eighth of these.
-_AGES: Final = ("400ms", "1s", "3s")
+_AGES: Final = ("100ms", "400ms", "2s")
 _SIZES: Final = ("16KiB", "24KiB", "48KiB")
 #: Time between two checkpoints of a node that would write none to its disk.
-_EVERY: Final = ("300ms", "1s")
+_EVERY: Final = ("300ms", "1s", "2s")
 
 
 def with_retention(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,13 +27,13 @@ from spe.stream.history import Note
 from tests.simulation.test_cluster import SECONDS, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 
-RETAIN = Retain(for_us=500_000, unproved=True)
+RETAIN = Retain(for_us=100_000, unproved=True)
 
 
-def retaining(depth: int = 1, retain: Retain = RETAIN, replicas: int = 2) -> Deployed:
+def retaining(depth: int = 1, retain: Retain = RETAIN, replicas: int = 2, every_us: int = 300_000) -> Deployed:
     """Three sources with short logs; every node has its state on its disk."""
     plan, directory = make_plan(depth, replicas=replicas)
-    every = Checkpoints(every_us=300_000, disk=True)
+    every = Checkpoints(every_us=every_us, disk=True)
     return Deployed(
         replace(plan, sources={n: replace(s, retain=retain) for n, s in plan.sources.items()}),
         replace(directory, nodes={n: replace(one, checkpoints=every) for n, one in directory.nodes.items()}),
@@ -68,17 +68,20 @@ async def restarted(cluster: SimCluster, hosts: Sequence[str], after_s: float) -
 
 @pytest.mark.parametrize("archive", ["", "/archive"], ids=["alone", "archived"])
 async def test_all_replicas_die_behind_what_is_deleted_and_go_on(jump_clock: JumpClock, archive: str) -> None:
-    """Twice, and the sources with them; each begins from its disk, for no log has its beginning any more."""
-    plan, directory = retaining(2, replace(RETAIN, archive=archive))
+    """Twice, and the sources with them; each begins from its disk, for no log has its beginning any more.
+
+    They die long after their last checkpoint, and after the source has looked what it may delete.
+    """
+    plan, directory = retaining(2, replace(RETAIN, archive=archive), every_us=2_000_000)
     hosts = [*directory.nodes, *(f"source:{s}" for s in plan.sources)]
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
             await cluster.start()
-            await trio.sleep(3)
+            await trio.sleep(3.5)
             first = begins(cluster)
             assert all(first)
             await restarted(cluster, hosts, 0.5)
-            await trio.sleep(2.5)
+            await trio.sleep(3.5)
             assert all(a > b for a, b in zip(begins(cluster), first, strict=True))
             await restarted(cluster, hosts, 0.5)
             await trio.sleep(SECONDS + 6 - trio.current_time())
