@@ -112,7 +112,7 @@ def test_long_checkpoints_are_further_apart_than_x(drawn: Callable[[Feature], Dr
     for scenario, (_, directory) in drawn(Feature.LONG_CHECKPOINTS):
         plain = load_data({**scenario.config, "nodes": list(scenario.config["nodes"])})
         node = next(iter(plain.directory.nodes.values()))
-        assert (node.checkpoints.memory_us or 0) > node.x_us
+        assert (node.checkpoints.every_us or 0) > node.x_us
         assert len(directory.nodes) == len(plain.directory.nodes)
 
 
