@@ -78,12 +78,11 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 
 def instead_of(name: str, known: Collection[str]) -> str:
-    """What to write instead of a key that is unknown here: a known one that is near, or that other systems call so."""
-    if near := did_you_mean(name, known):
-        return near
+    """What to write instead of a key that is unknown here: a known one that other systems call so, or that is near."""
     word = name.lower().replace("keyby", "key_by")
-    here = [k for k in _OTHER_WORDS.get(word, ()) if k in known]
-    return f" (that is {here[0]!r} here)" if here else _INSTEAD.get(word, "")
+    if here := [k for k in _OTHER_WORDS.get(word, ()) if k in known]:
+        return f" (that is {here[0]!r} here)"
+    return did_you_mean(name, known) or _INSTEAD.get(word, "")
 
 
 def check_known(kind: str, name: str, known: Iterable[object]) -> None:
