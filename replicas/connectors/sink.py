@@ -38,6 +38,8 @@ SYNC_US: Final = 1_000_000
 
 #: Bytes read at a time when a file is searched backwards for its last entries.
 _BLOCK: Final = 1 << 16
+#: Bytes at the beginning of a file that tell a text from what a power failure leaves.
+_HEAD_BYTES: Final = 16
 
 
 class Sink(Protocol):
@@ -158,7 +160,7 @@ class JsonLinesSink:
       storage, folder: where.
 
     Raises:
-      LogCorrupt: a file's last lines are not of this mode.
+      LogCorrupt: a file's last lines are not of this mode, or it is another text.
     """
 
     period_us = SYNC_US
@@ -253,13 +255,14 @@ class _JsonLinesFile:
         of what was not synced.
         """
         held: bool | None = None
+        size = end = self._file.size()
         for offset, line in _backwards(self._file):
             try:
                 entry = json.loads(line) if line.endswith(b"\n") else None
             except ValueError:  # also of bytes that are no text
                 entry = None
-            if entry is None and held is None:
-                self._file.truncate(offset)
+            if not isinstance(entry, dict) and held is None:
+                end = offset
                 continue
             try:
                 id_, kind, tentative = self._parse(entry)
@@ -268,8 +271,14 @@ class _JsonLinesFile:
             if held is None and kind != "done":
                 held = tentative
             if not tentative:
-                return id_, bool(held)
-        return 0, bool(held)
+                break
+        else:
+            id_ = 0
+        if end == 0 and _is_foreign(self._file.read(0, _HEAD_BYTES)):
+            raise LogCorrupt(f"{self._path}: holds something else than the lines of a sink; give the sink another path")
+        if end < size:
+            self._file.truncate(end)
+        return id_, bool(held)
 
     def _parse(self, entry: Any) -> tuple[int, str, bool]:
         """(id, kind, tentative) of a line."""
@@ -279,6 +288,12 @@ class _JsonLinesFile:
             return int(entry["_id"]), "insert", False
         kind = str(entry["_kind"])
         return int(entry["_id"]), kind, kind == "insert" and bool(entry["_tentative"])
+
+
+def _is_foreign(head: bytes) -> bool:
+    """Is this the beginning of a text, and not of a line of ours?  A power failure leaves neither."""
+    text = head.isascii() and head.translate(None, b"\t\r\n").decode().isprintable()
+    return len(head) == _HEAD_BYTES and text and not head.startswith(b'{"_')
 
 
 def _backwards(file: AppendFile) -> Iterator[tuple[int, bytes]]:

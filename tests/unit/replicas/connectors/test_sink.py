@@ -260,7 +260,7 @@ def test_a_torn_last_line_is_removed_and_rewritten(tmp_path: Path, cut: int) -> 
     assert brief(lines(tmp_path)) == "S1a S2b S3c"
 
 
-@pytest.mark.parametrize("garbage", [b"\x00" * 50, b"\xff\n{\n\x00", b'{"_id": 2, "x\n'])
+@pytest.mark.parametrize("garbage", [b"\x00" * 50, b"\xff\n{\n\x00", b'{"_id": 2, "x\n', b"\xff\n7\n"])
 def test_garbage_after_a_power_failure_is_removed(tmp_path: Path, garbage: bytes) -> None:
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
     feed(sink, "S1/1a")
@@ -272,6 +272,24 @@ def test_garbage_after_a_power_failure_is_removed(tmp_path: Path, garbage: bytes
     feed(again, "S1/1a S2/2b")
     again.close()
     assert brief(lines(tmp_path)) == "S1a S2b"
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.0.jsonl"
+    path.write_text("date,amount\n2026-01-01,5\n")
+    with pytest.raises(LogCorrupt, match="holds something else than the lines of a sink"):
+        JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    assert path.read_text() == "date,amount\n2026-01-01,5\n"
+
+
+@pytest.mark.parametrize("left", [b'{"_id": 1, "_time": "1970', b"\x00" * 50, b"7\n"])
+def test_of_a_first_line_that_was_never_synced_nothing_is_kept(tmp_path: Path, left: bytes) -> None:
+    path = tmp_path / "out.0.jsonl"
+    path.write_bytes(left)
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
+    feed(sink, "S1/1a")
+    sink.close()
+    assert brief(lines(tmp_path)) == "S1a"
 
 
 def test_lines_of_an_earlier_session_are_safe_once_synced(tmp_path: Path) -> None:
