@@ -32,6 +32,7 @@ from benchmarks import (
     steps,
     sunion,
     throughput,
+    verdict,
 )
 from benchmarks.tables import WrongResult
 from spe.runtime.production import tune_gc, tune_malloc
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "files": files,
     "follow": follow,
     "throughput": throughput,
+    "verdict": verdict,
     "idle": idle,
     "json-text": json_text,
     "kafka": kafka,

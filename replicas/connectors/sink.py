@@ -12,6 +12,7 @@ Writing is synchronous and may block on the disk: it belongs off the event loop.
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import copy
@@ -292,8 +293,12 @@ class _JsonLinesFile:
 
 def _is_foreign(head: bytes) -> bool:
     """Is this the beginning of a text, and not of a line of ours?  A power failure leaves neither."""
-    text = head.isascii() and head.translate(None, b"\t\r\n").decode().isprintable()
-    return len(head) == _HEAD_BYTES and text and not head.startswith(b'{"_')
+    try:
+        text = getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    printable = all(c.isprintable() or c in "\t\r\n" for c in text)
+    return len(head) == _HEAD_BYTES and printable and not text.startswith('{"_')
 
 
 def _backwards(file: AppendFile) -> Iterator[tuple[int, bytes]]:

@@ -274,12 +274,13 @@ def test_garbage_after_a_power_failure_is_removed(tmp_path: Path, garbage: bytes
     assert brief(lines(tmp_path)) == "S1a S2b"
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["date,amount\n2026-01-01,5\n", "Datum,Betrag,Käufer\n2026-01-01,5,ä\n"])
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out.0.jsonl"
-    path.write_text("date,amount\n2026-01-01,5\n")
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(LogCorrupt, match="holds something else than the lines of a sink"):
         JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
-    assert path.read_text() == "date,amount\n2026-01-01,5\n"
+    assert path.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("left", [b'{"_id": 1, "_time": "1970', b"\x00" * 50, b"7\n"])
