@@ -1,0 +1,288 @@
+"""Decides when a node is submitted to Spark, and whether it may stay where its task has landed.  Pure.
+
+One job of one task per attempt.  An attempt that ends, or whose task is not heard any more, is never revived: the node
+is submitted anew under the next number, and what an older attempt still says is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from replicas.on_spark.spots import Executor, Spot, conflict, needs, possible
+
+#: Pause before the next attempt, doubled each time until the node has a place.
+FIRST_PAUSE_US: Final = 500_000
+LONGEST_PAUSE_US: Final = 4_000_000
+#: A node without a place for so long is spoken of, and again after as long.
+SAY_US: Final = 20_000_000
+#: Jobs of a node that end one after the other before their task was heard of: tasks cannot run there.
+FAILURES_MAX: Final = 4
+
+
+class Stage(enum.StrEnum):
+    """Where a node is on its way to a place."""
+
+    OUT = "out"  # nobody wants it to run
+    WAITING = "waiting"  # until it is submitted
+    SUBMITTED = "submitted"  # Spark is to start its task
+    PLACED = "placed"
+
+
+# --- what happens ---
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A node is to run."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """It is not to run any more, and has no place yet."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The task of an attempt runs."""
+
+    node: str
+    attempt: int
+    spot: Spot
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The task of an attempt is not heard any more."""
+
+    node: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """Spark says that the job of an attempt is over; ``why`` is "" where its task returned."""
+
+    node: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The executors that there are now."""
+
+    executors: tuple[Executor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Wanted | Unwanted | Landed | Lost | JobEnded | Registered | Tick
+
+
+# --- what is to be done ---
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    node: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The job of an attempt is not needed any more."""
+
+    node: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The task may start its node."""
+
+    node: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """The task is to end at once."""
+
+    node: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A node has lost its place."""
+
+    node: str
+    spot: Spot
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Tasks cannot run: the run is over."""
+
+    text: str
+
+
+Action = Submit | Cancel | Accept | GiveBack | Gone | Say | Fail
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One node.
+
+    Attributes:
+      attempt: number of the latest one.
+      due_us: when the next one is submitted, while it waits.
+      since_us: when it was first without a place.
+      said_us: when that was said last.
+    """
+
+    stage: Stage = Stage.OUT
+    attempt: int = 0
+    due_us: int = 0
+    pause_us: int = FIRST_PAUSE_US
+    since_us: int = 0
+    said_us: int = 0
+    failures: int = 0
+    why: str = ""
+
+
+class Placement:
+    """The nodes of one run.
+
+    Args:
+      partners: node -> nodes with which it shares no executor.
+      by_host: nor a host.
+    """
+
+    def __init__(self, partners: Mapping[str, Collection[str]], *, by_host: bool) -> None:
+        self._partners = partners
+        self._by_host = by_host
+        self._seats = {node: _Seat() for node in partners}
+        self._executors: tuple[Executor, ...] = ()
+        self.placed: dict[str, Spot] = {}
+
+    def stage(self, node: str) -> Stage:
+        return self._seats[node].stage
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """What is to be done about an event.
+
+        Args:
+          now: microseconds on a clock that never goes back.
+        """
+        match event:
+            case Wanted(node):
+                seat = self._seats[node]
+                if seat.stage is Stage.OUT:
+                    seat.stage, seat.due_us, seat.pause_us = Stage.WAITING, now, FIRST_PAUSE_US
+                    seat.since_us = seat.said_us = now
+                    seat.failures, seat.why = 0, ""
+                return self._submit_due(now)
+            case Unwanted(node):
+                return self._unwanted(node)
+            case Landed(node, attempt, spot):
+                return self._landed(node, attempt, spot, now)
+            case Lost(node, attempt):
+                return self._ended(node, attempt, "its task is not heard any more", now)
+            case JobEnded(node, attempt, why):
+                return self._ended(node, attempt, why or "its task has ended", now)
+            case Registered(executors):
+                self._executors = executors
+                return []
+            case Tick():
+                return self._submit_due(now) + self._say_late(now)
+
+    def _unwanted(self, node: str) -> list[Action]:
+        seat = self._seats[node]
+        if seat.stage is Stage.PLACED:
+            return []
+        before, seat.stage = seat.stage, Stage.OUT
+        return [Cancel(node, seat.attempt)] if before is Stage.SUBMITTED else []
+
+    def _submit_due(self, now: int) -> list[Action]:
+        found: list[Action] = []
+        for node, seat in self._seats.items():
+            if seat.stage is Stage.WAITING and seat.due_us <= now:
+                seat.stage = Stage.SUBMITTED
+                seat.attempt += 1
+                found.append(Submit(node, seat.attempt))
+        return found
+
+    def _landed(self, node: str, attempt: int, spot: Spot, now: int) -> list[Action]:
+        seat = self._seats.get(node)
+        if seat is None or seat.stage is not Stage.SUBMITTED or seat.attempt != attempt:
+            return [GiveBack(node, attempt, "it is the task of an earlier attempt")]
+        if why := self._in_the_way(node, spot):
+            self._wait(seat, now, f"its task came to {spot}, but {why}")
+            return [GiveBack(node, attempt, why)]
+        seat.stage, seat.pause_us, seat.failures = Stage.PLACED, FIRST_PAUSE_US, 0
+        self.placed[node] = spot
+        return [Accept(node, attempt)]
+
+    def _in_the_way(self, node: str, spot: Spot) -> str:
+        """Why a node may not stay; "" where it may."""
+        if why := conflict(node, spot, self._partners, self.placed, by_host=self._by_host):
+            return why
+        known = self._executors
+        if spot not in [e.spot for e in known]:  # it has registered since we looked
+            known = (*known, Executor(spot, 1))
+        if self._possible(known, self.placed) and not self._possible(known, {**self.placed, node: spot}):
+            return "a node that can run nowhere else needs that place"
+        return ""
+
+    def _possible(self, executors: Sequence[Executor], placed: Mapping[str, Spot]) -> bool:
+        wanted = {n for n, seat in self._seats.items() if seat.stage is not Stage.OUT}
+        among = {n: [o for o in self._partners[n] if o in wanted] for n in wanted}
+        return possible(among, executors, placed, by_host=self._by_host)
+
+    def _ended(self, node: str, attempt: int, why: str, now: int) -> list[Action]:
+        seat = self._seats[node]
+        if seat.attempt != attempt:
+            return []
+        if seat.stage is Stage.PLACED:
+            seat.stage = Stage.OUT
+            return [Cancel(node, attempt), Gone(node, self.placed.pop(node))]
+        if seat.stage is not Stage.SUBMITTED:  # it was given back, or is not wanted
+            return []
+        seat.failures += 1
+        if seat.failures >= FAILURES_MAX:
+            return [Fail(f"{node} cannot run on Spark: {seat.failures} jobs ended before their task was heard: {why}")]
+        self._wait(seat, now, why)
+        return []
+
+    def _wait(self, seat: _Seat, now: int, why: str) -> None:
+        seat.stage, seat.why = Stage.WAITING, why
+        seat.due_us = now + seat.pause_us
+        seat.pause_us = min(2 * seat.pause_us, LONGEST_PAUSE_US)
+
+    def _say_late(self, now: int) -> list[Action]:
+        found: list[Action] = []
+        for node, seat in self._seats.items():
+            if seat.stage in (Stage.WAITING, Stage.SUBMITTED) and now - seat.said_us >= SAY_US:
+                seat.said_us = now
+                why = f"; {seat.why}" if seat.why else ""
+                waits = round((now - seat.since_us) / 1e6)
+                what = needs(self._partners, self._executors)
+                found.append(Say(f"{node} has waited {waits} s for an executor{why}; {what}"))
+        return found
