@@ -22,6 +22,8 @@ from spe.errors import LinkClosed, RemoteProtocolError, SpeError
 GRACE_S: Final = 5.0
 #: A process that is not ready by then never will be.
 READY_S: Final = 60.0
+#: Who is lost is looked at again after this: it is being started elsewhere.
+_LOST_S: Final = 0.1
 #: Told of everything that happens to a process: event name, process, further facts.
 Told = Callable[[str, str, dict[str, Any]], None]
 
@@ -30,11 +32,18 @@ class Cluster:
     """Processes by name.  Use :func:`open_cluster`, which leaves none behind.
 
     Args:
-      told: called at each event: started, ready, killed, frozen, resumed, stopped, ended, died.
+      told: called at each event: started, ready, killed, frozen, resumed, stopped, ended, lost, died.
+      make: how a process is run; a child of this one by default.
     """
 
-    def __init__(self, specs: Iterable[ProcessSpec], *, told: Told = lambda event, name, facts: None) -> None:
-        self.processes = {s.name: Managed(s) for s in specs}
+    def __init__(
+        self,
+        specs: Iterable[ProcessSpec],
+        *,
+        told: Told = lambda event, name, facts: None,
+        make: Callable[[ProcessSpec], Managed] = Managed,
+    ) -> None:
+        self.processes = {s.name: make(s) for s in specs}
         self._told = told
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope(shield=True)
@@ -157,7 +166,7 @@ class Cluster:
 
     async def _watch(self, one: Managed) -> None:
         status = await one.wait()
-        if one.phase in (Phase.KILLED, Phase.STOPPED, Phase.ENDED):
+        if one.phase in (Phase.KILLED, Phase.STOPPED, Phase.ENDED, Phase.LOST):
             self._tell(str(one.phase), one, status=status)
         else:
             one.phase = Phase.ENDED if status == 0 else Phase.DIED
@@ -185,6 +194,9 @@ class Cluster:
 
     async def _ready_or_gone(self, one: Managed) -> None:
         await one.ready.wait()
+        while one.phase is Phase.LOST:
+            await trio.sleep(_LOST_S)
+            await one.ready.wait()
         if not one.alive:
             said = one.last_words() or f"exit status {one.status}"
             raise SpeError(f"{one.spec.name} ended before it was ready:\n{said}")
@@ -195,10 +207,13 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def open_cluster(
-    specs: Iterable[ProcessSpec], *, told: Told = lambda event, name, facts: None
+    specs: Iterable[ProcessSpec],
+    *,
+    told: Told = lambda event, name, facts: None,
+    make: Callable[[ProcessSpec], Managed] = Managed,
 ) -> AsyncIterator[Cluster]:
     """A cluster whose processes end with the block, however it ends; none is started yet."""
-    cluster = Cluster(specs, told=told)
+    cluster = Cluster(specs, told=told, make=make)
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster._run)
         try:

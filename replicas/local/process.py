@@ -30,6 +30,7 @@ class Phase(enum.StrEnum):
     KILLED = "killed"  # on purpose
     STOPPED = "stopped"  # on purpose, to be started again
     ENDED = "ended"  # on purpose, or with status 0
+    LOST = "lost"  # with the machine that ran it; it is to be started again
     DIED = "died"  # by itself
 
 

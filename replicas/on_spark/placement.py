@@ -182,6 +182,10 @@ class Placement:
         self._executors: tuple[Executor, ...] = ()
         self.placed: dict[str, Spot] = {}
 
+    @property
+    def nodes(self) -> Collection[str]:
+        return self._seats.keys()
+
     def stage(self, node: str) -> Stage:
         return self._seats[node].stage
 

@@ -1,4 +1,4 @@
-"""Which executors nodes may run on: replicas of a partition never share one, nor a host where there are enough.  Pure."""
+"""Which executors nodes may run on: replicas of a partition share none, nor a host where there are enough.  Pure."""
 
 from __future__ import annotations
 

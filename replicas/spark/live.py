@@ -7,6 +7,7 @@ from pathlib import Path
 
 from consistency.proof.records import Table
 from replicas.link.connection import secured
+from replicas.on_spark.addresses import placed
 from replicas.spark.offsets import Offset
 from replicas.spark.options import ReadOptions, token
 from spe.cli.run_dir import load_target
@@ -71,7 +72,7 @@ class LiveOutput:
 
     def env(self) -> Env:
         """This machine, with the client's certificate.  Raises ConfigError where that is not good."""
-        return secured(production_env(Path()), self.plan, f"client:{self.what.client}")
+        return secured(placed(production_env(Path()), self.what.cluster), self.plan, f"client:{self.what.client}")
 
     def token(self) -> str:
         """Looked up on this machine.  Raises SpeError."""

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from consistency.proof.arrow import arrow_fields, from_arrow, spark_type
 from replicas.client.push import Pusher
 from replicas.link.connection import secured
+from replicas.on_spark.addresses import placed
 from replicas.spark.options import WriteOptions, token
 from spe.cli.run_dir import load_target
 from spe.errors import SpeError
@@ -67,7 +68,7 @@ class LiveSource:
         """On this machine, with the writer's certificate.  Raises ConfigError, SpeError."""
         what, name = self.what, f"writer:{self.what.writer}"
         return Pusher(
-            secured(production_env(Path()), self.plan, name),
+            secured(placed(production_env(Path()), what.cluster), self.plan, name),
             self.plan,
             self.directory,
             self.stream,

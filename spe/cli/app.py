@@ -141,12 +141,27 @@ def run(
     dashboard: Annotated[
         str, Parameter(help="HOST:PORT of the page that shows the run, with the extra dashboard; off: none.")
     ] = "127.0.0.1:0",
+    on: Annotated[
+        Literal["here", "spark"], Parameter(help="Where nodes run: on this machine, or as tasks of a Spark cluster.")
+    ] = "here",
+    master: Annotated[str | None, Parameter(help="With --on spark: Spark's master.")] = None,
+    conf: Annotated[
+        list[str] | None, Parameter(help="With --on spark: a setting of Spark, NAME=VALUE; may be repeated.")
+    ] = None,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
     from spe.cli.run import run_document
     from spe.config import read_document
 
     length = None if duration is None else _duration("--duration", duration)
+    spark = None
+    if on == "spark":
+        from spe.cli.on_spark import SparkOptions
+        from spe.cli.report import parse_conf
+
+        spark = SparkOptions(master, parse_conf(conf or []))
+    elif master is not None or conf:
+        raise SpeError("--master and --conf go with --on spark")
     return run_document(
         read_document(config),
         data=data,
@@ -160,6 +175,7 @@ def run(
         report=report,
         budget=budget,
         dashboard=dashboard,
+        spark=spark,
     )[1]
 
 

@@ -12,13 +12,11 @@ import trio
 from pydantic import TypeAdapter
 
 from replicas.faults.model import LINKS, REAL, one_fault
-from replicas.link.connection import secured
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.view import Sight, make_console, metrics_table, render
 from spe.errors import SpeError
 from spe.runtime.production import production_env
-from spe.runtime.tls import CONTROL
 from spe.status import ClusterStatus
 
 #: A kill waits until the process is gone, a restart until the new one is started.
@@ -59,7 +57,7 @@ def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
 
 
 async def _ask_all(target: Target) -> Poller:
-    poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
     async with trio.open_nursery() as nursery:
         poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
         for name in target.addresses:
@@ -115,7 +113,7 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
 
 
 async def _inject(target: Target, data: dict[str, Any]) -> str:
-    poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
     return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
 
 

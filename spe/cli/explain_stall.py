@@ -10,12 +10,9 @@ import trio
 
 from consistency.explaining.explain import between_us, explain
 from consistency.explaining.model import Condition, Explanation, Look
-from replicas.link.connection import secured
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.problems import check_known
-from spe.runtime.production import production_env
-from spe.runtime.tls import CONTROL
 
 #: What needs nobody.
 _GOOD = (Condition.FINE, Condition.ENDED)
@@ -49,7 +46,7 @@ async def _looks(target: Target) -> tuple[Look, Look]:
 
 
 async def _look(target: Target) -> Look:
-    env = secured(production_env(Path()), target.plan, CONTROL)
+    env = target.env()
     poller = Poller(env, target.plan, target.addresses, target.token)
     async with trio.open_nursery() as nursery:
         poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from replicas.connectors import Replay, open_reader
 from replicas.faults.links import LinkFaultMaker
@@ -15,6 +16,9 @@ from replicas.local.process import ProcessSpec
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from spe.cli.on_spark import SparkNodes
 
 
 @dataclass
@@ -27,6 +31,7 @@ class Job:
       addresses: of everybody, clients and supervisor included.
       logs: format and level of what processes log.
       dashboard: ``host:port`` of the page; "" where there is none.
+      nodes: how nodes are run on Spark; None: they are run here.
       origins: event time at which each replayed source begins, where the configuration does not say.
     """
 
@@ -45,6 +50,7 @@ class Job:
     links: LinkFaultMaker
     logs: tuple[str, str] = ("text", "info")
     dashboard: str = ""
+    nodes: SparkNodes | None = None
     specs: list[ProcessSpec] = field(default_factory=list)
 
 
@@ -61,9 +67,9 @@ def local_addresses(directory: Directory) -> dict[str, str]:
     return {n: wanted[n] if n in wanted else next(free) for n in [*processes_of(directory), SUPERVISOR]}
 
 
-def metrics_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
-    """Free loopback addresses for the metrics of all processes, other than those that these will listen on."""
-    names = [name for name in addresses if name != SUPERVISOR]
+def metrics_addresses(addresses: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
+    """Free loopback addresses for the metrics of all processes but some, other than those that these will listen on."""
+    names = [name for name in addresses if name != SUPERVISOR and name not in without]
     taken = set(addresses.values())
     free = iter(a for a in free_addresses(len(names) + len(taken)) if a not in taken)
     return {name: next(free) for name in names}

@@ -8,13 +8,10 @@ from typing import Final
 
 import trio
 
-from replicas.link.connection import secured
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import Target, load_target, require_addresses
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
-from spe.runtime.production import production_env
-from spe.runtime.tls import CONTROL
 from spe.status import CoordinatorStatus, MoveStatus
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
@@ -66,7 +63,7 @@ def _order(path: Path, order: MoveOrder, *, wait: bool) -> int:
 
 
 async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
-    poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
     answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), MoveAnswer)
     if answer.error:
         raise SpeError(answer.error)

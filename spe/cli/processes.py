@@ -16,6 +16,7 @@ from replicas.faults.injection import FaultInjector
 from replicas.link.connection import TOKEN_VARIABLE, secured
 from replicas.local.ports import free_addresses
 from replicas.local.supervised import Supervision, die_with_parent
+from replicas.on_spark.addresses import placed
 from replicas.producer.server import Server
 from spe.cli.process_options import ProcessOptions
 from spe.cli.run_dir import CONFIG, RunDirectory, Target, load_target, require_addresses
@@ -301,7 +302,7 @@ async def _main(
     ListenerLog(trace).install()
     spans = open_spans(name, target.plan.cluster, clock.wall_us)
     env = production_env(root, options.seed, trace if spans is None else spans.trace(trace))
-    faults = None
+    env, faults = placed(env, target.folder), None
     if run is not None:
         faults = FaultInjector(env, target.addresses)
         faults.apply(run.read_conditions(name))

@@ -9,10 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import trio
 
 from spe.cli.report import GO
+
+#: Where a program that spark-submit started finds its Spark; the report has one of its own.
+_GATEWAY: Final = "PYSPARK_GATEWAY_"
 
 
 class Reporter:
@@ -25,7 +29,8 @@ class Reporter:
     def start(self) -> None:
         """Begins to start Spark, in a session of its own, so that Ctrl-C reaches the cluster first."""
         command = [sys.executable, "-m", "spe.cli", "report", str(self._folder), "--wait"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(_GATEWAY)}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=ours)
 
     async def finish(self) -> int:
         """Lets it judge the run and print what it found; its exit status."""

@@ -8,7 +8,6 @@ from typing import Final
 
 import trio
 
-from replicas.link.connection import secured
 from spe.cli.control import INJECT_S, alive
 from spe.cli.polling import PERIOD_S, Poller, last_of
 from spe.cli.rolling import hindrances, nodes_to_restart, not_back, partitions_of, without_partner
@@ -17,8 +16,6 @@ from spe.cli.supervisor import ROLL
 from spe.errors import SpeError
 from spe.problems import check_known
 from spe.runtime.env import Env
-from spe.runtime.production import production_env
-from spe.runtime.tls import CONTROL
 from spe.status import NodeStatus
 from spe.stream.ids import PartitionId
 
@@ -46,7 +43,7 @@ def restart(path: Path, names: Sequence[str], within_us: int) -> int:
     if not alive(target.supervisor_pid):
         raise SpeError(f"the run in {path} is over")
     return trio.run(
-        Rolling(_env(target), target, within_us).restart, [str(n) for n in nodes_to_restart(target.directory, names)]
+        Rolling(target.env(), target, within_us).restart, [str(n) for n in nodes_to_restart(target.directory, names)]
     )
 
 
@@ -58,12 +55,8 @@ def wait(path: Path, node: str, *, partners: bool, within_us: int) -> int:
     """
     target = load_target(path)
     require_addresses(path, target)
-    rolling = Rolling(_env(target), target, within_us)
+    rolling = Rolling(target.env(), target, within_us)
     return trio.run(rolling.wait_for_partners if partners else rolling.wait_for, node)
-
-
-def _env(target: Target) -> Env:
-    return secured(production_env(Path()), target.plan, CONTROL)
 
 
 class Rolling:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Final
@@ -16,17 +16,19 @@ from rich.live import Live
 from replicas.faults.links import LinkMode, open_links
 from replicas.faults.model import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
 from replicas.faults.runner import FaultRunner, Happening
-from replicas.faults.state import Conditions, FaultState
+from replicas.faults.state import Action, Conditions, Do, FaultState
 from replicas.link.connection import Identity, secured
 from replicas.link.directory import DirectoryKeeper
 from replicas.local.cluster import READY_S, Cluster, open_cluster
-from replicas.local.process import Phase
+from replicas.local.process import Managed, Phase, ProcessSpec
+from replicas.on_spark.addresses import placed
 from replicas.producer.server import Server
 from spe.cli.checkpoint_log import refuse_logs
 from spe.cli.dashboard.hub import Hub
 from spe.cli.dashboard.page import LOOPBACK, Site, bind_address, fault_kinds, is_local
 from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses, process_specs
+from spe.cli.on_spark import SparkOptions, open_nodes
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch
 from spe.cli.reporter import Reporter, reporter
@@ -80,11 +82,13 @@ def run_document(
     report: bool = False,
     budget: int | None = None,
     dashboard: str = LOOPBACK,
+    spark: SparkOptions | None = None,
 ) -> tuple[Path, int]:
     """The directory of the run, and its exit status.
 
     ``logs``: format and level of what its processes log.  ``dashboard``: where the page is served; ``off``: nowhere.
-    That is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
+    ``spark``: where nodes are to run; None: here.
+    The status is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
     plan, directory = load_document(document, data)
     refuse_logs(document, plan, directory)
@@ -101,11 +105,17 @@ def run_document(
         raise ConfigError([f"{m}: there is no such file" for m in missing])
     origins = common_origins(plan)
     seed = SystemRandom().getrandbits(32) if seed is None else seed
-    addresses = local_addresses(directory)
-    metrics = metrics_addresses(addresses)
-    ways = open_links(mode, plan, directory, addresses, Random(seed))
-    run_directory = RunDirectory.create(run_dir, document)
-    with kept_secret() as (token, secret):
+    with ExitStack() as stack:
+        nodes = None
+        if spark is not None:
+            nodes = stack.enter_context(open_nodes(spark.master, spark.conf, plan, directory, links))
+        addresses = local_addresses(directory) if nodes is None else nodes.addresses(directory)
+        metrics = metrics_addresses(addresses, () if nodes is None else directory.nodes)
+        ways = open_links(mode, plan, directory, addresses, Random(seed))
+        run_directory = RunDirectory.create(run_dir, document)
+        if nodes is not None:
+            nodes.prepare(run_directory, plan, directory)
+        token, secret = stack.enter_context(kept_secret())
         job = Job(
             config=document.name,
             data=(data if data is not None else document.home).absolute(),
@@ -122,6 +132,7 @@ def run_document(
             links=ways,
             logs=logs,
             dashboard=bind_address(dashboard),
+            nodes=nodes,
         )
         job.specs = process_specs(job)
         run_directory.write("faults.json", [f.to_data() for f in job.faults])
@@ -139,8 +150,8 @@ def run_document(
             **certificates(plan),
             **({} if budget is None else {"budget": budget}),
         )
-        with reporter(run_directory.path) as proof:
-            return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
+        proof = stack.enter_context(reporter(run_directory.path))
+        return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
 
 
 def scraped(plan: Plan, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -178,11 +189,13 @@ class Supervisor:
         self._stop_asked = trio.Event()
         self._signal = ""
         self._over = False
+        self._to_start, self._lost = trio.open_memory_channel[str](len(job.specs))
 
     async def main(self) -> int:
         """Exit status: 0 equal, 1 not, 130 after Ctrl-C, 143 after SIGTERM."""
         job = self._job
-        self._env = env = secured(production_env(job.run.path, job.seed, job.run.events), job.plan, SUPERVISOR)
+        env = placed(production_env(job.run.path, job.seed, job.run.events), job.run.path)
+        self._env = env = secured(env, job.plan, SUPERVISOR)
         self._poller = Poller(env, job.plan, job.addresses, job.token, heard=self._heard)
         env.trace.event("run", config=job.config, plan=job.plan.fingerprint, seed=job.seed)
         status = INTERRUPTED
@@ -216,7 +229,11 @@ class Supervisor:
     async def _run(self) -> dict[str, Any]:
         job, env = self._job, self._env
         with self._drawing() as draw:
-            async with open_cluster(job.specs, told=self._told) as cluster, trio.open_nursery() as nursery:
+            async with (
+                self._made() as make,
+                open_cluster(job.specs, told=self._told, make=make) as cluster,
+                trio.open_nursery() as nursery,
+            ):
                 self._cluster = cluster
                 await nursery.start(job.links.run)
                 hands = Hands(cluster, self._poller, job.run, self._state, job.links)
@@ -230,6 +247,7 @@ class Supervisor:
                     once=hands.once,
                 )
                 nursery.start_soon(draw)
+                nursery.start_soon(self._start_lost, hands)
                 restarts = Restarts(cluster, self._poller, job.directory, hands)
                 service = self._service(faults, cluster, restarts)
                 await nursery.start(self._serve, service)
@@ -263,6 +281,20 @@ class Supervisor:
             source["first_malformed"] = job.run.first_malformed(source["source"])
         env.trace.event("over", verdict=summary["verdict"])
         return summary
+
+    @asynccontextmanager
+    async def _made(self) -> AsyncIterator[Callable[[ProcessSpec], Managed]]:
+        """How processes are run."""
+        if self._job.nodes is None:
+            yield Managed
+            return
+        async with self._job.nodes.open(self._job, self._say) as make:
+            yield make
+
+    async def _start_lost(self, hands: Hands) -> None:
+        """Starts again, for ever, what was lost with the machine that ran it."""
+        async for name in self._lost:
+            await hands.perform(Action(Do.START, name))
 
     def _service(self, faults: FaultRunner, cluster: Cluster, restarts: Restarts) -> SupervisorService:
         job, now = self._job, self._env.clock.wall_us()
@@ -393,6 +425,8 @@ class Supervisor:
         if event == "died":
             self._died[name] = how_it_died(facts["status"], facts["said"])
             self._say(f"{name} died: {self._died[name]}")
+        elif event == "lost":
+            self._to_start.send_nowait(name)
         elif event == "started" and facts["start"] > 1:
             self._say(f"{name} is started again")
 

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from replicas.faults.model import processes_of
 from replicas.faults.state import Conditions
-from replicas.link.connection import TOKEN_VARIABLE
+from replicas.link.connection import TOKEN_VARIABLE, secured
+from replicas.on_spark.addresses import placed
 from spe import __version__
 from spe.cli.run_secret import read_secret
 from spe.config import load
@@ -30,6 +31,9 @@ from spe.errors import SpeError
 from spe.plan.deploy import check_all_addressed, with_addresses, with_budget, with_default_client, with_origins
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.runtime.env import Env
+from spe.runtime.production import production_env
+from spe.runtime.tls import CONTROL
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
@@ -62,6 +66,10 @@ class Target:
     metrics: Mapping[str, str] = field(default_factory=dict)
     links: str = "inside"
 
+    def env(self, name: str = CONTROL) -> Env:
+        """In which a command, or a process of this name, reaches the cluster; nothing is kept on disk."""
+        return secured(placed(production_env(Path()), self.folder), self.plan, name)
+
 
 def load_target(path: Path, process: str = "") -> Target:
     """A configuration, or the directory of a run.
@@ -91,7 +99,8 @@ def load_target(path: Path, process: str = "") -> Target:
         if "certificates" in data:  # the copy of the configuration is not beside them
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
         metrics = data.get("metrics", {})
-        token, links = read_secret(data.get("secret", "")), str(data.get("links", "inside"))
+        secret = data.get("secret", "")
+        token, links = read_secret(secret and str(path / secret)), str(data.get("links", "inside"))
         return Target(plan, directory, addresses, token, path, int(data["pid"]), metrics, links)
     except FileNotFoundError:
         raise SpeError(f"{path} is not the directory of a run: it has no {CLUSTER}") from None

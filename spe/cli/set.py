@@ -9,7 +9,6 @@ from typing import Final
 
 import trio
 
-from replicas.link.connection import secured
 from spe.cli.move import ORDER_S
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import Target, load_target, require_addresses
@@ -17,8 +16,6 @@ from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR, Version
 from spe.plan.nodes import Node, Policy
 from spe.plan.settings import NodeSettings, describe_waits
-from spe.runtime.production import production_env
-from spe.runtime.tls import CONTROL
 from spe.status import NodeStatus, SettingsStatus
 from spe.stream.names import NodeId
 from spe.wire.messages import SetAnswer, SetOrder, Setting, expect
@@ -57,7 +54,7 @@ def _setting(text: str) -> Setting:
 
 
 async def _give(target: Target, order: SetOrder, wait: bool) -> int:
-    poller = Poller(secured(production_env(Path()), target.plan, CONTROL), target.plan, target.addresses, target.token)
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
     answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), SetAnswer)
     if answer.error:
         raise SpeError(answer.error)

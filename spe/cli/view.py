@@ -63,6 +63,7 @@ _PHASE_STYLES: Final[Mapping[str, str]] = {
     Phase.FROZEN: "bold blue",
     Phase.KILLED: "bold red",
     Phase.STOPPED: "bold magenta",
+    Phase.LOST: "bold red",
     Phase.DIED: "bold white on red",
     Phase.ENDED: "dim",
 }

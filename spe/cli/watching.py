@@ -7,14 +7,11 @@ from typing import Final
 
 import trio
 
-from replicas.link.connection import secured
 from spe.cli.control import alive
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.view import STALE_US, Sight
 from spe.errors import SpeError
-from spe.runtime.production import production_env
-from spe.runtime.tls import CONTROL
 from spe.status import SupervisorStatus
 
 _LOOK_S: Final = 0.5
@@ -34,7 +31,7 @@ class Watch:
         require_addresses(path, self.target)
         if self.over:
             raise SpeError(f"the run in {path} is over; its figures are in {path / 'summary.json'}")
-        self._env = secured(production_env(Path()), self.target.plan, CONTROL)
+        self._env = self.target.env()
         self.poller = Poller(self._env, self.target.plan, self.target.addresses, self.target.token)
 
     @property

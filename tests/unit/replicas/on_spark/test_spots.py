@@ -6,7 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from replicas.on_spark.spots import PATIENCE_US, SETTLED_US, Executor, Fit, Spot, conflict, fit, needs, partners, possible
+from replicas.on_spark.spots import (
+    PATIENCE_US,
+    SETTLED_US,
+    Executor,
+    Fit,
+    Spot,
+    conflict,
+    fit,
+    needs,
+    partners,
+    possible,
+)
 from tests.support.sights import deployed
 
 TWO = {"n1": ["n2"], "n2": ["n1"]}

@@ -1,0 +1,194 @@
+"""A Spark for long-lived tasks: what cannot work is refused before it starts, in a sentence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spe.errors import SpeError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+#: What a run needs, unless its user says otherwise.
+_DEFAULTS: Final = {
+    "spark.ui.showConsoleProgress": "false",
+    # An attempt that has failed is submitted anew: Spark itself would not know that a partner is beside it.
+    "spark.task.maxFailures": "1",
+    "spark.driver.memory": "1g",
+}
+#: Settings that would end nodes, or run two of a name, and why.
+_REFUSED: Final = {
+    "spark.speculation": "it starts a second task beside a slow one, and a task that runs a node never ends",
+    "spark.dynamicAllocation.enabled": "it takes executors away that the nodes of a lost one need",
+}
+_LOCAL: Final = re.compile(r"local(\[.*\])?")
+_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
+_STANDALONE: Final = "spark://"
+_KUBERNETES: Final = "k8s://"
+_CONNECT_S: Final = 5.0
+#: Where none is given.
+WITHOUT_MASTER: Final = (
+    "--on spark needs --master URL, such as spark://host:7077, yarn, k8s://https://host:6443 or local-cluster[3,1,1024]"
+)
+
+
+def check_master(master: str) -> None:
+    """Raises SpeError: it is none that can run nodes, or it does not answer."""
+    if _LOCAL.fullmatch(master):
+        raise SpeError(
+            f"--master {master} runs all tasks in one process, so all nodes would fail at once; expected a cluster, or "
+            "local-cluster[3,1,1024]: three executors with one core and 1024 MB each"
+        )
+    if master.startswith("sc://"):
+        raise SpeError(f"--master {master}: Spark Connect cannot run nodes, because it shows no executors")
+    if master == "yarn" and not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
+        raise SpeError("--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR, the folder that says where YARN is")
+    addresses = _addresses(master)
+    if addresses and (why := [w for a in addresses if (w := _unreachable(a))]) and len(why) == len(addresses):
+        raise SpeError(f"--master {master} does not answer: {'; '.join(why)}")
+
+
+def _addresses(master: str) -> list[tuple[str, int]]:
+    """Where masters listen: one of them must."""
+    if master.startswith(_STANDALONE):
+        parts, standard = master.removeprefix(_STANDALONE).split(","), 7077
+    elif master.startswith(_KUBERNETES):
+        rest = master.removeprefix(_KUBERNETES)
+        standard = 80 if rest.startswith("http://") else 443
+        parts = [re.sub(r"^https?://", "", rest).split("/")[0]]
+    else:
+        return []
+    found = []
+    for part in parts:
+        host, colon, port = part.rpartition(":")
+        if colon and not port.isdecimal():
+            raise SpeError(f"--master {master}: expected HOST:PORT, got {part!r}")
+        found.append((host, int(port)) if colon else (part, standard))
+    return found
+
+
+def _unreachable(address: tuple[str, int]) -> str:
+    try:
+        socket.create_connection(address, _CONNECT_S).close()
+    except OSError as error:
+        return f"{address[0]}:{address[1]}: {error.strerror or error}"
+    return ""
+
+
+def expected_executors(master: str, conf: Mapping[str, str]) -> int | None:
+    """As many as Spark is configured to have; None: as many as come."""
+    if found := _LOCAL_CLUSTER.fullmatch(master):
+        return int(found[1])
+    given = conf.get("spark.executor.instances", "")
+    return int(given) if given.isdecimal() else None
+
+
+def check_settings(conf: Mapping[str, str]) -> None:
+    """Raises SpeError, with the reason, for settings under which nodes cannot live."""
+    for name, why in _REFUSED.items():
+        if conf.get(name, "false").strip().lower() == "true":
+            raise SpeError(f"{name} must be false for nodes: {why}")
+
+
+@contextmanager
+def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkContext]:
+    """Spark, which is stopped with the block.  Takes 5 to 20 seconds.
+
+    Args:
+      master: None: what spark-submit was told.
+
+    Raises:
+      SpeError: pyspark or Java is missing, the release is not supported, a setting is refused, no master answers, or
+        Spark does not start.
+    """
+    from consistency.proof.java import java_home
+    from consistency.proof.spark import check_version
+    from consistency.proof.trouble import essence
+
+    try:
+        import pyspark
+        from py4j.protocol import Py4JError
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkException
+    except ImportError as error:
+        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+    check_version(pyspark.__version__)
+    if master is not None:
+        check_master(master)
+    check_settings(conf)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(java_home())
+        _prepare_environment()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with _home_of_local_cluster(master or ""):
+        try:
+            known = SparkConf()
+            if (url := master or known.get("spark.master")) is None:
+                raise SpeError(WITHOUT_MASTER)
+            if master is None:
+                check_master(url)
+            known.setMaster(url).setAppName(app)
+            for name, value in _DEFAULTS.items():
+                known.setIfMissing(name, value)
+            for name, value in conf.items():
+                known.set(name, value)
+            check_settings(dict(known.getAll()))
+            context = SparkContext(conf=known)
+        except (PySparkException, Py4JError, OSError, ValueError) as error:
+            raise SpeError(f"Spark does not start: {essence(error)}") from error
+        try:
+            yield context
+        finally:
+            with suppress(Exception):  # it may be gone
+                context.stop()
+
+
+def _prepare_environment() -> None:
+    """What Spark's Python processes inherit where they are on this machine: this interpreter, and its modules."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if "SPARK_HOME" not in os.environ:  # an installation has a configuration of its own
+        import consistency.proof
+
+        quiet = Path(str(consistency.proof.__file__)).with_name("conf")
+        os.environ.setdefault("SPARK_CONF_DIR", str(quiet))
+    known = [os.getcwd() if path == "" else path for path in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known))
+
+
+@contextmanager
+def _home_of_local_cluster(master: str) -> Iterator[None]:
+    """Executors of a local-cluster write into the folder ``work`` of SPARK_HOME, which may not be for us to write."""
+    if not _LOCAL_CLUSTER.fullmatch(master) or "SPARK_HOME" in os.environ:
+        yield
+        return
+    import pyspark
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    home = Path(tempfile.mkdtemp(prefix="spe-spark-"))
+    for one in Path(pyspark.__path__[0]).iterdir():
+        if one.name != "work":
+            (home / one.name).symlink_to(one)
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def settings(context: SparkContext) -> dict[str, str]:
+    """Those that count."""
+    found: list[Any] = context.getConf().getAll()
+    return {str(name): str(value) for name, value in found}
