@@ -17,7 +17,7 @@ from spe.plan.directory import Directory
 Line = Mapping[str, Any]
 
 #: What the supervisor notes when a process ends before the run does.
-GONE: Final = ("process_died", "process_killed", "process_stopped")
+GONE: Final = ("process_died", "process_killed", "process_lost", "process_stopped")
 _DOWN: Final = "down"
 #: Faults that are over as soon as they happen.
 _INSTANT: Final = ("restart", "reset", "flip", "heal")

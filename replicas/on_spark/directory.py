@@ -21,21 +21,21 @@ from replicas.on_spark.placement import (
     Event,
     Fail,
     GiveBack,
-    Gone,
     JobEnded,
     Landed,
     Lost,
-    Placement,
+    NodeUnwanted,
+    NodeWanted,
+    PlaceLost,
     Registered,
     Say,
+    SparkPlacement,
     Submit,
     Tick,
-    Unwanted,
-    Wanted,
 )
 from replicas.on_spark.remote import RemoteProcess
 from replicas.on_spark.spots import Executor, Spot
-from replicas.on_spark.task import Task
+from replicas.on_spark.task import NodeTask
 from spe.errors import LinkClosed, RemoteProtocolError, SpeError
 
 _TICK_S: Final = 0.25
@@ -52,7 +52,7 @@ _END_S: Final = 8.0
 class Jobs(Protocol):
     """Spark, as far as it runs tasks."""
 
-    async def run(self, task: Task) -> str:
+    async def run(self, task: NodeTask) -> str:
         """One job with this task; returns when that is over, with why it failed, "" where its task returned.
 
         Raises:
@@ -102,13 +102,13 @@ class NodeDirectory:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: SparkPlacement,
         jobs: Jobs,
         secret: str,
         folder: Path,
         *,
         host: str,
-        task: Callable[[str, int, str], Task],
+        task: Callable[[str, int, str], NodeTask],
         files: Callable[[str], Mapping[str, str]] = lambda node: {},
         trace: Callable[[str], Path] | None = None,
         say: Callable[[str], None] = lambda text: None,
@@ -125,6 +125,8 @@ class NodeDirectory:
         self._sessions: dict[str, _Session] = {}
         self._processes: dict[str, RemoteProcess] = {}
         self._places: dict[str, str] = {}
+        #: Of the latest attempt of each node: when its job is over.
+        self._jobs_over: dict[str, trio.Event] = {}
         self._strangers = 0
         self._address = ""
         self._nursery: trio.Nursery | None = None
@@ -146,7 +148,7 @@ class NodeDirectory:
         if node in self._sessions:
             self._start(node)
         else:
-            self._handle(Wanted(node))
+            self._handle(NodeWanted(node))
 
     def send(self, node: str, message: dict[str, Any]) -> bool:
         """False where the node has no place."""
@@ -160,7 +162,7 @@ class NodeDirectory:
         if self.send(node, {"signal": int(number)}):
             return True
         if number in (signal.SIGTERM, signal.SIGKILL):
-            self._handle(Unwanted(node))
+            self._handle(NodeUnwanted(node))
         return False
 
     # --- what happens ---
@@ -177,7 +179,7 @@ class NodeDirectory:
                     self._nursery.start_soon(self._run_job, self._task(node, attempt, self._address))
                 case Cancel(node, attempt):
                     self._nursery.start_soon(self._jobs.cancel, node, attempt)
-                case Gone(node, spot):
+                case PlaceLost(node, spot):
                     self._say(f"{node} was lost with {spot}; it is started again elsewhere")
                     self._forget(node)
                     self._processes[node].lost()
@@ -188,8 +190,11 @@ class NodeDirectory:
                 case _:
                     raise AssertionError(action)
 
-    async def _run_job(self, task: Task) -> None:
-        self._handle(JobEnded(task.node, task.attempt, await self._jobs.run(task)))
+    async def _run_job(self, task: NodeTask) -> None:
+        over = self._jobs_over[task.node] = trio.Event()
+        why = await self._jobs.run(task)
+        over.set()
+        self._handle(JobEnded(task.node, task.attempt, why))
 
     async def _tick(self) -> None:
         while True:
@@ -309,10 +314,11 @@ class NodeDirectory:
         """Ends the tasks, and waits for those that do."""
         self._over = True
         with trio.CancelScope(shield=True), trio.move_on_after(_END_S):
-            for session in (sessions := list(self._sessions.values())):
+            for session in (sessions := dict(self._sessions)).values():
                 session.send({"end": True})
-            for session in sessions:
+            for node, session in sessions.items():
                 await session.ended.wait()
+                await self._jobs_over[node].wait()
         self._scope.cancel()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from replicas.on_spark.spots import Executor, Spot
-from replicas.on_spark.task import Task
+from replicas.on_spark.task import NodeTask
 from spe import __version__
 from spe.errors import SpeError
 
@@ -39,7 +39,7 @@ class SparkJobs:
         self._context = context
         self._limit = trio.CapacityLimiter(_THREADS)
 
-    async def run(self, task: Task) -> str:
+    async def run(self, task: NodeTask) -> str:
         def job() -> None:
             context = self._context
             context.setJobGroup(group_of(task.node, task.attempt), f"node {task.node}", interruptOnCancel=True)
@@ -89,7 +89,7 @@ def registered(context: SparkContext) -> list[Executor]:
 
 
 @dataclass(frozen=True)
-class Look:
+class ExecutorCheck:
     """What an executor must see: run there, it says what is wrong.
 
     Attributes:
@@ -115,7 +115,7 @@ class Look:
         return f"it does not see {', '.join(missing)}; expected a file system that all executors see" if missing else ""
 
 
-def look(context: SparkContext, executors: Sequence[Executor], what: Look) -> bool:
+def look(context: SparkContext, executors: Sequence[Executor], what: ExecutorCheck) -> bool:
     """Asks the executors that there are now; True where all of them see the file.
 
     Raises:

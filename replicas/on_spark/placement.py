@@ -22,7 +22,7 @@ SAY_US: Final = 20_000_000
 FAILURES_MAX: Final = 4
 
 
-class Stage(enum.StrEnum):
+class SeatStage(enum.StrEnum):
     """Where a node is on its way to a place."""
 
     OUT = "out"  # nobody wants it to run
@@ -35,14 +35,14 @@ class Stage(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NodeWanted:
     """A node is to run."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unwanted:
+class NodeUnwanted:
     """It is not to run any more, and has no place yet."""
 
     node: str
@@ -86,7 +86,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Wanted | Unwanted | Landed | Lost | JobEnded | Registered | Tick
+Event = NodeWanted | NodeUnwanted | Landed | Lost | JobEnded | Registered | Tick
 
 
 # --- what is to be done ---
@@ -124,7 +124,7 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class PlaceLost:
     """A node has lost its place."""
 
     node: str
@@ -143,7 +143,7 @@ class Fail:
     text: str
 
 
-Action = Submit | Cancel | Accept | GiveBack | Gone | Say | Fail
+Action = Submit | Cancel | Accept | GiveBack | PlaceLost | Say | Fail
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class _Seat:
       said_us: when that was said last.
     """
 
-    stage: Stage = Stage.OUT
+    stage: SeatStage = SeatStage.OUT
     attempt: int = 0
     due_us: int = 0
     pause_us: int = FIRST_PAUSE_US
@@ -167,7 +167,7 @@ class _Seat:
     why: str = ""
 
 
-class Placement:
+class SparkPlacement:
     """The nodes of one run.
 
     Args:
@@ -186,7 +186,7 @@ class Placement:
     def nodes(self) -> Collection[str]:
         return self._seats.keys()
 
-    def stage(self, node: str) -> Stage:
+    def stage(self, node: str) -> SeatStage:
         return self._seats[node].stage
 
     def handle(self, event: Event, now: int) -> list[Action]:
@@ -196,14 +196,14 @@ class Placement:
           now: microseconds on a clock that never goes back.
         """
         match event:
-            case Wanted(node):
+            case NodeWanted(node):
                 seat = self._seats[node]
-                if seat.stage is Stage.OUT:
-                    seat.stage, seat.due_us, seat.pause_us = Stage.WAITING, now, FIRST_PAUSE_US
+                if seat.stage is SeatStage.OUT:
+                    seat.stage, seat.due_us, seat.pause_us = SeatStage.WAITING, now, FIRST_PAUSE_US
                     seat.since_us = seat.said_us = now
                     seat.failures, seat.why = 0, ""
                 return self._submit_due(now)
-            case Unwanted(node):
+            case NodeUnwanted(node):
                 return self._unwanted(node)
             case Landed(node, attempt, spot):
                 return self._landed(node, attempt, spot, now)
@@ -219,28 +219,28 @@ class Placement:
 
     def _unwanted(self, node: str) -> list[Action]:
         seat = self._seats[node]
-        if seat.stage is Stage.PLACED:
+        if seat.stage is SeatStage.PLACED:
             return []
-        before, seat.stage = seat.stage, Stage.OUT
-        return [Cancel(node, seat.attempt)] if before is Stage.SUBMITTED else []
+        before, seat.stage = seat.stage, SeatStage.OUT
+        return [Cancel(node, seat.attempt)] if before is SeatStage.SUBMITTED else []
 
     def _submit_due(self, now: int) -> list[Action]:
         found: list[Action] = []
         for node, seat in self._seats.items():
-            if seat.stage is Stage.WAITING and seat.due_us <= now:
-                seat.stage = Stage.SUBMITTED
+            if seat.stage is SeatStage.WAITING and seat.due_us <= now:
+                seat.stage = SeatStage.SUBMITTED
                 seat.attempt += 1
                 found.append(Submit(node, seat.attempt))
         return found
 
     def _landed(self, node: str, attempt: int, spot: Spot, now: int) -> list[Action]:
         seat = self._seats.get(node)
-        if seat is None or seat.stage is not Stage.SUBMITTED or seat.attempt != attempt:
+        if seat is None or seat.stage is not SeatStage.SUBMITTED or seat.attempt != attempt:
             return [GiveBack(node, attempt, "it is the task of an earlier attempt")]
         if why := self._in_the_way(node, spot):
             self._wait(seat, now, f"its task came to {spot}, but {why}")
             return [GiveBack(node, attempt, why)]
-        seat.stage, seat.pause_us, seat.failures = Stage.PLACED, FIRST_PAUSE_US, 0
+        seat.stage, seat.pause_us, seat.failures = SeatStage.PLACED, FIRST_PAUSE_US, 0
         self.placed[node] = spot
         return [Accept(node, attempt)]
 
@@ -256,7 +256,7 @@ class Placement:
         return ""
 
     def _possible(self, executors: Sequence[Executor], placed: Mapping[str, Spot]) -> bool:
-        wanted = {n for n, seat in self._seats.items() if seat.stage is not Stage.OUT}
+        wanted = {n for n, seat in self._seats.items() if seat.stage is not SeatStage.OUT}
         among = {n: [o for o in self._partners[n] if o in wanted] for n in wanted}
         return possible(among, executors, placed, by_host=self._by_host)
 
@@ -264,10 +264,10 @@ class Placement:
         seat = self._seats[node]
         if seat.attempt != attempt:
             return []
-        if seat.stage is Stage.PLACED:
-            seat.stage = Stage.OUT
-            return [Cancel(node, attempt), Gone(node, self.placed.pop(node))]
-        if seat.stage is not Stage.SUBMITTED:  # it was given back, or is not wanted
+        if seat.stage is SeatStage.PLACED:
+            seat.stage = SeatStage.OUT
+            return [Cancel(node, attempt), PlaceLost(node, self.placed.pop(node))]
+        if seat.stage is not SeatStage.SUBMITTED:  # it was given back, or is not wanted
             return []
         seat.failures += 1
         if seat.failures >= FAILURES_MAX:
@@ -276,14 +276,14 @@ class Placement:
         return []
 
     def _wait(self, seat: _Seat, now: int, why: str) -> None:
-        seat.stage, seat.why = Stage.WAITING, why
+        seat.stage, seat.why = SeatStage.WAITING, why
         seat.due_us = now + seat.pause_us
         seat.pause_us = min(2 * seat.pause_us, LONGEST_PAUSE_US)
 
     def _say_late(self, now: int) -> list[Action]:
         found: list[Action] = []
         for node, seat in self._seats.items():
-            if seat.stage in (Stage.WAITING, Stage.SUBMITTED) and now - seat.said_us >= SAY_US:
+            if seat.stage in (SeatStage.WAITING, SeatStage.SUBMITTED) and now - seat.said_us >= SAY_US:
                 seat.said_us = now
                 why = f"; {seat.why}" if seat.why else ""
                 waits = round((now - seat.since_us) / 1e6)

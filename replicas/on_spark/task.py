@@ -40,7 +40,7 @@ LOG: Final = "node.log"
 
 
 @dataclass(frozen=True)
-class Task:
+class NodeTask:
     """What a task has to know; Spark brings it.
 
     Attributes:
@@ -66,12 +66,12 @@ class Task:
         return iter(())
 
 
-def host(task: Task) -> None:
+def host(task: NodeTask) -> None:
     """Until the driver ends it, refuses it, or is gone."""
     trio.run(_host, task)
 
 
-async def _host(task: Task) -> None:
+async def _host(task: NodeTask) -> None:
     try:
         name, port = parse_address(task.driver)
         with trio.fail_after(GREET_S):
@@ -82,7 +82,7 @@ async def _host(task: Task) -> None:
     link = LineLink(stream)
     try:
         if await greet(link, task):
-            await Hosting(task, link, address).run()
+            await TaskHost(task, link, address).run()
     except LinkClosed:
         pass
     finally:
@@ -90,7 +90,7 @@ async def _host(task: Task) -> None:
             await link.aclose()
 
 
-async def greet(link: LineLink, task: Task) -> bool:
+async def greet(link: LineLink, task: NodeTask) -> bool:
     """Is the node to run here?
 
     Raises:
@@ -122,14 +122,14 @@ def here() -> tuple[str, str]:
     return os.environ.get("SPARK_EXECUTOR_ID", f"python-{os.getppid()}"), host_name
 
 
-class Hosting:
+class TaskHost:
     """A task whose place was accepted.
 
     Args:
       address: of this machine, as the driver's network has it.
     """
 
-    def __init__(self, task: Task, link: LineLink, address: str) -> None:
+    def __init__(self, task: NodeTask, link: LineLink, address: str) -> None:
         self._task = task
         self._link = link
         self._address = f"[{address}]" if ":" in address else address

@@ -17,12 +17,12 @@ from replicas.local.ports import free_addresses
 from replicas.local.process import Managed, ProcessSpec
 from replicas.on_spark.addresses import address_of, write_places
 from replicas.on_spark.directory import NodeDirectory, open_directory
-from replicas.on_spark.jobs import Look, SparkJobs, look, registered
+from replicas.on_spark.jobs import ExecutorCheck, SparkJobs, look, registered
 from replicas.on_spark.link import new_secret
-from replicas.on_spark.placement import Placement
+from replicas.on_spark.placement import SparkPlacement
 from replicas.on_spark.session import expected_executors, open_spark, settings
 from replicas.on_spark.spots import Executor, Fit, fit, needs, partners
-from replicas.on_spark.task import FOLDER, Task
+from replicas.on_spark.task import FOLDER, NodeTask
 from spe import __version__
 from spe.cli.job import Job
 from spe.cli.run_dir import CLUSTER, CONFIG, SUPERVISOR, RunDirectory, file_name
@@ -93,7 +93,9 @@ class SparkNodes:
         certificates = plan.security.certificates
         folders = () if certificates is None else (str(Path(certificates).absolute()),)
         try:
-            self.stored = look(self.context, self.executors, Look(__version__, str(path / _SEEN), mark, folders))
+            self.stored = look(
+                self.context, self.executors, ExecutorCheck(__version__, str(path / _SEEN), mark, folders)
+            )
         finally:
             (path / _SEEN).unlink()
         if not self.stored and (keeps := keeps_on_disk(directory)):
@@ -115,12 +117,12 @@ class SparkNodes:
             _TOKEN: job.token,
         }
 
-        def task(node: str, attempt: int, driver: str) -> Task:
+        def task(node: str, attempt: int, driver: str) -> NodeTask:
             trace = str(run.trace(node).relative_to(run.path))
-            return Task(driver, node, attempt, secret, commands[node], shared, environments[node], trace)
+            return NodeTask(driver, node, attempt, secret, commands[node], shared, environments[node], trace)
 
         directory = NodeDirectory(
-            Placement(partners(job.directory), by_host=self.by_host),
+            SparkPlacement(partners(job.directory), by_host=self.by_host),
             SparkJobs(self.context),
             secret,
             run.path,

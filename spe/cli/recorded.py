@@ -139,7 +139,7 @@ def _of_the_supervisor(directory: Directory, lines: list[Mapping[str, Any]]) -> 
             node = NodeId(host)
             for replica in directory.replicas_on(node) + directory.standbys_on(node) if node in directory.nodes else ():
                 yield StateChanged(at_us, str(replica), NodeState.RECOVERING, False)
-        elif event in ("process_killed", "process_stopped", "process_died"):
+        elif event in ("process_killed", "process_lost", "process_stopped", "process_died"):
             yield ProcessDown(at_us, line["process"])
         elif event == "state":
             yield StateChanged(at_us, line["replica"], NodeState[line["after"]], False)

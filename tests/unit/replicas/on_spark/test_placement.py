@@ -17,18 +17,18 @@ from replicas.on_spark.placement import (
     Event,
     Fail,
     GiveBack,
-    Gone,
     JobEnded,
     Landed,
     Lost,
-    Placement,
+    NodeUnwanted,
+    NodeWanted,
+    PlaceLost,
     Registered,
     Say,
-    Stage,
+    SeatStage,
+    SparkPlacement,
     Submit,
     Tick,
-    Unwanted,
-    Wanted,
 )
 from replicas.on_spark.spots import Executor, Spot
 
@@ -36,12 +36,12 @@ APART = {"n1": ["n2"], "n2": ["n1"]}
 A, B, C = Spot("0", "h1"), Spot("1", "h1"), Spot("2", "h2")
 
 
-def placed(*, by_host: bool = False) -> Placement:
+def placed(*, by_host: bool = False) -> SparkPlacement:
     """n1 runs on A, and the first attempt of n2 is submitted."""
-    found = Placement(APART, by_host=by_host)
-    assert found.handle(Wanted("n1"), 0) == [Submit("n1", 1)]
+    found = SparkPlacement(APART, by_host=by_host)
+    assert found.handle(NodeWanted("n1"), 0) == [Submit("n1", 1)]
     assert found.handle(Landed("n1", 1, A), 0) == [Accept("n1", 1)]
-    assert found.handle(Wanted("n2"), 0) == [Submit("n2", 1)]
+    assert found.handle(NodeWanted("n2"), 0) == [Submit("n2", 1)]
     return found
 
 
@@ -74,7 +74,7 @@ def test_pauses_grow_up_to_a_limit_and_are_short_again_after_a_place_was_found()
     assert pauses[-1] == LONGEST_PAUSE_US
     one.handle(Landed("n2", 7, B), now)
     one.handle(Lost("n2", 7), now)
-    one.handle(Wanted("n2"), now)
+    one.handle(NodeWanted("n2"), now)
     one.handle(Landed("n2", 8, A), now)
     assert one.handle(Tick(), now + FIRST_PAUSE_US) == [Submit("n2", 9)]
 
@@ -82,11 +82,11 @@ def test_pauses_grow_up_to_a_limit_and_are_short_again_after_a_place_was_found()
 @pytest.mark.parametrize("event", [Lost("n1", 1), JobEnded("n1", 1, "executor 0 was lost")])
 def test_a_lost_node_is_told_once_and_submitted_when_it_is_wanted_again(event: Event) -> None:
     one = placed()
-    assert one.handle(event, 5) == [Cancel("n1", 1), Gone("n1", A)]
+    assert one.handle(event, 5) == [Cancel("n1", 1), PlaceLost("n1", A)]
     assert one.handle(Lost("n1", 1), 5) == []
     assert one.handle(JobEnded("n1", 1, "it was cancelled"), 5) == []
     assert one.handle(Tick(), 10) == []
-    assert one.handle(Wanted("n1"), 10) == [Submit("n1", 2)]
+    assert one.handle(NodeWanted("n1"), 10) == [Submit("n1", 2)]
     assert one.handle(Landed("n2", 1, A), 10) == [Accept("n2", 1)]
     assert one.handle(Landed("n1", 2, A), 10) == [GiveBack("n1", 2, "n2 runs on executor 0 on h1")]
 
@@ -95,11 +95,11 @@ def test_what_an_earlier_attempt_says_is_refused() -> None:
     """Spark may start a task again by itself, and a lost one may only have been slow."""
     one = placed()
     one.handle(Lost("n1", 1), 0)
-    one.handle(Wanted("n1"), 0)
+    one.handle(NodeWanted("n1"), 0)
     late = "it is the task of an earlier attempt"
     assert one.handle(Landed("n1", 1, B), 0) == [GiveBack("n1", 1, late)]
     assert one.handle(JobEnded("n1", 1, "lost"), 0) == []
-    assert one.stage("n1") is Stage.SUBMITTED
+    assert one.stage("n1") is SeatStage.SUBMITTED
     one.handle(Landed("n1", 2, B), 0)
     assert one.handle(Landed("n1", 2, C), 0) == [GiveBack("n1", 2, late)]
     assert one.handle(Landed("n9", 1, C), 0) == [GiveBack("n9", 1, late)]
@@ -108,11 +108,11 @@ def test_what_an_earlier_attempt_says_is_refused() -> None:
 
 def test_a_node_that_is_not_wanted_any_more_is_not_submitted() -> None:
     one = placed()
-    assert one.handle(Unwanted("n2"), 0) == [Cancel("n2", 1)]
+    assert one.handle(NodeUnwanted("n2"), 0) == [Cancel("n2", 1)]
     assert one.handle(JobEnded("n2", 1, "cancelled"), 0) == []
     assert one.handle(Tick(), SAY_US) == []
-    assert one.handle(Unwanted("n1"), 0) == []  # it has a place, which it keeps
-    assert one.stage("n1") is Stage.PLACED
+    assert one.handle(NodeUnwanted("n1"), 0) == []  # it has a place, which it keeps
+    assert one.stage("n1") is SeatStage.PLACED
 
 
 def test_jobs_that_end_before_their_task_is_heard_of_end_the_run() -> None:
@@ -144,10 +144,10 @@ def test_who_waits_long_is_spoken_of_with_what_is_needed() -> None:
 
 
 def test_a_place_that_somebody_else_cannot_do_without_is_given_back() -> None:
-    one = Placement({"a": ["b"], "b": ["a", "c"], "c": ["b"]}, by_host=False)
+    one = SparkPlacement({"a": ["b"], "b": ["a", "c"], "c": ["b"]}, by_host=False)
     one.handle(Registered((Executor(A, 1), Executor(B, 2))), 0)
     for node in "abc":
-        one.handle(Wanted(node), 0)
+        one.handle(NodeWanted(node), 0)
     assert one.handle(Landed("a", 1, A), 0) == [GiveBack("a", 1, "a node that can run nowhere else needs that place")]
     assert one.handle(Landed("b", 1, A), 0) == [Accept("b", 1)]
 
@@ -161,7 +161,7 @@ def test_all_nodes_find_places_whatever_spark_does(seed: int) -> None:
     names = [f"n{i}" for i in range(6)]
     apart = {n: [o for o in names if o != n and (int(o[1]) // 2 == int(n[1]) // 2)] for n in names}
     alive = [Executor(Spot(str(i), f"h{i % 3}"), 2) for i in range(4)]
-    one, now, number = Placement(apart, by_host=True), 0, 4
+    one, now, number = SparkPlacement(apart, by_host=True), 0, 4
     jobs: dict[tuple[str, int], Spot | None] = {}
 
     def do(event: Event) -> None:
@@ -171,13 +171,13 @@ def test_all_nodes_find_places_whatever_spark_does(seed: int) -> None:
                     jobs[node, attempt] = None
                 case Cancel(node, attempt) | GiveBack(node, attempt, _):
                     jobs.pop((node, attempt), None)
-                case Gone(node, _):
-                    do(Wanted(node))
+                case PlaceLost(node, _):
+                    do(NodeWanted(node))
                 case Fail(text):
                     pytest.fail(text)
 
     for name in names:
-        do(Wanted(name))
+        do(NodeWanted(name))
     for step in range(4_000):
         now += 50_000
         do(Registered(tuple(alive)))
