@@ -1,17 +1,11 @@
-"""A directory in S3, or in what speaks its protocol, through Arrow: it needs no jar, and executors read it themselves.
-
-Credentials come from where the AWS SDK looks for them on each machine: the environment, ``~/.aws``, the machine's role.
-They are in no option, no URI and no report.
-"""
+"""A directory in S3, or in what speaks its protocol: it needs no jar, and executors read it themselves."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -23,6 +17,7 @@ from consistency.proof.kept import on_disk
 from consistency.proof.remote import check_place
 from consistency.proof.seen import check_all_see
 from spe.errors import SpeError
+from spe.runtime.s3 import NO_BUCKET, S3Service, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,50 +25,31 @@ if TYPE_CHECKING:
 
     from consistency.proof.remote import OfFile
 
-#: Where a service other than Amazon's is; and its regions.
-_ENDPOINT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_CONNECT_S: Final = 10.0
-_ATTEMPTS: Final = 3
-#: How Arrow tells an error of the service.
-_CODE: Final = re.compile(r"AWS Error (\w+)")
-_STATUS: Final = re.compile(r"HTTP status (\d+)")
-_DENIED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID")
-_NO_BUCKET: Final = "there is no such bucket"
 _BYTES_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class ObjectPlace:
-    """Where the objects are.  Spark carries it to executors, so it holds no credentials.
+    """Where the objects are.  Spark carries it to executors.
 
     Attributes:
       uri: as the user gave it, without a slash at its end.
-      endpoint: URL of the service; "": Amazon's.
     """
 
     uri: str
-    endpoint: str
-    region: str
+    service: S3Service
 
     @classmethod
     def of(cls, uri: str, environment: Mapping[str, str] = os.environ) -> ObjectPlace:
         """Raises SpeError: the URI is wrong (:func:`check_place`), or the region of its bucket is not found."""
         check_place(uri)
-        bucket = urlsplit(uri).netloc
-        endpoint = next((environment[name] for name in _ENDPOINT if environment.get(name)), "")
-        if endpoint and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
-            raise SpeError(f"{' or '.join(_ENDPOINT)}: expected a URL such as https://host:9000, got {endpoint!r}")
-        region = next((environment[name] for name in _REGION if environment.get(name)), "")
-        if not region:
-            with _told(uri):
-                region = "us-east-1" if endpoint else _region(bucket)
-        return cls(uri.rstrip("/"), endpoint, region)
+        with _told(uri):
+            return cls(uri.rstrip("/"), S3Service.of(urlsplit(uri).netloc, environment=environment))
 
     @property
     def system(self) -> Any:
         """Of this process."""
-        return _system(self.endpoint, self.region)
+        return self.service.system
 
     def path(self, name: PurePosixPath | str = "") -> str:
         """As Arrow names a file: BUCKET/KEY."""
@@ -86,19 +62,6 @@ class ObjectPlace:
             return memoryview(file.read_buffer())
 
 
-@lru_cache
-def _region(bucket: str) -> str:
-    """Asked of Amazon, once."""
-    return str(fs.resolve_s3_region(bucket))
-
-
-@lru_cache
-def _system(endpoint: str, region: str) -> Any:
-    where = {"endpoint_override": urlsplit(endpoint).netloc, "scheme": urlsplit(endpoint).scheme} if endpoint else {}
-    retries = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
-    return fs.S3FileSystem(region=region, connect_timeout=_CONNECT_S, retry_strategy=retries, **where)
-
-
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """Errors of Arrow leave as SpeError, in a sentence."""
@@ -107,22 +70,7 @@ def _told(what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SpeError(f"{what}: there is no such file") from error
     except (OSError, pa.ArrowException) as error:
-        raise SpeError(f"{what}: {_reason(str(error))}") from error
-
-
-def _reason(text: str) -> str:
-    found, status = _CODE.search(text), _STATUS.search(text)
-    code = "" if found is None else found[1]
-    if code == "NO_SUCH_BUCKET" or re.search(r"Bucket '.*' not found", text):
-        return _NO_BUCKET
-    if code in _DENIED or (status is not None and status[1] in ("401", "403")):
-        return (
-            "access was denied: expected credentials that may use this bucket, in the environment (AWS_ACCESS_KEY_ID, "
-            "AWS_SECRET_ACCESS_KEY), in ~/.aws/credentials, or of the machine's role"
-        )
-    if code == "NETWORK_CONNECTION":
-        return f"the service is not reached ({text.rpartition(': ')[2].strip()}); see AWS_ENDPOINT_URL, AWS_REGION"
-    return text.strip().splitlines()[0]
+        raise SpeError(f"{what}: {reason(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -142,7 +90,7 @@ class ObjectFolder:
         with _told(self.uri):
             found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
             if not found and system.get_file_info(base.partition("/")[0]).type == fs.FileType.NotFound:
-                raise SpeError(f"{self.uri}: {_NO_BUCKET}")
+                raise SpeError(f"{self.uri}: {NO_BUCKET}")
         for one in sorted((one for one in found if one.type == fs.FileType.File), key=lambda one: one.path):
             yield PurePosixPath(one.path.removeprefix(f"{base}/")), int(one.size)
 

@@ -7,20 +7,11 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from replicas.connectors.file_format import is_of_storage
-from spe.connectors.directory import S3
 from spe.errors import ServerAway, SpeError
-
-#: Longest time to connect to a server, and for an answer; it is asked three times.
-_CONNECT_S: Final = 5.0
-_ANSWER_S: Final = 10.0
-#: Errors of AWS that trying again does not mend.
-_REFUSED: Final = (
-    "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
-    "UNRECOGNIZED_CLIENT", "NO_SUCH_BUCKET", "EXPIRED_TOKEN", "HTTP status 400", "HTTP status 401", "HTTP status 403",
-)  # fmt: skip
+from spe.runtime.s3 import NO_BUCKET, S3, S3Service, is_final, reason
 
 
 class FileVersion(NamedTuple):
@@ -122,29 +113,19 @@ def _version(file: os.DirEntry[str] | Path) -> FileVersion | None:
 
 
 class S3Store:
-    """A prefix of a bucket, by Arrow's client.  Credentials come from the environment and the files of AWS."""
+    """A prefix of a bucket."""
 
     def __init__(self, reader: Mapping[str, Any]) -> None:
         self.name = str(reader["folder"]).rstrip("/")
-        self._options = reader
+        self._options = {key: reader[key] for key in ("region", "endpoint", "anonymous") if reader.get(key)}
         self._base = self.name.removeprefix(S3)
-        self._system: Any = None
+        self._service: S3Service | None = None
 
     def _connected(self) -> Any:
-        if self._system is None:
-            try:
-                from pyarrow import fs
-            except ImportError as error:
-                raise SpeError(f"{self.name}: reading S3 needs Arrow: pip install 'tentative-spe[parquet]'") from error
-            options: dict[str, Any] = {"connect_timeout": _CONNECT_S, "request_timeout": _ANSWER_S}
-            if region := self._options.get("region"):
-                options["region"] = region
-            if endpoint := self._options.get("endpoint"):
-                options["scheme"], _, options["endpoint_override"] = endpoint.partition("://")
-            if self._options.get("anonymous"):
-                options["anonymous"] = True
-            self._system = fs.S3FileSystem(**options)
-        return self._system
+        """Raises SpeError, OSError."""
+        if self._service is None:
+            self._service = S3Service.of(self._base.partition("/")[0], **self._options)
+        return self._service.system
 
     def list(self) -> dict[str, FileVersion]:
         from pyarrow import fs
@@ -153,7 +134,7 @@ class S3Store:
             system = self._connected()
             bucket = self._base.partition("/")[0]
             if system.get_file_info(bucket).type is fs.FileType.NotFound:
-                raise FolderRefused(f"{self.name} cannot be read: there is no bucket {bucket}")
+                raise FolderRefused(f"{self.name} cannot be read: {NO_BUCKET}")
             selector = fs.FileSelector(self._base, allow_not_found=True, recursive=True)
             infos = system.get_file_info(selector)
         except OSError as error:
@@ -177,8 +158,7 @@ class S3Store:
             yield file
 
     def trouble(self, error: OSError) -> SpeError:
-        refused = any(word in str(error) for word in _REFUSED)
-        return (FolderRefused if refused else ServerAway)(f"{self.name} cannot be read: {error}")
+        return (FolderRefused if is_final(error) else ServerAway)(f"{self.name} cannot be read: {reason(error)}")
 
 
 def file_store(reader: Mapping[str, Any]) -> FileStore:

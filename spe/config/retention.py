@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.plan.plan import Retain
+from spe.runtime.s3 import S3, split_open
 from spe.values import Model, PositiveDuration, Size
 
 #: A log has at least so many bytes: two segments of the smallest size.
@@ -17,7 +18,7 @@ SIZE_MIN: Final = 16 << 10
 
 def _archive(value: Any) -> str:
     if isinstance(value, str) and value:
-        parts = urlsplit(value)
+        parts = split_open(value) if value.startswith(S3) else urlsplit(value)
         if "://" not in value or (parts.scheme and (parts.path or parts.netloc)):
             return value
     raise ValueError(f"expected a folder, or a URL such as s3://bucket/logs, got {value!r}")

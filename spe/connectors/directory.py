@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.runtime.s3 import S3, split_open
 from spe.values import Model, Names, PositiveDuration
 
-S3: Final = "s3://"
 _FILE: Final = "file://"
 
 
@@ -24,9 +24,7 @@ def _path(value: Any) -> str:
         raise ValueError(f"{expected}, got {value!r}")
     if not re.match(r"[a-z][a-z0-9+.-]*://", value):
         return value
-    parts = urlsplit(value)
-    if "@" in parts.netloc or parts.query or parts.fragment:  # and it is not repeated here
-        raise ValueError("expected no credentials and no options in a URL: the environment or files of AWS have those")
+    parts = split_open(value)
     if not (parts.scheme == "s3" and parts.netloc) and not (parts.scheme == "file" and not parts.netloc and parts.path):
         raise ValueError(f"{expected}, got {value!r}")
     return value
@@ -95,7 +93,8 @@ class DirectoryKeys(Model):
     )
     region: str | None = Field(default=None, description="of S3; none: as the environment and files of AWS say")
     endpoint: Annotated[str, BeforeValidator(_endpoint)] | None = Field(
-        default=None, description="of a server that speaks S3, `https://HOST:PORT`; none: that of AWS"
+        default=None,
+        description="of a server that speaks S3, `https://HOST:PORT`; none: `AWS_ENDPOINT_URL`, or that of AWS",
     )
     anonymous: bool = Field(default=False, description="a public bucket of S3: no credentials")
 

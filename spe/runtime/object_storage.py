@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
 import trio
 
 from spe.errors import SpeError
+from spe.runtime.s3 import NO_BUCKET, S3, S3Service, is_no_bucket, reason
 
 
 class ObjectStorage:
@@ -17,54 +21,72 @@ class ObjectStorage:
     Args:
       files: a ``pyarrow.fs.FileSystem``.
       root: bucket and prefix.
+      url: of the place, for messages.
     """
 
-    def __init__(self, files: Any, root: str) -> None:
+    def __init__(self, files: Any, root: str, url: str) -> None:
         self._files = files
         self._root = root.rstrip("/")
+        self._url = url.rstrip("/")
 
     @classmethod
     def open(cls, url: str) -> ObjectStorage:
-        """Raises SpeError: there is no such kind of store, or pyarrow is missing."""
+        """Raises SpeError: there is no such kind of store, it refuses, or pyarrow is missing."""
         try:
             from pyarrow import ArrowException
             from pyarrow.fs import FileSystem
         except ImportError:
             raise SpeError(f"{url}: needs pyarrow; expected pip install 'tentative-spe[spark]', or a folder") from None
         try:
+            if url.startswith(S3):
+                root = url.removeprefix(S3)
+                return cls(S3Service.of(root.partition("/")[0]).system, root, url)
             files, root = FileSystem.from_uri(url)
+            return cls(files, root, url)
         except (ArrowException, ValueError, OSError) as error:
-            raise SpeError(f"{url}: expected a folder, or a URL such as s3://bucket/logs: {error}") from None
-        return cls(files, root)
+            raise SpeError(f"{url}: expected a folder, or a URL such as s3://bucket/logs: {reason(error)}") from None
 
     def list(self, folder: PurePosixPath) -> list[str]:
         """Names below a folder, sorted; empty where there is none.  Raises OSError."""
         from pyarrow.fs import FileSelector
 
-        found = self._files.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+        with self._told(folder):
+            found = self._files.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
         return sorted(info.base_name for info in found if info.is_file)
 
     def exists(self, path: PurePosixPath) -> bool:
         """Raises OSError."""
-        return bool(self._files.get_file_info(self._path(path)).is_file)
+        with self._told(path):
+            return bool(self._files.get_file_info(self._path(path)).is_file)
 
     def read(self, path: PurePosixPath) -> bytes:
         """Raises OSError."""
-        try:
-            with self._files.open_input_stream(self._path(path)) as stream:
-                return bytes(stream.read())
-        except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path)) from None
+        with self._told(path), self._files.open_input_stream(self._path(path)) as stream:
+            return bytes(stream.read())
 
     async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
         """A store shows an object when all of it is there.  Raises OSError."""
-        await trio.to_thread.run_sync(self._write, self._path(path), data)
+        await trio.to_thread.run_sync(self._write, path, data)
 
-    def _write(self, path: str, data: bytes | bytearray | memoryview) -> None:
-        if self._files.type_name == "local":  # others have no folders, or make them
-            self._files.create_dir(path.rpartition("/")[0], recursive=True)
-        with self._files.open_output_stream(path) as stream:
-            stream.write(data)
+    def _write(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+        with self._told(path):
+            if self._files.type_name == "local":  # others have no folders, or make them
+                self._files.create_dir(self._path(path.parent), recursive=True)
+            with self._files.open_output_stream(self._path(path)) as stream:
+                stream.write(data)
 
     def _path(self, path: PurePosixPath) -> str:
         return f"{self._root}/{path}"
+
+    @contextmanager
+    def _told(self, path: PurePosixPath) -> Iterator[None]:
+        """Errors name the file and say what is wrong."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            why = NO_BUCKET if is_no_bucket(str(error)) else os.strerror(errno.ENOENT)
+            raise FileNotFoundError(errno.ENOENT, why, f"{self._url}/{path}") from None
+        except OSError as error:
+            if error.errno:  # of this machine
+                raise OSError(error.errno, os.strerror(error.errno), f"{self._url}/{path}") from error
+            raise OSError(f"{self._url}/{path}: {reason(error)}") from error

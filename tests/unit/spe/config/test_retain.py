@@ -51,6 +51,7 @@ def test_a_folder_of_an_archive_starts_from_that_of_the_data() -> None:
         ("{archive: old}", "expected for, size, or both"),
         ("{for: 0s}", "expected a duration above zero"),
         ("{size: 1KB}", "expected at least 16KiB, got 1000 bytes"),
+        ("{for: 1d, archive: 's3://key:secret@bucket/x'}", "expected no credentials and no options in a URL"),
         ("{for: 1d, archive: ''}", "expected a folder, or a URL such as s3://bucket/logs"),
         ("{for: 1d, unproved: drop}", "unproved"),
         ("{after: 1d}", "after"),
