@@ -200,8 +200,9 @@ KAFKA: Final = Kafka(
             "offset, and left out, or stops the source (`on_malformed`)",
             "of Avro: the schema registry is away": "waits and goes on; meanwhile no silence counts, and "
             "the status says so",
-            "of Avro: the registry does not have the schema, or it lacks a field": "as a message that cannot be "
-            "understood",
+            "of Avro: the registry does not have the schema, or it lacks a field that may not be null": (
+                "as a message that cannot be understood"
+            ),
             "a partition is idle, or new": "an idle one holds nobody up; a new one is read from its beginning within "
             "30 s",
             "a partition is far behind others": "others wait for it while it has more, so that its messages are not "
