@@ -24,6 +24,8 @@ EXTRAS = {
     "parquet": "pyarrow.parquet",
     "avro": "replicas.connectors.avro_messages, replicas.connectors.schema_registry",
     "http": "replicas.connectors.http_sink",
+    "kafka": "confluent_kafka, replicas.connectors.kafka_source",
+    "postgres": "psycopg, replicas.connectors.postgres_source",
     "spark": "consistency.proof.judge",
 }
 PACKAGES = ("spe", "operators", "consistency", "replicas")

@@ -21,7 +21,7 @@ from spe.errors import SpeError
 from spe.log.announced import RecordedAnnouncement, announced_folder, read_announced
 from spe.log.format import Segment, encode_header
 from spe.log.issued import IssuedVersion, MadeMove, read_issued, read_moves
-from spe.log.kept import LogCut, read_kept
+from spe.log.kept import need_judged
 from spe.log.origin import combined, read_identity
 from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
@@ -173,14 +173,7 @@ class Run:
         folders = [self.source_path(s) for s in self.plan.sources]
         folders += [self.recording_path(*one) for one in self.recordings()]
         for folder in folders:
-            kept = read_kept(DiskStorage(folder), PurePosixPath())
-            if kept.first > 1:
-                how = (
-                    "spe restore brings it back"
-                    if kept.archive
-                    else "spe report --follow proves a run before it is deleted"
-                )
-                raise LogCut(f"{kept.text(folder)}. What was deleted cannot be judged any more; {how}")
+            need_judged(DiskStorage(folder), PurePosixPath(), folder)
 
     def channels(self, output: StreamId) -> list[Channel]:
         """The partitions of an output stream."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from replicas.client.recorder import recorded_stable
@@ -11,8 +12,10 @@ from replicas.reference import reference_rows
 from spe.cli.recorded import judge_recorded
 from spe.cli.reference import logged_inputs
 from spe.errors import OperatorFailed
-from spe.log.recording import client_folder
-from spe.plan.directory import Directory
+from spe.log.kept import LogCut, need_judged
+from spe.log.recording import channel_folder, client_folder
+from spe.log.source_log import source_folder
+from spe.plan.directory import ClientSettings, Directory
 from spe.plan.plan import Plan
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
@@ -28,23 +31,29 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
     Returns:
       ``{"equal": bool, "complete": bool, "rows": tuples compared, "differences": [text], "reason": text,
       "late": [text], "checked": {what: how much}}``; ``late``: where P1 was not kept, by more than the machine's noise;
-      where an operator fails in the reference as well, ``equal`` is None and ``reference`` and ``where`` tell of it.
+      where an operator fails in the reference as well, ``equal`` is None and ``reference`` and ``where`` tell of it; it
+      is None, and ``reason`` says why, where ``retain`` deleted what would have to be read.
 
     Raises:
       LogError: a log or a recording is damaged.
     """
+    storage = DiskStorage(folder)
     try:
+        for log in _read_for(plan, directory):
+            need_judged(storage, log, log)
         reference = reference_rows(plan, logged_inputs(plan, folder))
     except OperatorFailed as error:
         return {
             **{"equal": None, "complete": complete, "rows": 0, "differences": [], "reason": reason},
             **{"reference": str(error), "where": error.where()},
         }
-    storage = DiskStorage(folder)
+    except LogCut as error:
+        why = "; ".join(text for text in (reason, str(error)) if text)
+        return {"equal": None, "complete": complete, "rows": 0, "differences": [], "reason": why}
     differences: list[str] = []
     rows = 0
     for name, client in directory.clients.items():
-        channels = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
+        channels = _channels(plan, client)
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         recorded = recorded_stable(storage, client_folder(name), schemas)
         names = {str(c.stream): schemas[c].names for c in channels}
@@ -59,3 +68,14 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
         **{"late": [str(f) for f in verdict.findings if f.property == "P1"]},
         **{"checked": dict(sorted(verdict.counters.amounts.items()))},
     }
+
+
+def _channels(plan: Plan, client: ClientSettings) -> list[Channel]:
+    return [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
+
+
+def _read_for(plan: Plan, directory: Directory) -> Iterator[PurePosixPath]:
+    """Folders of logs and recordings that a verdict is made from."""
+    yield from map(source_folder, plan.sources)
+    for name, client in directory.clients.items():
+        yield from (channel_folder(client_folder(name), channel) for channel in _channels(plan, client))

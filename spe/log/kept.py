@@ -62,6 +62,17 @@ def need_whole(storage: Storage, folder: PurePosixPath) -> None:
         raise LogCut(kept.text(folder))
 
 
+def need_judged(storage: Storage, folder: PurePosixPath, name: object) -> None:
+    """Raises LogCut for a log or a recording whose beginning is gone, so that the run cannot be judged.
+
+    Args:
+      name: of the folder, for people.
+    """
+    if (kept := read_kept(storage, folder)).first > 1:
+        how = "spe restore brings it back" if kept.archive else "spe report --follow proves a run before it is deleted"
+        raise LogCut(f"{kept.text(name)}. What was deleted cannot be judged any more; {how}")
+
+
 async def write_kept(storage: Storage, folder: PurePosixPath, kept: KeptLog) -> None:
     """Writes a record into both files.  Raises OSError; then what it releases must not be removed."""
     data = encode_kept(kept)
