@@ -21,6 +21,7 @@ class Bounds:
       processing_us: P, the time that a result takes besides waiting: networks, computing, noise.
       request_us: a question to a replica that may be gone: the connection, and the answer.
       rounds_per_second: rounds of the scheduler in a second of virtual time.
+      turn_us: what each slice of a replica's work takes.
     """
 
     settle_us: int
@@ -29,6 +30,7 @@ class Bounds:
     processing_us: int
     request_us: int
     rounds_per_second: int = 20_000
+    turn_us: int = 0
 
     @classmethod
     def of(cls, plan: Plan, directory: Directory, *, noise_us: int = 0) -> Bounds:
@@ -76,6 +78,7 @@ class Bounds:
             resettle_us=slower(self.resettle_us) + turns_us,
             processing_us=slower(self.processing_us),
             request_us=slower(self.request_us) + turns_us,
+            turn_us=slower(self.turn_us),
         )
 
 

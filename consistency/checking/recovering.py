@@ -8,7 +8,8 @@ serves can be reached, or all its inputs are sources, whose logs are never trunc
 
 There, and wherever something comes of each input,
 
-* it serves within *settle* + X once it has what its producers have, for then it had a state.
+* it serves within *settle* + X once it has what its producers have, for then it had a state; where each slice of work
+  takes a while, it may have come at once, and has that long for each bucket of it.
 
 Where an input is cut off, and something new comes of another one (later than all that had been sent when the replica
 subscribed), it serves within *settle* + X of that: what is due is due, however much of its state is to be made again.
@@ -332,10 +333,20 @@ class _Judge:
                     since = None
                     continue
                 since = at_us if since is None else since
-                if at_us - since > self._serve_us:
+                if at_us - since > self._serve_us and at_us - since > self._serve_us + self._work_us(at_us):
                     what = f"it has what its producers have since {since / 1e6:.3f} s"
                     yield self._finding("who has caught up serves", at_us, what)
                     return
+
+    def _work_us(self, at_us: int) -> int:
+        """What it takes to work off all that came since it began anew."""
+        longest_us = 0
+        for channel in self._place.inputs if self._bounds.turn_us else ():
+            at, times = self._told.frontiers.get((self._place.name, channel), ([], []))
+            came = times[bisect_left(at, self._begun_us()) : bisect_right(at, at_us)]
+            known = [time for time in came if BEFORE_TIME < time < END_OF_TIME]
+            longest_us = max(longest_us, known[-1] - known[0]) if known else longest_us
+        return self._bounds.turn_us * longest_us // self._plan.bucket_us
 
     def gives_results(self, counters: Counters) -> Iterator[Finding]:
         """What is new of an input that is not cut off waits for no other one, once the replica reads it."""
@@ -365,10 +376,13 @@ class _Judge:
 
     def _subscribed(self, channel: Channel, at_us: int) -> bool:
         """Has it subscribed to all inputs since it began anew?"""
-        begun = self._told.begun.get(self._place.name, [])
-        since = begun[place - 1] if (place := bisect_right(begun, self._stretch.from_us)) else 0
         opened = self._told.opened.get((self._place.name, channel), [])
-        return bisect_right(opened, at_us) > bisect_left(opened, since)
+        return bisect_right(opened, at_us) > bisect_left(opened, self._begun_us())
+
+    def _begun_us(self) -> int:
+        """When it began anew before the stretch."""
+        begun = self._told.begun.get(self._place.name, [])
+        return begun[place - 1] if (place := bisect_right(begun, self._stretch.from_us)) else 0
 
     def _caught_up(self, at_us: int, paths: Paths) -> bool:
         """Has it everything of each input that is not cut off?  It need not wait for one that is (T3)."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
 import trio
 
-from consistency.checking.bounds import has_room
+from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.moves import allowed_us
@@ -136,14 +136,16 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         dead = dead | {f"client:{name}" for name in directory.clients}
     lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
     premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)
+    in_force = cluster.in_force()
     verdict = judge(
         cluster.history,
         plan,
         cluster.over_time,
         reference,
         premise=premise,
+        bounds=replace(Bounds.of(plan, in_force.directory), turn_us=scenario.turn_us()),
         recompute=cluster.reference,
-        in_force=cluster.in_force(),
+        in_force=in_force,
     )
     outcome.findings, outcome.counters = verdict.findings, verdict.counters
     if retains(plan):

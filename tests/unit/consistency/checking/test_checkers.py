@@ -1012,6 +1012,16 @@ def test_a_caught_up_replica_that_does_not_serve_is_found() -> None:
     assert recovered(recovering(until=24)) == [CAUGHT_UP]
 
 
+@pytest.mark.parametrize(("turn_us", "rules"), [(100_000, []), (10_000, [CAUGHT_UP])])
+def test_a_caught_up_replica_has_a_turn_for_each_bucket_that_came(turn_us: int, rules: list[str]) -> None:
+    """Eleven seconds of input come at once, in buckets of a tenth."""
+    plan, directory = make_plan()
+    bounds = replace(Bounds.of(plan, directory), turn_us=turn_us)
+    premise = Premise(healed=False)
+    judged = judge(told(recovering(until=24)), plan, directory, REFERENCE, premise=premise, bounds=bounds)
+    assert [f.rule for f in judged.findings if f.property == "recovering"] == rules
+
+
 @pytest.mark.parametrize(("serves_at", "rules"), [(14, []), (24, [CAUGHT_UP])])
 def test_a_caught_up_replica_must_serve_without_any_partner(serves_at: float, rules: list[str]) -> None:
     """All replicas of a unit restart; their input comes from another unit."""
