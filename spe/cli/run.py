@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -189,7 +190,7 @@ class Supervisor:
         self._stop_asked = trio.Event()
         self._signal = ""
         self._over = False
-        self._to_start, self._lost = trio.open_memory_channel[str](len(job.specs))
+        self._to_start, self._lost = trio.open_memory_channel[str](math.inf)
 
     async def main(self) -> int:
         """Exit status: 0 equal, 1 not, 130 after Ctrl-C, 143 after SIGTERM."""

@@ -377,7 +377,7 @@ async def test_a_page_that_breaks_does_not_end_the_run(monkeypatch: pytest.Monke
     plan, directory = deployed()
     told: list[str] = []
     job: Any = SimpleNamespace(
-        plan=plan, directory=directory, dashboard="127.0.0.1:0", links=SimpleNamespace(mode="inside"), specs=()
+        plan=plan, directory=directory, dashboard="127.0.0.1:0", links=SimpleNamespace(mode="inside")
     )
     supervisor = Supervisor(job)
     monkeypatch.setattr(supervisor, "_say", told.append)
