@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 #: What a run needs, unless its user says otherwise.
 _DEFAULTS: Final = {
-    "spark.ui.showConsoleProgress": "false",
     # An attempt that has failed is submitted anew: Spark itself would not know that a partner is beside it.
     "spark.task.maxFailures": "1",
     "spark.driver.memory": "1g",
@@ -44,6 +43,8 @@ WITHOUT_MASTER: Final = (
 
 def check_master(master: str) -> None:
     """Raises SpeError: it is none that can run nodes, or it does not answer."""
+    if not master:
+        raise SpeError(WITHOUT_MASTER)
     if _LOCAL.fullmatch(master):
         raise SpeError(
             f"--master {master} runs all tasks in one process, so all nodes would fail at once; expected a cluster, or "
@@ -123,26 +124,28 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     except ImportError as error:
         raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
     check_version(pyspark.__version__)
-    if master is not None:
-        check_master(master)
-    check_settings(conf)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if (url := master or conf.get("spark.master", "")) or not submitted:
+        check_master(url)
+    check_settings(conf)
     if not submitted:
         os.environ["JAVA_HOME"] = str(java_home())
         _prepare_environment()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    with _home_of_local_cluster(master or ""):
+    with _home_of_local_cluster(url):
         try:
+            SparkContext._ensure_initialized()  # else the settings of spark-submit and of files are not seen
             known = SparkConf()
-            if (url := master or known.get("spark.master")) is None:
-                raise SpeError(WITHOUT_MASTER)
-            if master is None:
-                check_master(url)
-            known.setMaster(url).setAppName(app)
+            known.setAppName(app)
+            known.set("spark.ui.showConsoleProgress", "false")  # Spark itself sets it, so it is never missing
             for name, value in _DEFAULTS.items():
                 known.setIfMissing(name, value)
             for name, value in conf.items():
                 known.set(name, value)
+            if url:
+                known.setMaster(url)
+            else:
+                check_master(known.get("spark.master") or "")
             check_settings(dict(known.getAll()))
             context = SparkContext(conf=known)
         except (PySparkException, Py4JError, OSError, ValueError) as error:

@@ -15,7 +15,7 @@ _STEPS_MAX: Final = 20_000
 #: Where nobody says how many executors there will be: no more than those that have registered by then.
 SETTLED_US: Final = 5_000_000
 #: Executors that have not registered by then never will.
-PATIENCE_US: Final = 60_000_000
+PATIENCE_US: Final = 180_000_000
 
 
 @dataclass(frozen=True, slots=True)
