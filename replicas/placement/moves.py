@@ -508,7 +508,15 @@ class Moves:
         if move.target not in self._outputs:
             return self._miss(move, now)
         self._silent_since = None
-        if self._held[move.target].get(move.partition, 0) < _HELD:
+        held, states = self._held[move.target].get(move.partition, 0), self._states(move)
+        if move.target in states:  # in somebody's place, perhaps for long: then it gets no checkpoints
+            if states[move.target] is not NodeState.STABLE:
+                move.why = f"{move.target} must be STABLE first"
+                return None
+            if not held:
+                move.why = f"{move.target} must have its state on its disk first"
+                return None
+        elif held < _HELD:
             move.why = f"{move.target} must hold {_HELD} checkpoints first"
             return None
         move.phase, move.why = MovePhase.LEAVE, ""

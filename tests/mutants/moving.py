@@ -269,6 +269,11 @@ edited(
     Edit(Moves, "_hold", "< _HELD", "< 1"),
 )
 edited(
+    "who-runs-must-hold-checkpoints",
+    "a standby that runs in the place of the dead must hold checkpoints, which it does not get (M4)",
+    Edit(Moves, "_hold", "if move.target in states:", "if False:"),
+)
+edited(
     "a-dropped-target-keeps-its-role",
     "what was done for a move that is dropped is not taken back (M6)",
     Edit(Moves, "_drop", "if joined and self._role(move, move.target) is not None:", "if False:"),

@@ -201,3 +201,8 @@ edited(
     "a replica says at once that nobody can help it (A3)",
     Edit(ReplicaRecovery, "stranded", "waited < self._node.x_us or", "False or"),
 )
+edited(
+    "replays-from-another-log",
+    "everything replays though a source has another log than the one that it was made from (H8, S6)",
+    Edit(Coordination, "_replays", ' if of in ("", origin)', ""),
+)

@@ -206,6 +206,10 @@ UNITS: Final[dict[str, Test]] = {
     "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
     "one-checkpoint-is-enough": moves.test_a_standby_moves_when_its_successor_holds_two_checkpoints,
+    "who-runs-must-hold-checkpoints": partial(
+        moves.test_a_standby_moves_to_a_node_that_runs_in_the_place_of_the_dead, False
+    ),
+    "replays-from-another-log": coordination.test_nothing_replays_where_a_source_does_not_answer_or_has_another_log,
     "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
     "a-drained-node-gets-load-back": balance.test_a_drained_node_gets_no_partition_by_balancing,
     "what-people-moved-does-not-rest": balance.test_ordered_moves_come_first_and_their_partitions_rest,

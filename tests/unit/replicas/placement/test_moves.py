@@ -137,6 +137,26 @@ def test_a_standby_moves_when_its_successor_holds_two_checkpoints() -> None:
     assert MovePhase.INSTALL not in move.began_us
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["on its disk", "in memory only"])
+def test_a_standby_moves_to_a_node_that_runs_in_the_place_of_the_dead(full: bool) -> None:
+    """It gets no checkpoints then; its state must be on its disk.  Seed 7330575: it was waited for without an end."""
+    world = cluster("A", "B", budget=1)
+    beats(world, 10)
+    move = world.ask(B, C)
+    beats(world, 2)
+    for node in (A, B):
+        world.kill(node)
+    world.full = {C} if full else set()
+    beats(world, 20)
+    assert world.running() == [C]
+    world.start(A)
+    beats(world, 40)
+    assert move.phase is (MovePhase.FOLLOW if full else MovePhase.DONE)
+    assert move.why == ("n1c must have its state on its disk first" if full else "")
+    if not full:
+        assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
+
+
 def test_a_partition_moves_to_the_standby_that_the_budget_keeps() -> None:
     """Both change places; the old replica, now the standby, is the one that runs by choice, and does not retire."""
     world = cluster("A", "B", budget=1)
