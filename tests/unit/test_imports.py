@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = {"spe": 1, "operators": 2, "consistency": 3, "replicas": 4}
@@ -18,9 +17,20 @@ TOP_FLOOR = 5
 FILES = sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Imports and classes, wherever they stand."""
+    return [n for n in ast.walk(parsed(path)) if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef)]
+
+
 def imported(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -28,12 +38,14 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_downwards(path: Path) -> None:
-    parts = path.relative_to(ROOT).parts
-    floor = TOP_FLOOR if parts[:2] in TOP else FLOORS[parts[0]]
-    upward = {name for name in imported(path) if FLOORS.get(name, 0) > floor}
-    assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)} from a higher floor"
+def test_imports_go_downwards() -> None:
+    found = {}
+    for path in FILES:
+        parts = path.relative_to(ROOT).parts
+        floor = TOP_FLOOR if parts[:2] in TOP else FLOORS[parts[0]]
+        if upward := sorted(name for name in imported(path) if FLOORS.get(name, 0) > floor):
+            found[str(path.relative_to(ROOT))] = upward
+    assert found == {}, "files import from a higher floor"
 
 
 def test_only_env_run_and_spark_import_the_command_line() -> None:
@@ -41,7 +53,7 @@ def test_only_env_run_and_spark_import_the_command_line() -> None:
     cli, api = ROOT / "spe" / "cli", ROOT / "spe" / "api.py"
     below = [p for p in FILES if not p.is_relative_to(cli) and not p.is_relative_to(SPARK)]
     users = {p for p in below if "spe.cli" in p.read_text()}
-    at_import = {getattr(node, "module", None) or "" for node in ast.parse(api.read_text()).body}
+    at_import = {getattr(node, "module", None) or "" for node in parsed(api).body}
 
     assert users == {api}
     assert not any(name.startswith("spe.cli") for name in at_import)
@@ -60,39 +72,46 @@ def test_nobody_imports_the_test_kit() -> None:
 
 def test_the_test_kit_imports_hypothesis_only_for_strategies() -> None:
     for path in FILES:
-        top = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Import | ast.ImportFrom)]
+        top = [n for n in parsed(path).body if isinstance(n, ast.Import | ast.ImportFrom)]
         names = {a.name for n in top for a in n.names} | {getattr(n, "module", None) or "" for n in top}
         assert not any(name.split(".")[0] == "hypothesis" for name in names), path
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_node_imports_neither_spark_nor_arrow(path: Path) -> None:
+def test_a_node_imports_neither_spark_nor_arrow() -> None:
     """pyspark, pyarrow, pandas and the proof may only be imported inside a function; the proof itself may."""
-    if path.relative_to(ROOT).parts[:2] == ("consistency", "proof") or path.is_relative_to(SPARK):
-        return
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
-            assert not any(n.split(".")[0] in {"pyspark", "pyarrow", "pandas"} for n in names)
-            assert not any(n.startswith("consistency.proof") for n in names)
+    for path in FILES:
+        if path.relative_to(ROOT).parts[:2] == ("consistency", "proof") or path.is_relative_to(SPARK):
+            continue
+        for node in parsed(path).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
+                assert not any(n.split(".")[0] in {"pyspark", "pyarrow", "pandas"} for n in names), path
+                assert not any(n.startswith("consistency.proof") for n in names), path
 
 
 #: A module or what is in one, as comments and docstrings name it; without what only looks like it, such as spe.yaml.
 REFERENCE = re.compile(r"(?<![\w./~-])(?:spe|operators|consistency|replicas)(?:\.[A-Za-z_]\w*)+(?![\w/])")
 OTHER = {"spe.yaml"}
+IMPORT = re.compile(r"^ *from [\w.]+ import ", re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_modules_that_comments_name_exist(path: Path) -> None:
+def test_modules_that_comments_name_exist() -> None:
+    missing: dict[str, list[str]] = {}
+    for path in FILES:
+        named = set(REFERENCE.findall("\n".join(comments_and_texts(path))))
+        for name in sorted(named - OTHER):
+            parts = name.split(".")
+            found = max(n for n in range(1, len(parts) + 1) if is_module(parts[:n]))
+            if found == 1 or not defines(parts[:found], parts[found:]):
+                missing.setdefault(str(path.relative_to(ROOT)), []).append(name)
+    assert missing == {}
+
+
+def comments_and_texts(path: Path) -> list[str]:
+    if not REFERENCE.search(IMPORT.sub("", path.read_text())):  # most files: only their imports have such names
+        return []
     with path.open("rb") as file:
-        texts = [t.string for t in tokenize.tokenize(file.readline) if t.type in (tokenize.COMMENT, tokenize.STRING)]
-    missing = []
-    for name in sorted(set(REFERENCE.findall("\n".join(texts))) - OTHER):
-        parts = name.split(".")
-        found = max(n for n in range(1, len(parts) + 1) if is_module(parts[:n]))
-        if found == 1 or not defines(parts[:found], parts[found:]):
-            missing.append(name)
-    assert not missing
+        return [t.string for t in tokenize.tokenize(file.readline) if t.type in (tokenize.COMMENT, tokenize.STRING)]
 
 
 def is_module(parts: list[str]) -> bool:
@@ -113,17 +132,17 @@ PURE = [p for p in FILES if any(p.is_relative_to(folder) for folder in PURE_FOLD
 FORBIDDEN = {"time", "random", "socket", "threading", "trio", "os", "uuid", "asyncio"}
 
 
-@pytest.mark.parametrize("path", PURE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_pure_packages_use_no_time_randomness_or_io(path: Path) -> None:
-    allowed = {"random"} if path.name == "partners.py" else set()  # the type of the seeded source that is passed in
-    assert not imported(path) & (FORBIDDEN - allowed)
+def test_pure_packages_use_no_time_randomness_or_io() -> None:
+    for path in PURE:
+        allowed = {"random"} if path.name == "partners.py" else set()  # the type of the seeded source that is passed in
+        assert not imported(path) & (FORBIDDEN - allowed), path
 
 
 def test_public_class_names_are_unique() -> None:
     """So that a name always means the same class."""
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -132,6 +151,6 @@ def test_public_class_names_are_unique() -> None:
 def test_classes_of_the_glossary_exist() -> None:
     text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
     named = re.findall(r"^\* \*\*.+?\*\* \(`(\w+)`\)", text, re.MULTILINE)
-    classes = {n.name for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef)}
+    classes = {n.name for p in FILES for n in nodes(p) if isinstance(n, ast.ClassDef)}
     assert len(named) > 20
     assert [name for name in named if name not in classes] == []
