@@ -22,8 +22,9 @@ test: $(READY)
 	$(VENV)/bin/pytest -n 3 -m "not long"
 
 # What `make test` leaves out: the same at more length, in more forms, and with more real processes.
+# PART=2/4 plays the second of four parts; a test is always in the same one.
 test-long: $(READY)
-	$(VENV)/bin/pytest -n 3 -m long
+	PART=$(PART) $(VENV)/bin/pytest -n 3 -m long
 
 # Unit and property tests on the other supported versions of Python that are found here; in at most SECONDS, if given.
 test-versions: $(READY)

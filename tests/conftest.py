@@ -15,6 +15,8 @@ from hypothesis import settings
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.host import seeded_scheduling
 from spe.runtime.gc_tuning import THRESHOLDS
+from tests.support.in_turn import first_chains
+from tests.support.long_forms import Part, leave_part
 
 # No test has a time in it, and what lands is judged by examples that are the same each time.  By hand each run draws
 # new ones, so that people find what a fixed set would not.
@@ -25,7 +27,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 gc.set_threshold(*THRESHOLDS)  # as in a real process: with Python's own a tenth of all time goes into it
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    first_chains(items)
+    if text := os.environ.get("PART"):
+        leave_part(config, items, Part.parse(text))
     for item in items:
         for mark in item.iter_markers("parametrize"):
             if any(

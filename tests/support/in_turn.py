@@ -1,4 +1,4 @@
-"""Where tests run in several processes, those of some folders run in one, one after the other."""
+"""Where tests run in several processes: which ones run in one, and what runs first."""
 
 from __future__ import annotations
 
@@ -7,24 +7,42 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 #: Real clusters have real time limits, and there is one Spark session.  These are the longest chains, and begin first.
-FOLDERS: Final = ("processes", "spark")
+CHAINS: Final = ("processes", "spark")
+#: One file has most tests here; they take long each, and share nothing.
+ALONE: Final = ("mutants",)
+
+
+def first_chains(items: list[pytest.Item]) -> None:
+    """Puts the tests of the chains before all others; else the order remains."""
+    items.sort(key=lambda item: folder_of(item.nodeid) not in CHAINS)
+
+
+def folder_of(nodeid: str) -> str:
+    return PurePosixPath(nodeid).parts[1]
 
 
 class InTurn(LoadScopeScheduling):
-    """Tests go one by one to whatever process is free, but for those of such a folder.
+    """Tests go file by file, in their order, to whatever process is free; those of such a folder all to one.
 
-    xdist's own groups do not work with every release of pytest: where it cannot change the names of tests, it ignores
-    groups without a word.
+    A file's tests share what they make once.  xdist's own groups do not work with every release of pytest: where it
+    cannot change the names of tests, it ignores groups without a word.
     """
 
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # by xdist, what has the most tests, and not the longest ones, is first
+
     def _split_scope(self, nodeid: str) -> str:
-        return folder if (folder := PurePosixPath(nodeid).parts[1]) in FOLDERS else nodeid
+        folder = folder_of(nodeid)
+        if folder in CHAINS:
+            return folder
+        return nodeid if folder in ALONE else nodeid.split("::")[0]
 
 
 @contextmanager
