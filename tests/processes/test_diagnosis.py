@@ -213,6 +213,7 @@ def pid_of(run_dir: Path, node: str) -> int:
     raise AssertionError(f"{node} does not run")
 
 
+@pytest.mark.long
 def test_a_slow_node(tmp_path: Path) -> None:
     """Results are not affected, for the client reads the other one; that it is slow is said."""
     (tmp_path / "c.yaml").write_text(CONFIG)

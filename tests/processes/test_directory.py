@@ -18,7 +18,7 @@ from tests.support.file_formats import jsonl, parquet
 from tests.support.file_formats import rows as made
 from tests.support.s3_server import S3Server, running_s3
 
-pytestmark = [pytest.mark.processes, pytest.mark.servers]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.servers]
 
 FILES, EACH = 60, 40
 CONFIG = """

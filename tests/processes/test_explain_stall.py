@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.long, pytest.mark.processes]
 
 CONFIG = """
 cluster: explained
@@ -42,7 +42,7 @@ def test_it_names_the_source_that_stalls(tmp_path: Path) -> None:
                 assert asked.returncode == (condition != "fine")
                 return found[0]
             assert time.monotonic() < end, asked
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         try:

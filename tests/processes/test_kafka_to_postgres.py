@@ -18,7 +18,7 @@ from examples.kafka_to_postgres.__main__ import RIGHT, SECONDS
 from examples.kafka_to_postgres.orders import orders
 from examples.servers.postgres import PASSWORD, missing
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.long, pytest.mark.processes]
 
 ROOT = Path(__file__).parents[2]
 PACE = 2.0

@@ -35,19 +35,15 @@ FAULTS = """
 - {at: 4s, kind: cut, from: "source:a", to: all, for: 2500ms}
 """
 
-OTHERS = [
-    pytest.param("proxy", marks=pytest.mark.long),
-    pytest.param(
-        "namespaces",
-        marks=[
-            pytest.mark.long,
-            pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
-        ],
-    ),
+LINKS = [
+    "inside",
+    "proxy",
+    pytest.param("namespaces", marks=pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}")),
 ]
 
 
-@pytest.mark.parametrize("links", ["inside", *OTHERS])
+@pytest.mark.long
+@pytest.mark.parametrize("links", LINKS)
 def test_a_run_with_cuts_and_a_kill_ends_equal(links: str, tmp_path: Path) -> None:
     play(CONFIG, links, tmp_path)
 

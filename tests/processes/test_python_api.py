@@ -59,6 +59,7 @@ def test_a_script_runs_itself_and_ends_equal(script: Path) -> None:
     assert load(script.parent / "mine" / "config.yaml") == load(script)
 
 
+@pytest.mark.long
 def test_a_program_can_read_the_results_of_a_cluster(script: Path) -> None:
     reader = script.with_name("board.py")
     reader.write_text(READING.replace("shop.yaml", "shop.py"))

@@ -120,7 +120,7 @@ PATHS = Situations({"rewritten": 0.05, "rows replayed": 0.12, "several slices re
 
 
 @PATHS.required
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.data(), topks.streams(), joins.streams(), joins.streams(), joins.KINDS, joins.KEYS, st.integers(1, 12),
     st.integers(1, 12), topks.ORDERS, st.sampled_from([None, "ts"]),

@@ -229,7 +229,7 @@ TIME_WINDOWS = Situations(
 
 
 @TIME_WINDOWS.required
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cut_streams(), windows())
 @example((MANY, MANY_CUTS), Window(WindowKind.SLIDING, 12, 6))
 @example(
@@ -276,7 +276,7 @@ COUNT_WINDOWS = Situations(
 
 
 @COUNT_WINDOWS.required
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cut_streams(), st.integers(1, 4))
 @example((MANY, MANY_CUTS), 4)
 @example((MANY, MANY_CUTS), 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from random import Random
 
 import pytest
@@ -18,6 +19,7 @@ from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 from tests.property.test_undo_redo import Replica, play, unit_of
 from tests.support.catalogue import CATALOGUE
+from tests.support.long_forms import long_but
 from tests.unit.consistency.dpc.test_manager import World
 
 D = 100
@@ -149,8 +151,22 @@ def stable_tuples(world: Replica) -> list[list[str]]:
     return out
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-@pytest.mark.parametrize("reconcile", Reconcile)
+@pytest.mark.parametrize(
+    ("name", "reconcile"),
+    long_but(
+        [
+            ("map", Reconcile.UNDO),
+            ("sliding", Reconcile.CHECKPOINT),
+            ("count windows", Reconcile.UNDO),
+            ("top-k by attribute", Reconcile.CHECKPOINT),
+            ("full join", Reconcile.UNDO),
+            ("right join in windows by attribute", Reconcile.CHECKPOINT),
+            ("custom with state", Reconcile.CHECKPOINT),
+            ("aggregate that skips", Reconcile.UNDO),
+        ],
+        product(CATALOGUE, Reconcile),
+    ),
+)
 def test_stable_streams_are_the_same_through_failures(
     name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,8 +193,18 @@ def test_stable_streams_are_the_same_through_failures(
     assert inside > 50
 
 
-@pytest.mark.parametrize("name", ["sliding", "full join", "count windows", "top-k by attribute"])
-@pytest.mark.parametrize("reconcile", Reconcile)
+@pytest.mark.parametrize(
+    ("name", "reconcile"),
+    long_but(
+        [
+            ("sliding", Reconcile.UNDO),
+            ("full join", Reconcile.CHECKPOINT),
+            ("count windows", Reconcile.UNDO),
+            ("top-k by attribute", Reconcile.CHECKPOINT),
+        ],
+        product(["sliding", "full join", "count windows", "top-k by attribute"], Reconcile),
+    ),
+)
 def test_a_snapshot_inside_a_bucket_continues_like_its_maker(
     name: str, reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from replicas.simulation.clock import JumpClock
@@ -60,6 +61,7 @@ def places(cluster: FaultyCluster) -> list[str]:
     return ["+".join(placement[p(number)]) for number in range(4)]
 
 
+@pytest.mark.long
 async def test_when_load_shifts_the_full_node_gives_a_partition_away(jump_clock: JumpClock) -> None:
     row_ns = shares(p0=0.2, p1=0.2, p2=0.2, p3=0.2)
     async with FaultyCluster(*make_plan(), row_ns=row_ns) as cluster:

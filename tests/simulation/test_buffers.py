@@ -19,6 +19,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan
 from tests.simulation.test_cluster import X_US, Outcome, make_plan, run
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 
 #: Small enough that a failure of seconds fills them many times over.
 SMALL = Limits(output_bytes=60_000, input_bytes=30_000, suffix_bytes=60_000)
@@ -93,7 +94,7 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
     assert memory.most["tentative"] <= limits.suffix_bytes * 1.1
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", long_but([1], [1, 2]))
 async def test_in_a_long_failure_redo_data_are_spilled_and_results_continue(
     jump_clock: JumpClock, replicas: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from tests.simulation.seldom import CONFIG
+from tests.support.long_forms import long_but
 
 #: The failure lasts from second 3 to second 19, and the sources to second 24.
 _LASTS_US = 16_000_000
@@ -34,7 +35,9 @@ _FAULTS: dict[str, list[dict[str, Any]]] = {
 
 @cache
 def amounts(name: str) -> Counter[str]:
-    config = dict(CONFIG) | {"outputs": ["all", "sums"], "clients": {"client": {"reads": ["all", "sums"]}}}
+    sources = {source: {**one, "boundary": "100ms"} for source, one in CONFIG["sources"].items()}
+    config = {**CONFIG, "bucket": "100ms", "sources": sources, "outputs": ["all", "sums"]}
+    config["clients"] = {"client": {"reads": ["all", "sums"]}}
     data = {"config": config, "seed": 1, "faults": _FAULTS[name], "heal_us": 22_000_000, "grace_us": 20_000_000}
     outcome = simulate(Scenario.from_data(data))
     assert outcome.findings == []
@@ -42,7 +45,7 @@ def amounts(name: str) -> Counter[str]:
     return outcome.counters.amounts
 
 
-@pytest.mark.parametrize("name", _FAULTS)
+@pytest.mark.parametrize("name", long_but(["a source", "late links", "a clock", "a process"], _FAULTS))
 def test_most_of_a_lasting_failure_is_judged_for_p1(name: str) -> None:
     """For both channels; the rest is the time of one switch, and of rows that are due after the end."""
     found = amounts(name)
@@ -51,7 +54,10 @@ def test_most_of_a_lasting_failure_is_judged_for_p1(name: str) -> None:
     assert found["p1 excused no path_us"] < 0.1 * found["p1 path_us"]
 
 
-@pytest.mark.parametrize(("name", "channels"), [("late links", 1), ("a slow process", 1), ("a clock", 2)])
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    long_but([("late links", 1), ("a clock", 2)], [("late links", 1), ("a slow process", 1), ("a clock", 2)]),
+)
 def test_late_links_are_judged_with_a_wider_bound(name: str, channels: int) -> None:
     assert amounts(name)["p1 widened_us"] > 0.7 * channels * _LASTS_US
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import PurePosixPath
 from typing import Any
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from spe.stream.names import NodeState
 from spe.wire.messages import SnapshotRefused
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.log_checks import logs_checked
+from tests.support.long_forms import long_but
 from tests.support.situations import Met, play
 
 QUERIES: dict[str, dict[str, Any]] = {
@@ -42,6 +44,8 @@ QUERIES: dict[str, dict[str, Any]] = {
     "chain": {"custom": {"from": ["m"], "class": "replicas.simulation.hash_chain:HashChain"}},
 }
 
+RECONCILE = ("checkpoint", "undo")
+
 
 def logged(
     query: str,
@@ -50,6 +54,7 @@ def logged(
     standbys: int = 0,
     reconcile: str = "checkpoint",
     seconds: int = 12,
+    bucket: str = "100ms",
     **checkpoint: Any,
 ) -> Deployed:
     """One stateful fragment behind two sources, and one that passes on what it makes."""
@@ -62,10 +67,10 @@ def logged(
     made = {"s": {"generator": {**generator, "seed": 1}}, "t": {"generator": {**generator, "seed": 2}}}
     data: dict[str, Any] = {
         "cluster": "logged",
-        "bucket": "40ms",
+        "bucket": bucket,
         "defaults": {"x": "1s", "reconcile": reconcile},
         "nodes": nodes,
-        "sources": {name: {"boundary": "40ms", "from": reader} for name, reader in made.items()},
+        "sources": {name: {"boundary": bucket, "from": reader} for name, reader in made.items()},
         "query": {"m": {"map": {"from": "s", "compute": {"key": "key", "v": "qty", "p": "price"}}}, "out": body},
         "outputs": ["out"],
         "fragments": {
@@ -84,7 +89,7 @@ def logged(
         data["fragments"]["f"]["operators"] = ["m", "out"]
     if query != "join":
         del made["t"]
-        data["sources"] = {"s": {"boundary": "40ms", "from": made["s"]}}
+        data["sources"] = {"s": {"boundary": bucket, "from": made["s"]}}
     return Scenario(0, data).deployed()
 
 
@@ -104,8 +109,10 @@ async def settled(cluster: FaultyCluster, *nodes: str) -> None:
     assert all(r.state is NodeState.STABLE for r in cluster.replicas().values())
 
 
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+@pytest.mark.parametrize(
+    ("query", "reconcile"),
+    long_but([("count", "checkpoint"), ("join", "undo"), ("chain", "checkpoint")], product(QUERIES, RECONCILE)),
+)
 def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         for pause in (3, 2.3):
@@ -120,7 +127,7 @@ def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
     assert not told(met, "log_refused")
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", long_but(["tumbling", "join"], QUERIES))
 def test_the_log_is_bounded_and_what_is_made_again_is_what_was_there(query: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         for _ in range(2):
@@ -150,7 +157,7 @@ def test_one_node_goes_on_from_its_log_before_it_asks_its_partner() -> None:
     assert len(told(met, "recovered")) == 1
 
 
-@pytest.mark.parametrize("query", ["count", "join", "chain"])
+@pytest.mark.parametrize("query", long_but(["count"], ["count", "join", "chain"]))
 def test_the_whole_cluster_loses_power(query: str) -> None:
     """What was not synced is gone, wherever it was cut."""
     deployed = logged(query)
@@ -170,8 +177,10 @@ def test_the_whole_cluster_loses_power(query: str) -> None:
     assert origins(met)[2:].count("log") >= 2
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-@pytest.mark.parametrize("query", ["tumbling", "count", "topk"])
+@pytest.mark.parametrize(
+    ("query", "reconcile"),
+    long_but([("tumbling", "checkpoint"), ("count", "undo")], product(["tumbling", "count", "topk"], RECONCILE)),
+)
 def test_slices_of_a_redo_are_in_the_log_and_tentative_ones_are_not(query: str, reconcile: str) -> None:
     """Killed while tentative, while correcting, and right after that."""
 
@@ -195,7 +204,7 @@ def test_slices_of_a_redo_are_in_the_log_and_tentative_ones_are_not(query: str, 
 def test_a_full_producer_is_told_what_it_can_forget() -> None:
     """Open windows hold back T; a producer with little room would wait for ever for what nobody needs."""
     config: dict[str, Any] = {
-        "bucket": "40ms",
+        "bucket": "100ms",
         "defaults": {"x": "1s"},
         "nodes": ["na", "nb"],
         "sources": {"s": {"from": {"generator": {"name": "orders", "duration": "8s", "rate": 60, "keys": 20}}}},
@@ -452,7 +461,7 @@ def test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for() -> No
         await trio.sleep(0.2)
         await settled(cluster, "na", "nb")
 
-    met = play(*logged("count"), script)
+    met = play(*logged("count", bucket="40ms"), script)
     assert origins(met)[2:] == ["log", "log"]
 
 
@@ -474,7 +483,7 @@ def test_a_state_that_cannot_be_written_is_told_and_results_go_on(capsys: pytest
 
     unstorable = {"custom": {"from": ["m"], "class": "tests.support.operators_for_tests:Unstorable"}}
     with patch.dict(QUERIES, chain=unstorable):
-        met = play(*logged("chain", seconds=7), script)
+        met = play(*logged("chain", seconds=7, bucket="40ms"), script)
     assert any("builtins.set" in text for text in told(met, "log_slice_refused"))
     assert capsys.readouterr().err.count("cannot be written to its checkpoint log") == 2
 
@@ -482,7 +491,7 @@ def test_a_state_that_cannot_be_written_is_told_and_results_go_on(capsys: pytest
 # --- standbys ---
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", long_but(["count", "join"], QUERIES))
 def test_a_standby_follows_the_log_and_takes_over(query: str) -> None:
     """It acknowledges what its log holds, and goes on from there; then it follows the other one again."""
 
@@ -539,7 +548,7 @@ def told_maker(cluster: FaultyCluster) -> str:
     return taken[-1].partition("maker=")[2].split()[0]
 
 
-@pytest.mark.parametrize("seconds", [2.0, 6.0])
+@pytest.mark.parametrize("seconds", long_but([6.0], [2.0, 6.0]))
 def test_a_standby_whose_maker_has_no_readable_log_takes_over_from_a_whole_snapshot(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -599,8 +608,12 @@ def kept_by(cluster: FaultyCluster, node: str) -> set[str]:
     return whole | ({"log"} if files_of(cluster, node) else set())
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-@pytest.mark.parametrize("query", ["count", "tumbling", "join", "topk"])
+@pytest.mark.parametrize(
+    ("query", "reconcile"),
+    long_but(
+        [("tumbling", "checkpoint"), ("count", "undo")], product(["count", "tumbling", "join", "topk"], RECONCILE)
+    ),
+)
 def test_the_log_is_turned_on_and_off_and_on_for_all_replicas_at_once(query: str, reconcile: str) -> None:
     """Each time they go on from what they have, which is kept until what is written now has more."""
     plan, on = logged(query, reconcile=reconcile, seconds=30)
@@ -619,7 +632,7 @@ def test_the_log_is_turned_on_and_off_and_on_for_all_replicas_at_once(query: str
     assert not told(met, "log_refused")
 
 
-@pytest.mark.parametrize("query", ["count", "join"])
+@pytest.mark.parametrize("query", long_but(["count"], ["count", "join"]))
 def test_the_setting_changes_again_before_anything_is_written_the_new_way(query: str) -> None:
     """The disk takes nothing: what was there before counts, and a log that is older than a checkpoint does not."""
     plan, on = logged(query, seconds=30)

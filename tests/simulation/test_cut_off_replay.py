@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from spe.plan.deploy import Deployed
 from spe.stream.batch import Batch
 from spe.stream.history import Delivered
 from spe.stream.names import Kind, NodeState
-from tests.simulation.test_checkpoint_log import kept_by, without_logs
+from tests.simulation.test_checkpoint_log import RECONCILE, kept_by, without_logs
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 from tests.support.situations import play, until
 
 #: X, seconds.
@@ -48,11 +50,11 @@ def logged(
     generator = {"name": "orders", "duration": f"{seconds}s", "rate": 60, "keys": 20}
     data: dict[str, Any] = {
         "cluster": "logged",
-        "bucket": "40ms",
+        "bucket": "100ms",
         "defaults": {"x": f"{X}s", "reconcile": reconcile, **more},
         "nodes": nodes,
         "sources": {
-            name: {"boundary": "40ms", "from": {"generator": {**generator, "seed": seed}}}
+            name: {"boundary": "100ms", "from": {"generator": {**generator, "seed": seed}}}
             for name, seed in (("s", 1), ("t", 2))
         },
         "query": {**before, "out": body},
@@ -91,8 +93,13 @@ async def gives_tentative_results(cluster: FaultyCluster, *, replays: bool = Tru
         assert tentative(cluster) > before
 
 
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+@pytest.mark.parametrize(
+    ("query", "reconcile"),
+    long_but(
+        [("tumbling", "undo"), ("count", "checkpoint"), ("join", "undo"), ("chain", "checkpoint")],
+        product(QUERIES, RECONCILE),
+    ),
+)
 def test_it_is_cut_off_from_one_input_before_it_replays(query: str, reconcile: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(4.3)
@@ -135,8 +142,10 @@ def test_a_standby_that_takes_over_is_cut_off() -> None:
     play(*logged(standbys=1, seconds=24), script)
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-@pytest.mark.parametrize("query", ["count", "join", "chain"])
+@pytest.mark.parametrize(
+    ("query", "reconcile"),
+    long_but([("count", "undo"), ("chain", "checkpoint")], product(["count", "join", "chain"], RECONCILE)),
+)
 def test_it_is_killed_again_while_tentative_and_while_it_corrects(query: str, reconcile: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await restarted(cluster, "na", "nb")
@@ -157,7 +166,7 @@ def test_it_is_killed_again_while_tentative_and_while_it_corrects(query: str, re
     play(*logged(query, reconcile=reconcile, seconds=24), script, turn_us=20_000)
 
 
-@pytest.mark.parametrize("query", ["sliding", "count", "join"])
+@pytest.mark.parametrize("query", long_but(["count"], ["sliding", "count", "join"]))
 def test_the_only_replica_corrects_beside_live_results(query: str) -> None:
     """Its partner stays away; each step takes its time, and input fails again before the replay has ended."""
 
@@ -201,14 +210,14 @@ def test_a_policy_that_suspends_is_obeyed() -> None:
 def test_the_log_is_ahead_of_the_one_upstream() -> None:
     """Whose disk was full for a while: what is to be replayed is not there, and what comes instead is tentative."""
     sources = {
-        name: {"boundary": "40ms", "from": {"generator": {"name": "orders", "duration": "20s", "rate": 60, "seed": n}}}
+        name: {"boundary": "100ms", "from": {"generator": {"name": "orders", "duration": "20s", "rate": 60, "seed": n}}}
         for n, name in enumerate("st")
     }
     count = {"window": {"count": 3}, "group_by": "key", "compute": {"n": "count(*)", "v": "sum(qty)"}}
     log = {"checkpoint": {"continuous": True, "recovery": "2s"}}
     data: dict[str, Any] = {
         "cluster": "logged",
-        "bucket": "40ms",
+        "bucket": "100ms",
         "defaults": {"x": "2s"},
         "nodes": ["na", "nb", "nc", "nd"],
         "sources": sources,
@@ -259,8 +268,10 @@ def test_its_results_are_asked_for_by_the_checkers() -> None:
     play(*logged(), script)
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
-@pytest.mark.parametrize("query", ["sliding", "count", "join"])
+@pytest.mark.parametrize(
+    ("query", "reconcile"),
+    long_but([("count", "checkpoint"), ("sliding", "undo")], product(["sliding", "count", "join"], RECONCILE)),
+)
 def test_the_log_was_turned_off(query: str, reconcile: str) -> None:
     """Its replay is the last use of the log; redo goes on without one."""
     plan, on = logged(query, reconcile=reconcile)

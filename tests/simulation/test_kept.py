@@ -18,6 +18,7 @@ from replicas.simulation.simulate import Outcome, is_quiet, simulate
 from spe.log.recording import client_folder
 from spe.stream.history import ProcessUp
 from tests.simulation.test_simulate import CONFIG, scenario, story
+from tests.support.long_forms import long_but
 from tests.support.situations import until
 
 SINKS = [{"jsonl": "final"}, {"jsonl": "changes", "mode": "corrections"}]
@@ -57,9 +58,10 @@ DEATHS: dict[str, list[dict[str, Any]]] = {
         {"at": "5s", "kind": "power", "target": "client:c", "for": "500ms"},
     ],
 }
+SHORT = ["killed while tentative", "twice without power", "killed with a full disk", "killed for good"]
 
 
-@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("death", long_but(SHORT, DEATHS))
 def test_a_clients_recording_and_sinks_survive_its_death(death: str) -> None:
     for seed in range(2):
         outcome = run(DEATHS[death], seed)
@@ -98,7 +100,7 @@ def test_with_tiny_buffers_the_client_syncs_in_time() -> None:
     assert outcome.holds, story(outcome)
 
 
-@pytest.mark.parametrize("kind", ["wipe", "lie"])
+@pytest.mark.parametrize("kind", long_but(["lie"], ["wipe", "lie"]))
 def test_a_client_whose_disk_lost_synced_data_ends_with_a_message(kind: str) -> None:
     """If nodes have truncated what it acknowledged, it ends with that message; otherwise it gets everything."""
     faults: list[dict[str, Any]] = [{"at": "5s", "kind": "wipe", "target": "client:c", "for": "500ms"}]

@@ -53,7 +53,7 @@ async def test_samples_arrive_every_ten_seconds(jump_clock: JumpClock) -> None:
         assert load.memory > 0
 
 
-async def test_the_status_shows_the_latest_and_the_mean(jump_clock: JumpClock) -> None:
+async def test_the_status_shows_the_latest_and_the_mean_and_the_balancer_is_told(jump_clock: JumpClock) -> None:
     async with started() as cluster:
         await cluster.start()
         await trio.sleep(5)
@@ -69,6 +69,8 @@ async def test_the_status_shows_the_latest_and_the_mean(jump_clock: JumpClock) -
         assert replica.load_age_us == pytest.approx(3_000_000, abs=100_000)
         assert (partition.partition, partition.samples) == ("u1/0", 2)
         assert partition.mean.rows == pytest.approx(300, rel=0.05)
+        answer = await cluster.coordinator.move(MoveOrder("propose", "", "", "", 0))
+        assert answer.remarks[0].text.startswith("n1a needs 0.30 of 1 cores")
 
 
 async def test_the_size_of_the_state_is_that_of_a_snapshot(jump_clock: JumpClock) -> None:
@@ -86,15 +88,6 @@ async def test_the_size_of_the_state_is_that_of_a_snapshot(jump_clock: JumpClock
             assert memory > 0
 
 
-async def test_the_balancer_is_told_of_each(jump_clock: JumpClock) -> None:
-    async with started() as cluster:
-        await cluster.start()
-        await trio.sleep(21)
-        assert cluster.coordinator is not None
-        answer = await cluster.coordinator.move(MoveOrder("propose", "", "", "", 0))
-        assert answer.remarks[0].text.startswith("n1a needs 0.30 of 1 cores")
-
-
 async def test_a_time_with_a_failure_gives_no_sample(jump_clock: JumpClock) -> None:
     async with started() as cluster:
         await cluster.start()
@@ -109,6 +102,7 @@ async def test_a_time_with_a_failure_gives_no_sample(jump_clock: JumpClock) -> N
         assert series(cluster) == [0.3, pytest.approx(np.nan, nan_ok=True), 0.3]
 
 
+@pytest.mark.long
 async def test_a_node_that_is_silent_gives_none(jump_clock: JumpClock) -> None:
     async with started() as cluster:
         await cluster.start()
@@ -119,6 +113,7 @@ async def test_a_node_that_is_silent_gives_none(jump_clock: JumpClock) -> None:
         assert series(cluster) == [0.3, pytest.approx(np.nan, nan_ok=True)]
 
 
+@pytest.mark.long
 async def test_another_coordinator_begins_with_the_samples_that_come(jump_clock: JumpClock) -> None:
     async with started() as cluster:
         await cluster.start()

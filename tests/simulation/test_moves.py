@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import trio
@@ -22,12 +23,13 @@ from spe.wire.messages import JoinCluster, MoveAnswer, MoveOrder
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_standbys import tentative
+from tests.support.long_forms import long_but
 from tests.support.situations import play, until
 
 
-def two_units() -> Deployed:
+def two_units(bucket_us: int = 100_000) -> Deployed:
     """u1 and u2 in a row, each with one replica; the other nodes are spare."""
-    plan, directory = longer(*make_plan(2, replicas=3), 16)
+    plan, directory = longer(*make_plan(2, replicas=3, bucket_us=bucket_us), 16)
     for unit in ("1", "2"):
         for letter in "bc":
             node = NodeId(f"n{unit}{letter}")
@@ -81,8 +83,13 @@ def test_a_node_is_drained_and_its_roles_come_back() -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-@pytest.mark.parametrize("phase", ["join", "install", "follow", "leave"])
-@pytest.mark.parametrize("dead", [COORDINATOR, "n1c", "n1a"])
+@pytest.mark.parametrize(
+    ("phase", "dead"),
+    long_but(
+        [("join", "n1c"), ("install", "n1a"), ("leave", COORDINATOR)],
+        product(["join", "install", "follow", "leave"], [COORDINATOR, "n1c", "n1a"]),
+    ),
+)
 def test_a_death_during_a_move_loses_nothing(phase: str, dead: str) -> None:
     """Where the only replica dies before the target has its state, the last resort is the sources' logs (H8)."""
     plan, directory = two_units()
@@ -99,15 +106,18 @@ def test_a_death_during_a_move_loses_nothing(phase: str, dead: str) -> None:
     play(plan, directory, script)
 
 
+#: From where, to where, and the roles in the end.
+ONTO = ("n1a", "n1b", {"n1b": Role.ACTIVE, "n1a": Role.STANDBY})
+OF = ("n1b", "n1c", {"n1a": Role.ACTIVE, "n1c": Role.STANDBY})
+BESIDE = ("n1a", "n1c", {"n1b": Role.STANDBY, "n1c": Role.ACTIVE})
+
+
 @pytest.mark.parametrize(
-    ("source", "target", "roles"),
-    [
-        ("n1a", "n1b", {"n1b": Role.ACTIVE, "n1a": Role.STANDBY}),
-        ("n1b", "n1c", {"n1a": Role.ACTIVE, "n1c": Role.STANDBY}),
-        ("n1a", "n1c", {"n1b": Role.STANDBY, "n1c": Role.ACTIVE}),
-    ],
+    ("source", "target", "roles", "kills"),
+    long_but(
+        [(*ONTO, True), (*BESIDE, False)], [(*way, kills) for kills in (False, True) for way in (ONTO, OF, BESIDE)]
+    ),
 )
-@pytest.mark.parametrize("kills", [False, True])
 def test_moves_end_beside_a_standby_that_the_budget_keeps_running(
     source: str, target: str, roles: dict[str, Role], kills: bool
 ) -> None:
@@ -158,7 +168,7 @@ def test_opposite_orders_are_refused_until_the_first_is_done() -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("kills", long_but([True], [False, True]))
 def test_a_node_joins_and_leaves_again(kills: bool) -> None:
     """Something moves there and back; a coordinator that begins meanwhile knows of both."""
     plan, directory = two_units()
@@ -223,7 +233,7 @@ async def measured(cluster: SimCluster, seconds: int) -> None:
         await trio.sleep(1)
 
 
-@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("kills", long_but([True], [False, True]))
 def test_a_full_node_is_relieved_by_the_coordinator_itself(kills: bool) -> None:
     plan, directory = one_node()
 
@@ -263,7 +273,7 @@ def test_full_nodes_are_relieved_when_somebody_asks() -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-@pytest.mark.parametrize("state", [1e9, 1e3])
+@pytest.mark.parametrize("state", long_but([1e9], [1e9, 1e3]))
 def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
     """A large one from the checkpoint that the target holds, a small one from the replica that runs (M7)."""
     plan, directory = two_units()

@@ -34,9 +34,9 @@ def with_a_mistake() -> Deployed:
     )
 
 
-def with_operator(name: str, rate: float = 100.0) -> Deployed:
+def with_operator(name: str, rate: float = 100.0, bucket_us: int = 100_000) -> Deployed:
     """One unit in two replicas, with a user operator."""
-    plan, directory = make_plan(1, rate=rate)
+    plan, directory = make_plan(1, rate=rate, bucket_us=bucket_us)
     (unit,) = plan.units
     spec = CustomSpec((StreamId("a"),), f"tests.support.operators_for_tests:{name}")
     units = (replace(unit, operators=(QueryOperator(StreamId("s1"), spec, SCHEMA),)),)
@@ -138,7 +138,7 @@ async def test_a_state_that_an_operator_refuses_stops_only_its_replica(
     ],
 )
 async def test_an_error_during_undo_stops_only_its_replica(jump_clock: JumpClock, name: str, why: str) -> None:
-    plan, directory = with_operator(name)
+    plan, directory = with_operator(name, bucket_us=40_000)
     directory = replace(
         directory, nodes={n: replace(one, reconcile=Reconcile.UNDO) for n, one in directory.nodes.items()}
     )

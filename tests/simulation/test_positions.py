@@ -22,6 +22,7 @@ from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SECONDS, make_plan
 from tests.simulation.test_moves import order, phases, two_units
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 from tests.support.situations import until
 
 OUT = Channel(StreamId("s1"), 0)
@@ -91,7 +92,7 @@ def held(kept: Checkpoint) -> list[int]:
     return [i for ids in kept.finished for i in ids]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_but([0, 1], range(4)))
 async def test_each_tuple_is_read_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
     """The query dies at random moments; replicas die, hang and come back; a source is cut off, so that there are
     tentative tuples, too."""

@@ -25,6 +25,7 @@ from spe.stream.names import StreamId
 from spe.wire.messages import PartStaged, StagePart
 from tests.simulation.test_cluster import SCHEMA, make_plan
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 
 A = StreamId("a")
 BATCHES = 12
@@ -61,7 +62,7 @@ def logged(cluster: FaultyCluster) -> list[int]:
     return [row[number] for e in elements if isinstance(e, Batch) for row in e.rows.to_tuples()]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_but([0, 1], range(4)))
 async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
     """1. the writer pushes batches of two parts; 2. meanwhile the source dies, loses power, hangs, and is cut off"""
     (plan, directory), draw = plan_with_writer(), Random(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from itertools import product
 from pathlib import PurePosixPath
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from tests.simulation.test_cluster import run
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 
 SECONDS = 8
 
@@ -25,11 +27,12 @@ def make_plan(**defaults: Any) -> Deployed:
     generator = {"name": "orders", "rate": 60, "keys": 5, "duration": f"{SECONDS}s", "disorder": "60ms"}
     data = {
         "cluster": "reconcile",
-        "bucket": "40ms",
+        "bucket": "100ms",
         "defaults": {"x": "1s", "alpha": 0.9, **defaults},
         "nodes": ["n1a", "n1b", "n2a", "n2b"],
         "sources": {
-            name: {"from": {"generator": {**generator, "seed": at}}, "boundary": "40ms"} for at, name in enumerate("ab")
+            name: {"from": {"generator": {**generator, "seed": at}}, "boundary": "100ms"}
+            for at, name in enumerate("ab")
         },
         "query": {
             "pairs": {
@@ -70,9 +73,15 @@ def make_plan(**defaults: Any) -> Deployed:
     return Deployed(plan, with_addresses(directory, {n: f"{n.replace(':', '-')}:1" for n in directory.addresses()}))
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
 @pytest.mark.parametrize(
-    "options", [{}, {"policy": "delay"}, {"checkpoint": {"every": "500ms"}}, {"checkpoint": {"every": "30ms"}}]
+    ("reconcile", "options"),
+    long_but(
+        [("checkpoint", {}), ("undo", {"policy": "delay"}), ("undo", {"checkpoint": {"every": "500ms"}})],
+        product(
+            ["checkpoint", "undo"],
+            [{}, {"policy": "delay"}, {"checkpoint": {"every": "500ms"}}, {"checkpoint": {"every": "30ms"}}],
+        ),
+    ),
 )
 async def test_checkpoint_and_undo_both_end_complete_in_a_chain(
     jump_clock: JumpClock, reconcile: str, options: dict[str, Any]
@@ -126,7 +135,7 @@ def stop_all(cluster: FaultyCluster) -> None:
         cluster.kill(node)
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+@pytest.mark.parametrize("reconcile", long_but(["undo"], ["checkpoint", "undo"]))
 async def test_a_stopped_cluster_continues_from_its_disks(jump_clock: JumpClock, reconcile: str) -> None:
     """A5, A8: all replicas of all units stop at once; only the client has more than the disks."""
     async with FaultyCluster(*make_plan(reconcile=reconcile, checkpoint=DISK)) as cluster:
@@ -250,7 +259,7 @@ async def test_a_stop_while_tentative_loses_nothing(jump_clock: JumpClock) -> No
             outcome.assert_complete()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", long_but(range(2), range(5)))
 async def test_a_cluster_survives_stops_at_any_time(jump_clock: JumpClock, seed: int) -> None:
     """Twice, at any moment of a start, failure, correction or recovery, with disks of different ages."""
     random = Random(seed)
@@ -273,7 +282,7 @@ async def test_a_cluster_survives_stops_at_any_time(jump_clock: JumpClock, seed:
             outcome.assert_complete()
 
 
-@pytest.mark.parametrize("reconcile", ["checkpoint", "undo"])
+@pytest.mark.parametrize("reconcile", long_but(["checkpoint"], ["checkpoint", "undo"]))
 async def test_a_checkpoint_on_disk_is_preferred_to_a_partner_behind(jump_clock: JumpClock, reconcile: str) -> None:
     """A2, A3: the partner was given up as a dead one, so upstream has forgotten what it needs, and it is asked
     before it can know.  With its state both would wait for ever; ours on disk serves both."""

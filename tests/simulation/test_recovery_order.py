@@ -17,6 +17,7 @@ from spe.stream.history import Note
 from spe.stream.names import NodeState
 from tests.simulation.test_standbys import runs
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 from tests.support.situations import Met, play, until
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "recovery.yaml"
@@ -78,7 +79,7 @@ def installs(met: Met) -> list[str]:
     return [replica.partition("=")[2] for verb, replica, *_ in fields if verb == "verb=install"]
 
 
-@pytest.mark.parametrize("at_s", [0.05, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("at_s", long_but([0.3], [0.05, 0.3, 1.0, 3.0]))
 def test_the_next_coordinator_continues_a_recovery(at_s: float) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
@@ -98,6 +99,7 @@ def test_the_next_coordinator_continues_a_recovery(at_s: float) -> None:
     assert len({replica.partition("@")[0] for replica in installs(met)}) == len(installs(met)), installs(met)
 
 
+@pytest.mark.long
 def test_partitions_of_a_dead_helper_run_on_the_next_node() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
@@ -116,6 +118,7 @@ def test_partitions_of_a_dead_helper_run_on_the_next_node() -> None:
     play(*example(), script)
 
 
+@pytest.mark.long
 def test_with_room_for_all_nothing_waits() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await lose_them(cluster)
@@ -146,7 +149,7 @@ def test_a_spare_restores_from_a_full_standby_and_returns_its_role() -> None:
     assert text[-1].rpartition("origin=")[2] in ("n4", "n5")
 
 
-@pytest.mark.parametrize("dead", ["n6", COORDINATOR])
+@pytest.mark.parametrize("dead", long_but([COORDINATOR], ["n6", COORDINATOR]))
 def test_a_recovery_survives_the_death_of_a_helper_or_the_coordinator(dead: str) -> None:
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 
@@ -165,6 +168,7 @@ def test_a_recovery_survives_the_death_of_a_helper_or_the_coordinator(dead: str)
     play(*example(nodes=nodes), script)
 
 
+@pytest.mark.long
 def test_without_a_standby_a_partition_begins_anew_on_another_node() -> None:
     """n3 and both standbys of the alarms are gone: n6 gets them after a while, from the sources' logs (H8)."""
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}

@@ -88,7 +88,7 @@ def test_a_move_changes_the_shares_of_units_that_stay() -> None:
 
 
 def test_a_change_that_check_would_refuse_changes_nothing() -> None:
-    plan, directory = two_units()
+    plan, directory = two_units(bucket_us=40_000)
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
@@ -132,7 +132,14 @@ def test_a_node_that_was_away_gets_the_new_x_and_keeps_it_over_restarts() -> Non
     play(plan, directory, script)
 
 
-@pytest.mark.parametrize("policies", [("suspend", "process"), ("process", "suspend"), ("delay", "process")])
+POLICIES = [
+    ("suspend", "process"),
+    ("process", "suspend"),
+    pytest.param(("delay", "process"), marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("policies", POLICIES)
 def test_another_policy_counts_in_the_middle_of_a_failure(policies: tuple[str, str]) -> None:
     """X3: who begins to suspend gives nothing more; who stops suspending gives what is due, and corrects it."""
     first, then = policies

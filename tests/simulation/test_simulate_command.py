@@ -16,10 +16,10 @@ from spe.stream.times import SECOND
 from tests.mutants.catalogue import MUTANTS
 
 CONFIG = """
-bucket: 40ms
+bucket: 100ms
 sources:
-  a: {boundary: 40ms, from: {generator: {name: orders, rate: 20, keys: 3}}}
-  b: {schema: {at: timestamp!, key: int64, n: int64}, time: at, boundary: 40ms, from: {jsonl: nowhere.jsonl}}
+  a: {boundary: 100ms, from: {generator: {name: orders, rate: 20, keys: 3}}}
+  b: {schema: {at: timestamp!, key: int64, n: int64}, time: at, boundary: 100ms, from: {jsonl: nowhere.jsonl}}
 query:
   left: {map: {from: a, compute: {key: key, n: qty}}}
   right: {map: {from: b, compute: {key: key, n: n}}}
@@ -96,8 +96,8 @@ def test_a_larger_x_gives_later_results_and_fewer_tentative_ones() -> None:
     """A failure of 1.5 s: with a small X results come after αX, with X = 4 s it is masked."""
     generator = {"name": "orders", "rate": 20, "keys": 3, "duration": "8s"}
     data = {
-        "bucket": "40ms",
-        "sources": {name: {"boundary": "40ms", "from": {"generator": generator}} for name in "ab"},
+        "bucket": "100ms",
+        "sources": {name: {"boundary": "100ms", "from": {"generator": generator}} for name in "ab"},
         "query": {"both": {"union": ["a", "b"]}},
         "fragments": {"f": {"operators": ["both"], "replicas": ["n1", "n2"]}},
         "nodes": ["n1", "n2"],

@@ -23,6 +23,7 @@ from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_operator_failure import with_operator
 from tests.support.faulty_cluster import FaultyCluster
+from tests.support.long_forms import long_but
 from tests.support.operators_for_tests import NeedsAFile
 from tests.support.plans import placed
 from tests.support.situations import Met, play, until
@@ -137,7 +138,7 @@ def test_without_a_checkpoint_a_standby_replays_the_sources() -> None:
     assert any("u1/0@n1b origin=nothing" in line for line in play(plan, directory, script).log)
 
 
-@pytest.mark.parametrize("dead", [("n1a", "n2a"), ("n1a", "n2a", "n3a"), ("n2a", "n3a")])
+@pytest.mark.parametrize("dead", [pytest.param(("n1a", "n2a"), marks=pytest.mark.long), ("n1a", "n2a", "n3a")])
 def test_neighbours_that_die_together_are_restored_in_order(dead: tuple[str, ...]) -> None:
     """Upstream's checkpoint contains what downstream's lacks, because of acknowledgements (H2)."""
     plan, directory = with_standbys(*longer(*make_plan(3), 14))
@@ -240,12 +241,12 @@ def two_units(where_b: str = "n % 10 = 0", **coordinator: Any) -> Deployed:
     generator = {"name": "sequence", "duration": "16s"}
     plan, directory = load_data(
         {
-            "bucket": "40ms",
+            "bucket": "100ms",
             "defaults": {"x": "1s"},
             "nodes": ["n1", "n2", "n3", "n4", "n5"],
             "sources": {
-                "a": {"boundary": "40ms", "from": {"generator": {**generator, "seed": 0, "rate": 60}}},
-                "b": {"boundary": "40ms", "from": {"generator": {**generator, "seed": 1, "rate": 100}}},
+                "a": {"boundary": "100ms", "from": {"generator": {**generator, "seed": 0, "rate": 60}}},
+                "b": {"boundary": "100ms", "from": {"generator": {**generator, "seed": 1, "rate": 100}}},
             },
             "query": {
                 "s_a": {"filter": {"from": "a", "where": "n >= 0"}},
@@ -304,7 +305,7 @@ def test_other_rates_move_the_active_replica_without_a_gap() -> None:
     assert met.longest_gap_us("c", (2 * SECOND, 12 * SECOND)) < SECOND // 2
 
 
-@pytest.mark.parametrize("dead", [("n3a",), ("n2a", "n3a")])
+@pytest.mark.parametrize("dead", [pytest.param(("n3a",), marks=pytest.mark.long), ("n2a", "n3a")])
 def test_without_checkpoints_everything_upstream_replays(dead: tuple[str, ...]) -> None:
     """H8, the last resort: upstream has truncated the beginning, so it is recomputed from the sources' logs."""
     plan, directory = with_standbys(*longer(*make_plan(3), 16))
@@ -342,14 +343,17 @@ async def seen(cluster: FaultyCluster, what: str) -> None:
 
 @pytest.mark.parametrize(
     "step",
-    [
-        f"{COORDINATOR:12} peer_lost peer=n1a",
-        "ordered verb=install",
-        "order verb=install",
-        "installed replica=u1/0@n1b",
-        "ordered verb=retire",
-        "order verb=retire",
-    ],
+    long_but(
+        ["ordered verb=install", "installed replica=u1/0@n1b", "ordered verb=retire"],
+        [
+            f"{COORDINATOR:12} peer_lost peer=n1a",
+            "ordered verb=install",
+            "order verb=install",
+            "installed replica=u1/0@n1b",
+            "ordered verb=retire",
+            "order verb=retire",
+        ],
+    ),
 )
 def test_the_next_coordinator_continues_after_a_death_at_any_step(step: str) -> None:
     plan, directory = with_standbys(*longer(*make_plan(1), 14))
@@ -399,7 +403,11 @@ def test_of_two_coordinators_the_later_one_is_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ["actives_chosen active=['fa/0']", "ordered verb=install replica=fa/0@n3", "state=STABLE"]
+    "step",
+    long_but(
+        ["ordered verb=install replica=fa/0@n3"],
+        ["actives_chosen active=['fa/0']", "ordered verb=install replica=fa/0@n3", "state=STABLE"],
+    ),
 )
 def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> None:
     """H7: the wanted standbys are on its disk, and the next coordinator continues from there."""
@@ -416,6 +424,7 @@ def test_a_swap_of_actives_is_finished_by_the_next_coordinator(step: str) -> Non
     assert tentative(play(plan, directory, script)) == 0
 
 
+@pytest.mark.long
 def test_a_node_that_dies_during_a_swap_does_not_block_it() -> None:
     plan, directory = two_units(budget=1, adapt="2s", margin=0.2)
 
@@ -430,6 +439,7 @@ def test_a_node_that_dies_during_a_swap_does_not_block_it() -> None:
     play(plan, directory, script)
 
 
+@pytest.mark.long
 def test_the_active_replica_follows_changing_rates() -> None:
     """The larger stream shrinks to a tenth after eight seconds."""
     plan, directory = two_units("n < 800 or n % 10 = 0", budget=1, adapt="1s", margin=0.2)

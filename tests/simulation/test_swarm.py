@@ -26,7 +26,7 @@ from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABL
 
 CANARIES = range(8)
 #: Seeds of the short test, and of the long one, which are enough for the coverage tables.
-FEW, MANY = 16, 70
+FEW, MANY = 6, 70
 #: CI plays the same seeds each time, so that it judges the change and not the draw.
 JUDGED_FROM, JUDGED_MANY_FROM = 1_796_251_000, 1_796_246_402
 #: Replicas, standbys and subscriptions, times seconds: the half of all scenarios that is larger takes three quarters

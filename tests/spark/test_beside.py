@@ -232,6 +232,7 @@ def test_csv_that_would_be_read_as_something_else_is_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_csv_may_have_many_files_and_columns_without_a_name(run_dir: Path, tmp_path: Path) -> None:
     table = tmp_path / "table"
     for number, part in enumerate((ROWS[:2], ROWS[2:])):
@@ -273,6 +274,7 @@ def test_files_of_parquet_have_the_same_columns(
     assert "only one of them has the column 'x'; expected the same columns in each file" in said
 
 
+@pytest.mark.long
 def test_tuple_time_is_compared_where_both_sides_have_it(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +296,7 @@ def test_tuple_time_is_compared_where_both_sides_have_it(
     assert "would be overwritten with the differences" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_attributes_may_have_the_names_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``more`` was a column of ours; ``window_end`` need not be the end of a window."""
     query = {"out": {"filter": {"from": "a", "where": "more > 0"}}}

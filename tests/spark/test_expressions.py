@@ -19,6 +19,7 @@ from spe.expressions import compile_expression
 from spe.stream.batch import Rows
 from spe.stream.schema import AttributeType
 from tests.support.expressions import SCHEMA, Expressions, rows
+from tests.support.long_forms import long_but
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +81,7 @@ def bits(item: Any) -> Any:
 
 
 @pytest.mark.usefixtures("compiling")
-@pytest.mark.parametrize("part", range(EXPRESSIONS // PER_QUERY))
+@pytest.mark.parametrize("part", long_but(range(4), range(EXPRESSIONS // PER_QUERY)))
 def test_random_expressions_mean_the_same_in_spark(frame: DataFrame, part: int) -> None:
     texts = accepted(Random(f"expressions {part}"), PER_QUERY)
     wrong = []

@@ -35,7 +35,7 @@ from tests.support.runs import make_run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("commands_use_it")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("commands_use_it")]
 
 TS = {"on": "ts"}
 #: What keeps something of the past in each of its ways, also one behind the other.
@@ -63,7 +63,6 @@ def result(path: Path) -> Followed:
     return Followed.model_validate_json(text)
 
 
-@pytest.mark.long
 def test_every_operator_is_proved_in_ranges(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

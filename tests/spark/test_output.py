@@ -136,8 +136,8 @@ def test_delay_is_of_new_tuples_only_on_first_receipt(healed: OutputReport) -> N
     [
         ("B1", Verdict.UNKNOWN),  # merely unfinished: the logs go to 2 s, and so does what is final
         ("B1 S4@2:1,12,4.5", Verdict.INCONSISTENT),
-        ("B2", Verdict.INCONSISTENT),
-        ("Binf", Verdict.INCONSISTENT),
+        pytest.param("B2", Verdict.INCONSISTENT, marks=pytest.mark.long),
+        pytest.param("Binf", Verdict.INCONSISTENT, marks=pytest.mark.long),
     ],
 )
 def test_stable_output_beyond_the_logs_shows_that_they_lost_their_end(

@@ -224,6 +224,7 @@ def test_a_report_is_verified_and_a_changed_one_is_not(
         file.write_text(kept)
 
 
+@pytest.mark.long
 def test_a_callers_session_proves_a_run_and_stays_as_it_was(spark: SparkSession, run_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine"
     shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns(REPORT_FOLDER))

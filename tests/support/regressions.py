@@ -1,4 +1,4 @@
-"""Schedules that failed once, made small; every test run plays them (tests/simulation/test_regressions.py)."""
+"""Schedules that failed once, made small; tests/simulation/test_regressions.py plays them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.times import END_OF_TIME
 from tests.support.catalogue import CATALOGUE, REACH, SCHEMA, UNBOUNDED, stream
+from tests.support.long_forms import long_but
 from tests.support.operators import Run, make, remade, step_sizes
 
 UNTIL = 300
@@ -33,8 +35,10 @@ def _make(name: str) -> tuple[Operator, int]:
     return make(spec, *[SCHEMA] * ports), ports
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    long_but([(name, at % 2) for at, name in enumerate(CATALOGUE)], product(CATALOGUE, range(2))),
+)
 def test_a_rebuilt_state_continues_like_the_original(name: str, seed: int) -> None:
     """At every twentieth cut: rebuilt in an operator that has seen another stream; equal to the last bit."""
     with step_sizes(8, 6, 4, 8) if seed else nullcontext():
@@ -95,7 +99,10 @@ def test_kept_input_is_given_again_in_few_slices() -> None:
     assert portions == 4
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize(
+    "name",
+    long_but(["tumbling", "sliding by attribute", "count windows", "top-k", "full join", "join in windows"], CATALOGUE),
+)
 def test_kept_input_is_bounded_by_the_window(name: str) -> None:
     operator, ports = _make(name)
     data = [stream(at, 10 * UNTIL) for at in range(ports)]

@@ -30,6 +30,7 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 from tests.support.logged import digest, given, unit_of
+from tests.support.long_forms import long_but
 from tests.support.operators import Tuple, tuples
 
 T = TypeVar("T")
@@ -332,7 +333,7 @@ async def test_after_the_loss_of_the_last_slice_upstream_still_has_all() -> None
     assert one.acknowledged == [2, 0]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", long_but(range(12), range(30)))
 async def test_random_crashes_refusals_and_rewriting(seed: int) -> None:
     """What is released in the end is what a run without a log or a crash releases, each once."""
     random = Random(seed)

@@ -32,6 +32,7 @@ from spe.stream.names import StreamId
 from spe.stream.strings import StringDictionary
 from spe.testing import check_reader
 from tests.support.file_formats import FORMATS, SCHEMA, arrow_stream, avro, jsonl, parquet, rows
+from tests.support.long_forms import long_but
 from tests.support.source_env import source_env
 
 IN = StreamId("in")
@@ -169,7 +170,7 @@ class _Folder:
     """For the kit: nothing serves."""
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", long_but(["jsonl", "parquet"], FORMATS))
 def test_rows_come_once_whatever_crashes(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("jsonl", "csv", "parquet_source", "arrow_columns", "avro_source"):
         monkeypatch.setattr(f"replicas.connectors.{module}.CHUNK_ROWS", 3)

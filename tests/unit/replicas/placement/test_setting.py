@@ -68,7 +68,7 @@ def test_the_least_x_is_not_refused_and_one_less_than_a_share_is(alpha: float, s
 
 def test_moves_under_way_count() -> None:
     """X would do for one unit on the node, and not when the second, which reads it, has come."""
-    deployed = make_plan(2)
+    deployed = make_plan(2, bucket_us=40_000)
     move = Move(7, SECOND, N2A, N1A, Role.ACTIVE, "ordered")
     x = ("x", "150ms")
     assert change(deployed, x).nodes[N1A].x_us == 150_000

@@ -1224,7 +1224,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(chooser=st.data())
 def test_any_configuration_gives_a_plan_or_a_configuration_error(path: Path, chooser: st.DataObject) -> None:
     problems = Problems()

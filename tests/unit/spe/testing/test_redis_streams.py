@@ -18,7 +18,7 @@ from tests.support.fake_redis import ADDRESS, SCHEMA, FakeRedis, row_of
 from tests.support.redis_streams import EXAMPLE, installed_example
 
 #: Crashes of each kind.
-SOME = 30
+SOME = 10
 #: Without a crash, and with so many of each kind.
 PLAYS = 4 * (SOME + 1)
 ENTRIES = 12
