@@ -22,6 +22,7 @@ EXTRAS = {
     "dashboard": "spe.cli.dashboard.site",
     "otel": "spe.runtime.span_trace",
     "parquet": "pyarrow.parquet",
+    "delta": "replicas.connectors.delta_sink",
     "avro": "replicas.connectors.avro_messages, replicas.connectors.schema_registry",
     "http": "replicas.connectors.http_sink",
     "kafka": "confluent_kafka, replicas.connectors.kafka_source",

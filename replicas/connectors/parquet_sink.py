@@ -44,7 +44,7 @@ PART_US: Final = 10_000_000
 
 _NAME: Final = re.compile(r"(\d{4,})-(\d{8,})-(\d+)(-tentative)?\.parquet")
 
-_TYPES: Final[Mapping[AttributeType, Any]] = {
+ARROW_TYPES: Final[Mapping[AttributeType, Any]] = {
     AttributeType.INT64: pa.int64(),
     AttributeType.FLOAT64: pa.float64(),
     AttributeType.BOOL: pa.bool_(),
@@ -58,7 +58,7 @@ def arrow_schema(schema: Schema, mode: str) -> Any:
     fields = [
         pa.field("_partition", pa.int32(), nullable=False),
         pa.field("_id", pa.int64(), nullable=False),
-        pa.field("_time", _TYPES[AttributeType.TIMESTAMP], nullable=mode == CORRECTIONS),
+        pa.field("_time", ARROW_TYPES[AttributeType.TIMESTAMP], nullable=mode == CORRECTIONS),
     ]
     if mode == CORRECTIONS:
         fields = [
@@ -66,7 +66,7 @@ def arrow_schema(schema: Schema, mode: str) -> Any:
             pa.field("_tentative", pa.bool_(), nullable=False),
             *fields,
         ]
-    fields += [pa.field(a.name, _TYPES[a.type], nullable=a.nullable or mode == CORRECTIONS) for a in schema]
+    fields += [pa.field(a.name, ARROW_TYPES[a.type], nullable=a.nullable or mode == CORRECTIONS) for a in schema]
     return pa.schema(fields)
 
 
@@ -79,8 +79,8 @@ def arrow_array(column: Column, type_: AttributeType) -> Any:
         texts = pa.array(column.dictionary.texts().take(codes), pa.string())
         return texts.take(pa.array(places, pa.int32(), mask=mask))
     if type_ is AttributeType.TIMESTAMP:
-        return pa.array(column.values, pa.int64(), mask=mask).view(_TYPES[type_])
-    return pa.array(column.values, _TYPES[type_], mask=mask)
+        return pa.array(column.values, pa.int64(), mask=mask).view(ARROW_TYPES[type_])
+    return pa.array(column.values, ARROW_TYPES[type_], mask=mask)
 
 
 class ParquetSink:
@@ -218,11 +218,11 @@ class _ChannelParts:
             ids = np.concatenate([b.row_ids() for b in batches])
             rows = concat_rows([b.rows for b in batches])
             attributes = [arrow_array(c, a.type) for a, c in zip(self._schema, rows.columns)]
-            time = pa.array(rows.time, pa.int64()).view(_TYPES[AttributeType.TIMESTAMP])
+            time = pa.array(rows.time, pa.int64()).view(ARROW_TYPES[AttributeType.TIMESTAMP])
         else:
             ids = np.array([e.id for e in entries], np.int64)
-            attributes = [pa.nulls(len(ids), _TYPES[a.type]) for a in self._schema]
-            time = pa.nulls(len(ids), _TYPES[AttributeType.TIMESTAMP])
+            attributes = [pa.nulls(len(ids), ARROW_TYPES[a.type]) for a in self._schema]
+            time = pa.nulls(len(ids), ARROW_TYPES[AttributeType.TIMESTAMP])
         n = len(ids)
         arrays = [pa.array(np.full(n, self._channel.partition, np.int32)), pa.array(ids), time, *attributes]
         if self._mode == CORRECTIONS:

@@ -87,6 +87,7 @@ class ServerSink(ABC):
     answer_s: float = ANSWER_S
     name: str = "a server"
     rows_max: ClassVar[int] = ROWS_MAX
+    bytes_max: ClassVar[int] = BYTES_MAX
 
     def __init__(self, schemas: Mapping[Channel, Schema], mode: str) -> None:
         self.schemas = schemas
@@ -190,7 +191,7 @@ class ServerSink(ABC):
     @property
     def due(self) -> bool:
         """So much is taken that it should be committed before more is."""
-        return self._rows >= self.rows_max or self._bytes >= BYTES_MAX
+        return self._rows >= self.rows_max or self._bytes >= self.bytes_max
 
     async def commit(self, compute: Compute) -> None:
         """Sends what was taken; when it returns, the server has it.  May be cancelled.

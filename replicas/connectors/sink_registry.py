@@ -33,6 +33,14 @@ def _jsonl(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -
     return JsonLinesSink(*place(Path(str(spec["path"]))), schemas, mode)
 
 
+def _delta(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
+    from replicas.connectors.delta_sink import DeltaSink  # deltalake and pyarrow are an extra
+
+    sink = DeltaSink(schemas, mode, spec)
+    sink.name = f"delta {SINKS['delta'].place(spec)}"
+    return sink
+
+
 def _postgres(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
     from replicas.connectors.postgres_sink import PostgresSink  # psycopg is an extra
 
@@ -60,6 +68,7 @@ def _http(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sin
 _CONSTRUCTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
     "parquet": _parquet,
     "jsonl": _jsonl,
+    "delta": _delta,
     "postgres": _postgres,
     "kafka": _kafka,
     "http": _http,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from spe.connectors.declaration import Reader, SinkDeclaration
+from spe.connectors.delta import DELTA_SINK
 from spe.connectors.directory import DIRECTORY
 from spe.connectors.files import ARROW, AVRO, CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
@@ -23,7 +24,7 @@ READERS: Final[Mapping[str, Reader]] = {
 }
 #: By the key of an entry of ``sinks``: those that are built in.
 SINKS: Final[Mapping[str, SinkDeclaration]] = {
-    one.kind: one for one in (PARQUET_SINK, JSONL_SINK, POSTGRES_SINK, KAFKA_SINK, HTTP_SINK)
+    one.kind: one for one in (PARQUET_SINK, JSONL_SINK, DELTA_SINK, POSTGRES_SINK, KAFKA_SINK, HTTP_SINK)
 }
 
 

@@ -42,7 +42,8 @@ def _suffix(value: Any) -> str:
     raise ValueError(f"expected what is added to the name of a file, such as .done, got {value!r}")
 
 
-def _endpoint(value: Any) -> str:
+def endpoint_url(value: Any) -> str:
+    """Of a server that speaks S3.  Raises ValueError."""
     parts = urlsplit(value) if isinstance(value, str) else urlsplit("")
     if parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
         return str(value).rstrip("/")
@@ -92,7 +93,7 @@ class DirectoryKeys(Model):
         "is counted, kept aside with the reason and left out",
     )
     region: str | None = Field(default=None, description="of S3; none: as the environment and files of AWS say")
-    endpoint: Annotated[str, BeforeValidator(_endpoint)] | None = Field(
+    endpoint: Annotated[str, BeforeValidator(endpoint_url)] | None = Field(
         default=None,
         description="of a server that speaks S3, `https://HOST:PORT`; none: `AWS_ENDPOINT_URL`, or that of AWS",
     )
