@@ -36,7 +36,7 @@ COMPUTE = ThreadCompute()
 BOTH = {ONE: PAYLOAD, TWO: PAYLOAD}
 _NAMES = count()
 #: Crashes of each kind.
-FEW = 3
+FEW = 2
 
 
 @pytest.fixture

@@ -340,7 +340,7 @@ def test_every_mistake_in_a_sink_is_named(tmp_path: Path) -> None:
         open_sink({"kind": "csv", "path": str(tmp_path), "mode": "final"}, clash, in_folder)
     reserved = "stream 'out': attribute '_id' has a name that sinks use themselves"
     assert caught.value.problems == [
-        "sink kind 'csv'; expected one of: parquet, jsonl, postgres, kafka, http",
+        "sink kind 'csv'; expected one of: parquet, jsonl, delta, postgres, kafka, http",
         reserved,
     ]
     with pytest.raises(ConfigError) as caught:
