@@ -9,16 +9,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from replicas.connectors.parquet_sink import ARROW_TYPES, arrow_array
 from replicas.connectors.server_sink import ChannelEntry
 from spe.connectors.declaration import CORRECTIONS, STABLE
+from spe.errors import ConfigError
 from spe.stream.batch import concat_rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.times import iso_timestamp
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
+    raise ConfigError(["Delta tables need deltalake and pyarrow: install tentative-spe[delta]"]) from error
 
 #: The order of what mode corrections writes; the table itself has none.
 CHANGE: Final = "_change"

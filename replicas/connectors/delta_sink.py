@@ -14,10 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
 
 from replicas.connectors.delta_place import DeltaPlace
 from replicas.connectors.delta_rows import (
@@ -35,6 +31,14 @@ from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.schema import Schema
+
+try:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.transaction import AddAction, RemoveAction
+except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
+    raise ConfigError(["Delta tables need deltalake and pyarrow: install tentative-spe[delta]"]) from error
 
 #: What is taken before it is committed: of small files a table becomes slow.
 ROWS_MAX: Final = 1_000_000

@@ -288,9 +288,9 @@ async def test_after_so_many_rows_a_commit_is_due() -> None:
     assert not sink.due
 
 
-async def test_after_so_many_bytes_a_commit_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicas.connectors.server_sink.BYTES_MAX", 3_000)
+async def test_after_so_many_bytes_a_commit_is_due() -> None:
     sink = await opened(TableServer())
+    sink.bytes_max = 3_000  # type: ignore[misc]
     feed(sink, f"S1/5{'a' * 500}")
     assert not sink.due
     feed(sink, f"S1/5a S2/6{'b' * 3000}")

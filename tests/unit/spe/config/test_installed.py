@@ -117,7 +117,7 @@ def test_mistakes_name_the_place_or_the_package(source: str, said: str) -> None:
         ("shelf: {}", "clients.c.sinks[0].shelf.address: is missing"),
         (
             "shel: {}",
-            "clients.c.sinks[0].shel: no sink 'shel' (did you mean 'shelf'?); expected one of: parquet, jsonl, p",
+            "clients.c.sinks[0].shel: no sink 'shel' (did you mean 'shelf'?); expected one of: parquet, jsonl, delta",
         ),
         (
             f"{SHELF}}}, {{{SHELF}, mode: current",
