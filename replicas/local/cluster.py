@@ -155,9 +155,11 @@ class Cluster:
             self._end_now()
 
     async def _close(self) -> None:
-        with trio.CancelScope(shield=True):
-            await self.stop()
-        self._scope.cancel()
+        try:
+            with trio.CancelScope(shield=True):
+                await self.stop()
+        finally:
+            self._scope.cancel()
 
     def _end_now(self) -> None:
         """Kills all processes at once, without awaiting anything: the last resort."""

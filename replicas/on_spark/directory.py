@@ -303,12 +303,15 @@ class NodeDirectory:
             listeners = await trio.open_tcp_listeners(0, host=self._host)
             port = listeners[0].socket.getsockname()[1]
             self._address = f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._tick)
-                nursery.start_soon(self._count)
-                task_status.started()
-                await trio.serve_listeners(self._attend, listeners[:1])
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self._tick)
+                    nursery.start_soon(self._count)
+                    task_status.started()
+                    await trio.serve_listeners(self._attend, listeners[:1])
+            finally:
+                self._nursery = None  # who ends processes now finds that nothing can be done any more
 
     async def _close(self) -> None:
         """Ends the tasks, and waits for those that do."""

@@ -82,10 +82,16 @@ def registered(context: SparkContext) -> list[Executor]:
     found: Any = scala.statusStore().executorList(True)
     executors = [found.apply(i) for i in range(found.size())]
     return [
-        Executor(Spot(str(e.id()), str(e.hostPort()).rpartition(":")[0]), int(e.maxTasks()))
+        Executor(Spot(str(e.id()), _host_of(str(e.hostPort()))), int(e.maxTasks()))
         for e in executors
         if e.id() != _DRIVER and e.isActive()
     ]
+
+
+def _host_of(address: str) -> str:
+    """Of an executor that has just registered Spark knows no port yet."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() else address
 
 
 @dataclass(frozen=True)

@@ -248,12 +248,18 @@ class SparkPlacement:
         """Why a node may not stay; "" where it may."""
         if why := conflict(node, spot, self._partners, self.placed, by_host=self._by_host):
             return why
-        known = self._executors
-        if spot not in [e.spot for e in known]:  # it has registered since we looked
-            known = (*known, Executor(spot, 1))
+        known = self._known(spot)
         if self._possible(known, self.placed) and not self._possible(known, {**self.placed, node: spot}):
             return "a node that can run nowhere else needs that place"
         return ""
+
+    def _known(self, spot: Spot) -> list[Executor]:
+        """The executors, by what tasks say of their hosts: Spark may know these under other names."""
+        said = {s.executor: s for s in (*self.placed.values(), spot)}
+        found = [Executor(said.get(e.spot.executor, e.spot), e.slots) for e in self._executors]
+        if spot not in [e.spot for e in found]:  # it has registered since we looked
+            found.append(Executor(spot, 1))
+        return found
 
     def _possible(self, executors: Sequence[Executor], placed: Mapping[str, Spot]) -> bool:
         wanted = {n for n, seat in self._seats.items() if seat.stage is not SeatStage.OUT}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from replicas.on_spark.link import proof
 from replicas.on_spark.placement import SparkPlacement
 from replicas.on_spark.spots import Executor, Spot
 from replicas.on_spark.task import NodeTask
+from spe.errors import SpeError
 
 pytestmark = pytest.mark.processes
 
@@ -80,18 +82,18 @@ def spec(name: str, folder: Path) -> ProcessSpec:
     return ProcessSpec(name, ["python"], folder / "logs" / f"{name}.log")
 
 
-def task_of(node: str, attempt: int, driver: str, secret: str = SECRET) -> NodeTask:
-    command = ("-m", "tests.support.supervised_child", "begins")
-    return NodeTask(driver, node, attempt, secret, command, {"config.yaml": "text"}, {"PYTHONUNBUFFERED": "1"})
+def task_of(node: str, attempt: int, driver: str, mode: str = "begins") -> NodeTask:
+    command = ("-m", "tests.support.supervised_child", mode)
+    return NodeTask(driver, node, attempt, SECRET, command, {"config.yaml": "text"}, {"PYTHONUNBUFFERED": "1"})
 
 
 @asynccontextmanager
 async def opened(
-    folder: Path, jobs: OurJobs, told: Callable[..., None] = lambda *facts: None
+    folder: Path, jobs: OurJobs, told: Callable[..., None] = lambda *facts: None, mode: str = "begins"
 ) -> AsyncIterator[Cluster]:
     """A cluster of n1 and n2, which share no executor; who is lost is started again."""
     placement = SparkPlacement(APART, by_host=False)
-    directory = NodeDirectory(placement, jobs, SECRET, folder, host="127.0.0.1", task=task_of)
+    directory = NodeDirectory(placement, jobs, SECRET, folder, host="127.0.0.1", task=partial(task_of, mode=mode))
     lost, to_hear = trio.open_memory_channel[str](10)
 
     def tell(event: str, name: str, facts: dict[str, Any]) -> None:
@@ -179,6 +181,46 @@ async def test_a_task_beside_a_partner_gives_its_place_back(tmp_path: Path) -> N
     assert [executor for _, executor in jobs.spots] == ["0", "0", "0", "1"]
     ended = [worker.returncode for worker in jobs.workers.values()]
     assert ended == [0, 0, 0, 0]
+
+
+async def test_a_process_that_ends_by_itself_has_said_why(tmp_path: Path) -> None:
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(SpeError, match="ended before it was ready:\nno such file: orders"), flatten_subgroups=True
+    ):
+        async with opened(tmp_path, OurJobs(), mode="broken"):
+            pytest.fail("it did not start")
+
+
+async def test_tasks_that_cannot_run_end_the_run_with_what_spark_says(tmp_path: Path) -> None:
+    class NoJobs(OurJobs):
+        async def run(self, task: NodeTask) -> str:
+            await trio.lowlevel.checkpoint()
+            return "ModuleNotFoundError: No module named 'replicas'"
+
+    said = r"n\d cannot run on Spark: 4 jobs ended before .*: ModuleNotFoundError: No module named 'replicas'"
+    with pytest.RaisesGroup(pytest.RaisesExc(SpeError, match=said), flatten_subgroups=True):
+        async with opened(tmp_path, NoJobs()):
+            pytest.fail("it did not start")
+
+
+async def test_the_end_of_spark_ends_the_run_and_its_processes(tmp_path: Path) -> None:
+    class EndingJobs(OurJobs):
+        ended = False
+
+        async def executors(self) -> Sequence[Executor]:
+            if self.ended:
+                raise SpeError("Spark has ended")
+            return await super().executors()
+
+    jobs, pids = EndingJobs(), list[int | None]()
+    with pytest.RaisesGroup(pytest.RaisesExc(SpeError, match="Spark has ended"), flatten_subgroups=True):
+        async with opened(tmp_path, jobs) as cluster:
+            pids += [one.pid for one in cluster.processes.values()]
+            jobs.ended = True
+            await trio.sleep_forever()
+    for pid in pids:
+        assert pid is not None
+        await until(partial(is_gone, pid))
 
 
 async def test_a_task_whose_driver_is_gone_ends_its_process(tmp_path: Path) -> None:

@@ -152,6 +152,15 @@ def test_a_place_that_somebody_else_cannot_do_without_is_given_back() -> None:
     assert one.handle(Landed("b", 1, A), 0) == [Accept("b", 1)]
 
 
+def test_hosts_are_compared_by_what_tasks_say_of_them() -> None:
+    """Spark may know the same hosts under other names."""
+    one = SparkPlacement(APART, by_host=True)
+    one.handle(Registered((Executor(Spot("0", "10.0.0.1"), 1), Executor(Spot("1", "10.0.0.2"), 1))), 0)
+    for node, spot in (("n1", Spot("0", "worker-1")), ("n2", Spot("1", "worker-2"))):
+        assert one.handle(NodeWanted(node), 0) == [Submit(node, 1)]
+        assert one.handle(Landed(node, 1, spot), 0) == [Accept(node, 1)]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_all_nodes_find_places_whatever_spark_does(seed: int) -> None:
     """Spark puts tasks anywhere where there is room, executors are killed and replaced, and messages are late.
