@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes: without compiled modules each would compile them anew, for a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo example test test-long test-versions lint types docs check bench soak soak-processes clean
+.PHONY: demo example example-spark test test-long test-versions lint types docs check bench soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
@@ -15,6 +15,10 @@ demo: $(READY)
 # From Kafka through a partitioned query into PostgreSQL, with everything killed in turn; KAFKA and POSTGRES may say where.
 example: $(READY)
 	$(VENV)/bin/python -m examples.kafka_to_postgres
+
+# Two Spark jobs feed and read a query whose nodes are tasks of Spark, and an executor is killed.
+example-spark: $(READY)
+	$(VENV)/bin/python -m examples.on_spark
 
 # Three processes for two cores: one of them runs the tests of real processes, in turn, and waits much of the time;
 # another one begins with those of Spark.
