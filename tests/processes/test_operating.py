@@ -125,6 +125,7 @@ def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
     assert verdict["equal"], verdict
 
 
+@pytest.mark.long
 def test_the_live_view_of_a_run_shows_what_its_supervisor_knows(tmp_path: Path) -> None:
     with a_run(tmp_path) as (running, run_dir):
         without_terminal = spe("top", run_dir)

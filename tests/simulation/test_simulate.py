@@ -143,6 +143,6 @@ def test_a_run_is_the_same_in_any_process(seed: int) -> None:
             text=True,
             check=True,
         ).stdout.strip()
-        for hash_seed in (0, 1, 4242)
+        for hash_seed in (0, 4242)
     }
     assert found == {digest(seed)}

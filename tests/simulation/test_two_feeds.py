@@ -100,8 +100,9 @@ def test_no_tentative_tuple_comes_twice_whoever_corrects_first(leaves: bool) -> 
         *make_plan(1, rate=50.0, replicas=2, limits=LITTLE),
         END_S,
     )
-    runs = (play(plan, directory, one_failure, turn_us=TURN_US, seed=seed) for seed in range(20))
-    met = next(met for met in runs if reads_the_first(met) == leaves)  # the order of tasks decides who corrects first
+    # The order of tasks decides who corrects first: with seed 4 the one that the client reads.
+    runs = (play(plan, directory, one_failure, turn_us=TURN_US, seed=seed) for seed in range(4, 24))
+    met = next(met for met in runs if reads_the_first(met) == leaves)
     shown = Counter(
         row
         for e in met.deliveries("c")

@@ -155,7 +155,7 @@ async def test_a_marker_says_that_a_file_is_complete(tmp_path: Path, autojump_cl
     assert (proxy.fault, proxy.status().malformed) == (None, 0)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", long_but(["jsonl", "csv", "parquet", "arrow"], FORMATS))
 async def test_every_format_gives_the_same_rows(tmp_path: Path, form: str, autojump_clock: Any) -> None:
     write, options = FORMATS[form]
     put(tmp_path, "a", write(rows(0, 2 * CHUNK_ROWS + 5)))
