@@ -391,8 +391,8 @@ def standby_acknowledges_what_it_lacks(original: Any, self: Any) -> Any:
 
 
 @mutant(Coordination, "decide", "nobody is told to take over (H5)")
-def nobody_takes_over(original: Any, self: Any, now: int) -> Any:
-    return [decision for decision in original(self, now) if decision.verb != "install"]
+def nobody_takes_over(original: Any, self: Any, now: int, *more: Any) -> Any:
+    return [decision for decision in original(self, now, *more) if decision.verb != "install"]
 
 
 @mutant(Coordination, "_judge", "a partition counts as served by one that recovers (H5)")
