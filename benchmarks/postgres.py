@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     with running_server("max_wal_size = 2GB\nshared_buffers = 128MB\n") as server:
         os.environ.update(server.environment)
         for rows, name, schema in chosen(SHAPES, arguments):
-            batches = _batches(rows, schema)
+            batches = batches_of(rows, schema)
             tuples = [
                 (0, id_, _moment(time_), *(_moment(v) if a.name == "at" else v for a, v in zip(schema, row)))
                 for batch in batches
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
                     (theirs, cpu[1], lambda: _copy_bare(server, bare, tuples)),  # noqa: B023
                     (ours, cpu[0], lambda: trio.run(_copy_own, own, schema, batches)),  # noqa: B023
                 ):
-                    took, busy = _timed(work)
+                    took, busy = timed(work)
                     seconds.append(took / rows)
                     used.append(busy / rows)
                 where = "select count(*), sum(n), sum(_id), md5(string_agg(t::text, '' order by _id)) from {} t"
@@ -107,7 +107,7 @@ def _moment(us: int) -> Any:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
 
 
-def _batches(rows: int, schema: Schema) -> list[Batch]:
+def batches_of(rows: int, schema: Schema) -> list[Batch]:
     random, dictionary = Random(1), StringDictionary()
     names = [f"customer {random.randrange(50_000)}" for _ in range(rows)]
     found = []
@@ -126,7 +126,7 @@ def _batches(rows: int, schema: Schema) -> list[Batch]:
     return found
 
 
-def _timed(work: Callable[[], Any]) -> tuple[float, float]:
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
     began, busy = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - began, time.process_time() - busy

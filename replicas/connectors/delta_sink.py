@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -128,7 +129,13 @@ class DeltaSink(ServerSink):
         return done
 
     async def disconnect(self) -> None:
-        self._table = None
+        """At the end commits what was taken: commits are far apart, and a run that is over ends us."""
+        try:
+            if self._connected and self._table is not None:
+                with suppress(SpeError):
+                    await self.commit(self._env.compute)
+        finally:
+            self._table = None
 
     # --- in a thread ---
 

@@ -195,6 +195,16 @@ async def test_what_a_session_left_tentative_is_withdrawn_by_the_next(path: str)
     assert (again.reached(ONE), held(path)) == (1, "1a")
 
 
+async def test_a_client_that_ends_commits_what_it_has_taken(path: str) -> None:
+    sink = await written(path, "S1/5a")
+    feed(sink, "S2/6b", position=1)
+    await sink.disconnect()
+    assert held(path) == "1a 2b"
+    feed(sink, "S3/7c", position=2)
+    await sink.disconnect()
+    assert held(path) == "1a 2b"
+
+
 async def test_positions_are_transaction_identifiers_of_the_table(path: str) -> None:
     await written(path, "S1/5a S2/6b B10(2)")
     table = DeltaTable(path)
