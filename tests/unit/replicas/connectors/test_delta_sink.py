@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 
 from replicas.connectors import delta_place
-from replicas.connectors.delta_sink import DeltaSink
+from replicas.connectors.delta_sink import APP, DeltaSink
 from replicas.connectors.sink_registry import open_sink
 from spe.connectors.declaration import CORRECTIONS, CURRENT, MODES, STABLE
 from spe.errors import ConfigError, ServerAway, SpeError
@@ -261,6 +262,25 @@ async def test_a_commit_in_the_last_moment_is_seen(path: str, monkeypatch: pytes
     feed(sink, "U(1) S2/12e B20(2) R+", position=1)
     await sink.commit(COMPUTE)
     assert (held(path), len(times)) == ("1a 2e", 2)
+
+
+async def test_of_two_commits_of_ours_at_one_moment_one_stands(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = await written(path, "S1/5a")
+    look = sink._withdraw
+
+    def late(table: DeltaTable, channels: frozenset[int]) -> Any:
+        """Another process takes over between the look at the state and the commit."""
+        ours = {APP: json.dumps({"state": "{}", "change": 0})}
+        if DeltaTable(path).version() == table.version():
+            properties = CommitProperties(custom_metadata=ours, app_transactions=[Transaction(APP, 99)])
+            write_deltalake(path, DeltaTable(path).to_pyarrow_table()[:0], mode="append", commit_properties=properties)
+        return look(table, channels)
+
+    monkeypatch.setattr(sink, "_withdraw", late)
+    feed(sink, "S2/6b", position=1)
+    with pytest.raises(SpeError, match="another process writes to it since"):
+        await sink.commit(COMPUTE)
+    assert held(path) == "1a"
 
 
 async def test_compaction_and_vacuum_go_on_beside_the_sink(path: str) -> None:
