@@ -108,6 +108,8 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
             "table, and says how far it goes",
             "the table has features that this writer does not know, such as column mapping": "the client refuses it "
             "and names them",
+            "a float is NaN or infinite": "it is written; but the log cannot say so of a file, and a reader that looks "
+            "for such values alone, as in `x = double('inf')`, may leave the file out",
             "the credentials are wrong, there is no such bucket, or the folder may not be written": "the client ends "
             "and says what to do",
         },
