@@ -81,7 +81,7 @@ def check(
 
 
 TIME_WINDOWS = Situations(
-    {"rewritten": 0.12, "rows replayed": 0.1, "several slices replayed": 0.1, "final footprints": 0.2}
+    {"rewritten": 0.12, "rows replayed": 0.1, "several slices replayed": 0.1, "final footprints": 0.1}
 )
 
 
