@@ -1,4 +1,9 @@
-"""What driver and task say to each other: JSON lines, after both have proved that they know the secret of the run."""
+"""What driver and task say to each other: JSON lines, after both have proved by HMAC that they know the run's secret.
+
+The driver: ``start`` (the process, with these files; ``started`` answers with its address), ``begin_us`` and
+``signal`` (as for a local process), ``places`` (where nodes are now).  The task: ``ready`` and ``ended`` of the
+process, ``log`` and ``trace``, what it wrote, for the directory of the run.  Both: ``alive``.
+"""
 
 from __future__ import annotations
 
