@@ -65,17 +65,24 @@ def spe(
     return subprocess.run(command, env=known, capture_output=True, text=True, timeout=_PATIENCE_S)
 
 
-def test_a_run_in_s3_is_proved_by_executors_that_share_no_disk_with_the_driver(store: S3WithKeys, hidden: Path) -> None:
-    run = a_run(hidden / "mine")
-    archived = subprocess.run(
+@pytest.fixture(scope="module")
+def archived(store: S3WithKeys, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A run lies in the store."""
+    run = a_run(tmp_path_factory.mktemp("archived") / "mine")
+    found = subprocess.run(
         [sys.executable, "-m", "spe.cli", "archive", run, URI], env={**os.environ, **store.environment}, timeout=60
     )
-    assert archived.returncode == 0
+    assert found.returncode == 0
+
+
+@pytest.mark.usefixtures("archived")
+def test_a_run_in_s3_is_proved_by_executors_that_share_no_disk_with_the_driver(store: S3WithKeys, hidden: Path) -> None:
     found = spe(hidden, store.environment, "report", URI)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "CONSISTENT" in found.stdout
 
 
+@pytest.mark.usefixtures("archived")
 def test_an_executor_with_wrong_credentials_is_told_before_the_first_job(store: S3WithKeys, hidden: Path) -> None:
     found = spe(hidden, store.environment, "report", URI, sets="AWS_SECRET_ACCESS_KEY=wrong")
     assert found.returncode == 2
