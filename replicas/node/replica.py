@@ -141,8 +141,8 @@ class Replica:
         """The same of all that is held."""
         self.core.validate_rows()
         for log in self.logs:
-            log.stable.validate(stable=True)
-            log.suffix.validate(stable=False)
+            log.stable.validate()
+            log.suffix.validate()
 
     # --- partners ---
 

@@ -85,15 +85,15 @@ class ElementLog:
             return self._spilled[number]
         return self._entries[number - self._memory_start]
 
-    def validate(self, *, stable: bool) -> None:
-        """Asserts what holds between two events, entry by entry; ids of a suffix mean nothing (U9)."""
+    def validate(self) -> None:
+        """Asserts what holds between two events, entry by entry."""
         assert self.memory_bytes == sum(e.nbytes for e in self._entries), "A2: what is kept is counted"
         last_id, boundary = self._memory_base_id, BEFORE_TIME
         for entry in self._entries:
-            assert entry.batch.from_id == last_id or not stable, "invariant 4: ids are consecutive"
+            assert entry.batch.from_id == last_id, "invariant 4: ids are consecutive"
             assert boundary <= (boundary := max(boundary, entry.boundary)) <= self.frontier, "invariant 5: boundaries"
             last_id = entry.batch.upto_id
-        assert last_id == self.last_id or not stable, "invariant 4: ids are consecutive"
+        assert last_id == self.last_id, "invariant 4: ids are consecutive"
 
     def append(self, batch: Batch) -> None:
         entry = Entry(batch)

@@ -134,6 +134,8 @@ class OutputLog:
                 follows = log is self.suffix or element.from_id == log.last_id
                 if element.ids is not None or element.upto_id != element.from_id + len(element) or not follows:
                     raise LocalProtocolError(f"{self.channel}: {element!r} after id {log.last_id}")
+                if log is self.suffix:  # several instances may give to one run: cursors need ids that grow
+                    element = Batch(kind, log.last_id, log.last_id + len(element), None, element.rows)
                 if len(element):
                     log.append(element)
             else:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
+from replicas.simulation.clock import Stuck
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
-from replicas.simulation.simulate import Outcome, simulate
+from replicas.simulation.simulate import CPU_S, Outcome, simulate
 from spe.errors import leaves
 
+#: A run that has taken so much CPU is in a step that does not end: those that do end are broken off before.
+ENDLESS_S: Final = 2 * CPU_S
 #: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]
 
@@ -67,10 +75,31 @@ class Sums:
 def run(scenario: Scenario) -> tuple[tuple[Finding, ...], Outcome | None]:
     """Runs a scenario.  A run that raises is a finding like any other, and has no outcome."""
     try:
-        outcome = simulate(scenario)
+        with _timed(ENDLESS_S):
+            outcome = simulate(scenario)
     except Exception as error:
         return tuple(Finding("run", type(e).__name__, 0, "the run", str(e)) for e in leaves(error)), None
     return tuple(outcome.findings), outcome
+
+
+@contextmanager
+def _timed(cpu_s: float) -> Iterator[None]:
+    """Raises Stuck in whatever has computed for so long: a step that never ends lets nobody else look."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_: int, frame: FrameType | None) -> None:
+        where = "" if frame is None else f" in {frame.f_code.co_qualname}"
+        raise Stuck(f"a step does not end{where}: the run has taken {cpu_s:g} s of CPU")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def play(make: MakeScenario, seed: int) -> SeedResult:

@@ -367,6 +367,19 @@ def test_within_a_run_every_tuple_is_sent_whatever_its_t_max() -> None:
     assert pulled(one.subscribe(1, 10, 19, held=True)) == "b30"
 
 
+@pytest.mark.parametrize("position", [0, 9, 10, 12])
+def test_the_tentative_tuples_of_another_instance_go_out_whatever_its_ids_are(position: int) -> None:
+    """Seeds 7350174 and later hung: one that makes its state again from its log counts from further back (G4, U9)."""
+    one = producer_in(UP_FAILURE)
+    feed = one.subscribe(*LEVEL)
+    assert pulled(feed) == "T/44x T/55y b60"
+    one.log.append_tentative(parse("T/65z b70", PAYLOAD, position=position))
+    assert pulled(feed) == "T/65z b70"
+    one.log.append_tentative(parse("b80", PAYLOAD, position=position))
+    assert pulled(feed) == "b80"
+    one.log.suffix.validate()
+
+
 def test_a_tentative_boundary_alone_is_undone_as_well() -> None:
     one = TextProducer()
     one.stable("S1/9 B10")
