@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Final
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from spe.stream.times import parse_duration, parse_timestamp
 
+#: How URLs of S3 begin.
+S3: Final = "s3://"
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?\s*")
 _PERCENT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _SIZES: Final = {
@@ -124,3 +127,11 @@ Names = Annotated[tuple[str, ...], BeforeValidator(names_of)]
 Count = Annotated[int, Field(ge=1)]
 #: A number above zero.
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def split_open(url: str) -> SplitResult:
+    """Splits a URL that may be shown.  Raises ValueError: it holds credentials or options, which are not repeated."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("expected no credentials and no options in a URL: the environment or files of AWS have those")
+    return parts

@@ -13,8 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.disk_trouble import sync_failed
-from spe.runtime.s3 import NO_BUCKET, S3, S3Service, is_final, reason
+from spe.runtime.s3 import NO_BUCKET, S3Service, is_final, reason
 from spe.runtime.storage import sync_folder
+from spe.values import S3
 
 try:
     import pyarrow as pa

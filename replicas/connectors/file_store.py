@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from replicas.connectors.file_format import is_of_storage
 from spe.errors import ServerAway, SpeError
-from spe.runtime.s3 import NO_BUCKET, S3, S3Service, is_final, reason
+from spe.runtime.s3 import NO_BUCKET, S3Service, is_final, reason
+from spe.values import S3
 
 
 class FileVersion(NamedTuple):

@@ -31,7 +31,6 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
-from spe.runtime.storage import in_folder
 from spe.status import SourceStatus
 from spe.stream.batch import Batch, Boundary, Element, Int64Array
 from spe.stream.hashing import partition_of
@@ -121,7 +120,7 @@ class SourceProcess(Bystander):
       injector: makes faults happen in this process, for experiments.
       reader: in place of the one that the configuration names.
       archives: opens what ``retain`` names.
-      place: the storage of the folder of a sink for late rows.
+      place: the storage of the folder of a sink for late rows, if there is one.
       sinks_root: folder that relative paths of sinks start from.
     """
 
@@ -138,7 +137,7 @@ class SourceProcess(Bystander):
         injector: Injector | None = None,
         reader: Live | Replay | None = None,
         archives: OpenArchive = open_archive,
-        place: Place = in_folder,
+        place: Place | None = None,
         sinks_root: Path | None = None,
     ) -> None:
         self._env = env
@@ -177,6 +176,7 @@ class SourceProcess(Bystander):
         if self._source.retain is not None:
             self._retention = self._retaining(proxy)
         if self._source.late is not None:
+            assert self._place is not None, "E7: a sink needs a place"
             self._late = LateRows(
                 self._env, self._plan, self._source, proxy, self._place, self._sinks_root, self._late_are_safe
             )

@@ -201,6 +201,7 @@ def run_source_process(path: Path, source: str, data: Path | None, options: Proc
             token=target.token,
             begun_us=begun_us,
             injector=here.faults,
+            place=in_folder,
             sinks_root=None if here.run is None else here.run.output,
         )
         here.process = process

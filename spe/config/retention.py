@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.plan.plan import Retain
-from spe.runtime.s3 import S3, split_open
-from spe.values import Model, PositiveDuration, Size
+from spe.values import S3, Model, PositiveDuration, Size, split_open
 
 #: A log has at least so many bytes: two segments of the smallest size.
 SIZE_MIN: Final = 16 << 10

@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE, Guarantees, SinkDeclaration
 from spe.connectors.directory import endpoint_url
-from spe.runtime.s3 import S3, split_open
-from spe.values import Model, PositiveDuration
+from spe.values import S3, Model, PositiveDuration, split_open
 
 _FILE: Final = "file://"
 

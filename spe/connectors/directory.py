@@ -12,8 +12,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
-from spe.runtime.s3 import S3, split_open
-from spe.values import Model, Names, PositiveDuration
+from spe.values import S3, Model, Names, PositiveDuration, split_open
 
 _FILE: Final = "file://"
 

@@ -12,7 +12,8 @@ from typing import Any
 import trio
 
 from spe.errors import SpeError
-from spe.runtime.s3 import NO_BUCKET, S3, S3Service, is_no_bucket, reason
+from spe.runtime.s3 import NO_BUCKET, S3Service, is_no_bucket, reason
+from spe.values import S3
 
 
 class ObjectStorage:

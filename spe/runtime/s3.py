@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from spe.errors import SpeError
 
-#: How its URLs begin.
-S3: Final = "s3://"
 #: Where a service other than Amazon's is; and its regions.
 _ENDPOINT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -75,14 +73,6 @@ class S3Service:
     def system(self) -> Any:
         """The ``pyarrow.fs.FileSystem``, one per process.  Raises SpeError: Arrow is missing."""
         return _system(self)
-
-
-def split_open(url: str) -> SplitResult:
-    """Splits a URL that may be shown.  Raises ValueError: it holds credentials or options, which are not repeated."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("expected no credentials and no options in a URL: the environment or files of AWS have those")
-    return parts
 
 
 def reason(error: object) -> str:

@@ -39,6 +39,7 @@ ALLOWED = {
     "replicas.checkpoint.log": {"threading"},  # a lock: in a real process records are appended in a thread
     "replicas.simulation.clock": {"time"},  # the wall clock that aborts a run
     "spe.connectors.files": {"os"},  # os.path: paths that a configuration names
+    "spe.connectors.delta": {"os"},  # the same
     "spe.config.load": {"os"},  # the same
     "spe.config.script": {"os"},  # where a script may import from
     "spe.runtime.network": {
