@@ -40,6 +40,8 @@ class SourceHistory:
         self._ids: list[int] = []
         self._positions: list[Position] = []
         self._reached: list[int] = []
+        #: (last id, ``reached_us``) at the end of each segment but the last one, by its first record.
+        self._ends: dict[int, tuple[int, int]] = {}
         # The tail, three lists side by side: batches, their last ids, and the boundary implied after each.
         self._batches: list[Batch] = []
         self._uptos: list[int] = []
@@ -55,6 +57,8 @@ class SourceHistory:
             self._ids.append(self.last_id)
             self._positions.append(position)
             self._reached.append(self.reached_us)
+            if last is not None and position.segment != last.segment:
+                self._ends[last.segment] = self.last_id, self.reached_us
         self.last_id, self.reached_us = state.last_id, state.reached_us
         if batch is not None:
             self._batches.append(batch)
@@ -66,15 +70,8 @@ class SourceHistory:
 
     def ends(self) -> dict[int, tuple[int, int]]:
         """(last id, reached_us) at the end of each segment, by its first record; of the last one, as far as it goes."""
-        found: dict[int, tuple[int, int]] = {}
-        segment: int | None = None
-        for position, last_id, reached_us in zip(self._positions, self._ids, self._reached):
-            if segment is not None and position.segment != segment:
-                found[segment] = last_id, reached_us
-            segment = position.segment
-        if segment is not None:
-            found[segment] = self.last_id, self.reached_us
-        return found
+        last = {self._positions[-1].segment: (self.last_id, self.reached_us)} if self._positions else {}
+        return self._ends | last
 
     @property
     def segment_begun_us(self) -> int | None:
@@ -89,6 +86,7 @@ class SourceHistory:
         self.base_id = kept.last_id
         gone = bisect_left(self._positions, kept.first, key=lambda position: position.sequence)
         del self._ids[:gone], self._positions[:gone], self._reached[:gone]
+        self._ends = {segment: end for segment, end in self._ends.items() if segment >= kept.first}
 
     def _forget_half(self) -> None:
         """Half at a time, so that forgetting costs nothing per batch."""
