@@ -88,6 +88,8 @@ class SegmentWriter:
         #: All that are there, ours included, and the time of receipt of the first record of those that are known.
         self._all = list(self.segments)
         self._begun: dict[int, int] = {}
+        #: Bytes of those that are written no more, by their first record.
+        self._sizes: dict[int, int] = {}
         self._epoch = self.segments[-1].epoch + 1 if self.segments else 1
         self.sequence = self.segments[-1].first - 1 if self.segments else 0
         if self.segments:  # bytes of a killed process may be in the page cache only
@@ -139,6 +141,7 @@ class SegmentWriter:
         self._file = file
         # One of an earlier session in which there is no whole record gives its place to ours.
         self._all = [s for s in self._all if s.first < first] + [segment]
+        self._sizes.pop(first, None)
         return file
 
     # --- what is kept (rules E1 to E4) ---
@@ -178,16 +181,20 @@ class SegmentWriter:
         self.kept = kept
         while self._all[0].first < kept.first:
             self._storage.remove(self._folder / self._all[0].name)
-            self._begun.pop(self._all.pop(0).first, None)
+            gone = self._all.pop(0).first
+            self._begun.pop(gone, None)
+            self._sizes.pop(gone, None)
 
     def _size(self, segment: Segment) -> int:
         if self._file is not None and segment == self._all[-1]:
             return self._file.size()
-        file = self._storage.open(self._folder / segment.name)
-        try:
-            return file.size()
-        finally:
-            file.close()
+        if segment.first not in self._sizes:
+            file = self._storage.open(self._folder / segment.name)
+            try:
+                self._sizes[segment.first] = file.size()
+            finally:
+                file.close()
+        return self._sizes[segment.first]
 
     def _begun_us(self, segment: Segment, default_us: int) -> int:
         """When its first record was received; ``default_us`` where it has none yet."""
