@@ -263,8 +263,10 @@ class ReplicaRecovery:
         A source has another log by now, or whoever is to begin anew before us went on from a state after all.
         """
         inputs = self._inputs
-        if not self.replays or inputs.installed:
-            return self.replays and any(one.other_logs() for one in inputs.inputs)
+        if not self.replays:
+            return False
+        if inputs.installed:
+            return any(one.other_logs() for one in inputs.inputs)
         alive = [[p for p in one.producers.values() if p.alive] for one in inputs.inputs]
         gone = any(producers and all(p.first > 1 for p in producers) for producers in alive)
         return gone and now - inputs.started_at >= self._node.x_us
