@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 import trio
 
 from replicas.client.recorder import Reached, Recorder, SegmentWriter
-from replicas.retention.archiving import Archive, OpenArchive, keep_copy
+from replicas.retention.archiving import ArchiveCopies, OpenArchive
 from replicas.retention.holders import SHARE, ClosedSegment, Holders, due, needed_from
-from replicas.retention.trouble import LOOK_US, HeldLog, NotReleased, tell_if_long
-from spe.errors import SpeError
+from replicas.retention.trouble import HeldLog, NotReleased, look_again_and_again, tell_if_long
 from spe.log.kept import KeptLog
 from spe.log.proved import proved_of_recording
 from spe.plan.plan import Retain
@@ -58,8 +57,7 @@ class RecordingRetention:
         self._client = client
         self._retain = retain
         self._writing = writing
-        self._open_archive = open_archive
-        self._archive: Archive | None = None
+        self._copies = ArchiveCopies(retain.archive, open_archive, env.compute)
         self._recorder = recorder
         self._schemas = {folder: schemas[c] for folder, c in recorder.folders().items() if c is not None}
         self._holders = {folder: Holders() for folder in self._schemas}
@@ -79,14 +77,7 @@ class RecordingRetention:
 
     async def run(self) -> None:
         """Looks again and again, until cancelled."""
-        while True:
-            await self._env.clock.sleep(LOOK_US / 1e6)
-            try:
-                await self.look()
-            except (OSError, SpeError) as error:
-                self._refused.met(error)
-            else:
-                self._refused.over()
+        await look_again_and_again(self._env, self.look, self._refused)
 
     async def look(self) -> None:
         """Releases what is due and free.
@@ -129,10 +120,7 @@ class RecordingRetention:
             data = await compute.run(lambda one=one: writer.contents(one.segment))  # type: ignore[misc]
             if schema is not None:
                 reached = reached.behind(data, one.segment, schema, folder)
-            if self._retain.archive:
-                if self._archive is None:
-                    self._archive = await compute.run(lambda: self._open_archive(self._retain.archive))
-                await keep_copy(self._archive, folder / one.segment.name, data, compute)
+            await self._copies.keep(folder / one.segment.name, data)
             if not reached.held:
                 free = count
                 kept = KeptLog(

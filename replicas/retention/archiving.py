@@ -28,6 +28,27 @@ class Archive(Protocol):
 OpenArchive = Callable[[str], Archive]
 
 
+class ArchiveCopies:
+    """Copies in an archive, which is opened for the first one.
+
+    Args:
+      place: as the configuration names it; "": there is none, and nothing is copied.
+    """
+
+    def __init__(self, place: str, open_archive: OpenArchive, compute: Compute) -> None:
+        self._place = place
+        self._open_archive = open_archive
+        self._compute = compute
+        self._archive: Archive | None = None
+
+    async def keep(self, path: PurePosixPath, data: bytes) -> None:
+        """As :func:`keep_copy`."""
+        if self._place:
+            if self._archive is None:
+                self._archive = await self._compute.run(lambda: self._open_archive(self._place))
+            await keep_copy(self._archive, path, data, self._compute)
+
+
 async def keep_copy(archive: Archive, path: PurePosixPath, data: bytes, compute: Compute) -> None:
     """Makes sure that a file in an archive is there and equal: written where it is not, then read back.
 

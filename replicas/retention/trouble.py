@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final
 
 from spe.errors import SpeError
 from spe.runtime.disk_trouble import Trouble
+from spe.runtime.env import Env
 from spe.runtime.log_line import Level
 from spe.status import HolderStatus
 from spe.stream.times import SECOND, format_timestamp
@@ -35,6 +36,18 @@ class NotReleased(Trouble):
     HOPE = "nothing is deleted; tried again"
     OVER = "the oldest segments can be deleted again"
     LEVEL: ClassVar[Level] = Level.WARNING
+
+
+async def look_again_and_again(env: Env, look: Callable[[], Awaitable[None]], refused: NotReleased) -> None:
+    """Deletes what is due, until cancelled; what the archive or the disk refuses is tried again."""
+    while True:
+        await env.clock.sleep(LOOK_US / 1e6)
+        try:
+            await look()
+        except (OSError, SpeError) as error:
+            refused.met(error)
+        else:
+            refused.over()
 
 
 def tell_if_long(trouble: HeldLog, held: Sequence[HolderStatus], now_us: int) -> None:

@@ -206,8 +206,7 @@ class SourceProcess(Bystander):
             self._retention.acknowledged(LATE_SINK, self._me.incarnation, upto_id)
 
     def _retaining(self, proxy: SourceProxy) -> SourceRetention:
-        folder = source_folder(self._source.stream) if self._folder is None else self._folder
-        found = proxy.retention(folder, self._archives, ())
+        found = proxy.retention(self._archives, ())
         found.follow(self._plan, self._keeper.current)
         self._keeper.on_change(lambda directory: found.follow(self._plan, directory))
         return found

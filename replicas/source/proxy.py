@@ -163,13 +163,11 @@ class SourceProxy:
         """Why the reader's server cannot be read now; "" while it can."""
         return "" if self._live_reader is None else self._live_reader.away
 
-    def retention(self, folder: PurePosixPath, open_archive: OpenArchive, consumers: Iterable[str]) -> SourceRetention:
+    def retention(self, open_archive: OpenArchive, consumers: Iterable[str]) -> SourceRetention:
         """What deletes the oldest part of the log, where the configuration has ``retain``."""
         assert self._source.retain is not None
         history = self._writer.history
-        return SourceRetention(
-            self._env, self._source, self._log, history, folder, self.identity, open_archive, consumers
-        )
+        return SourceRetention(self._env, self._source, self._log, history, self.identity, open_archive, consumers)
 
     def status(self, held: Retained = NOTHING_HELD) -> SourceLogStatus:
         """

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Set
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from replicas.retention.archiving import Archive, OpenArchive, keep_copy
+from replicas.retention.archiving import ArchiveCopies, OpenArchive
 from replicas.retention.holders import SHARE, ClosedSegment, Holders, due, needed_from
-from replicas.retention.trouble import LOOK_US, HeldLog, NotReleased, tell_if_long
+from replicas.retention.trouble import HeldLog, NotReleased, look_again_and_again, tell_if_long
 from replicas.source.history import SourceHistory
-from spe.errors import SpeError
 from spe.log import SegmentedLog
 from spe.log.kept import KeptLog
 from spe.log.proved import proved_of_source
@@ -44,7 +43,6 @@ class SourceRetention:
     """Of one source.
 
     Args:
-      folder: of the log, below the storage root.
       identity: of the log.
       consumers: names of all configured ones.
     """
@@ -55,7 +53,6 @@ class SourceRetention:
         source: Source,
         log: SegmentedLog,
         history: SourceHistory,
-        folder: PurePosixPath,
         identity: str,
         open_archive: OpenArchive,
         consumers: Iterable[str],
@@ -66,10 +63,8 @@ class SourceRetention:
         self._stream = source.stream
         self._log = log
         self._history = history
-        self._folder = folder
         self._identity = identity
-        self._open_archive = open_archive
-        self._archive: Archive | None = None
+        self._copies = ArchiveCopies(source.retain.archive, open_archive, env.compute)
         self._holders = Holders(consumers)
         self._needs_all: tuple[str, ...] = ()
         #: The sink of late rows, if there is one.
@@ -108,14 +103,7 @@ class SourceRetention:
 
     async def run(self) -> None:
         """Looks again and again, until cancelled."""
-        while True:
-            await self._env.clock.sleep(LOOK_US / 1e6)
-            try:
-                await self.look()
-            except (OSError, SpeError) as error:
-                self._refused.met(error)
-            else:
-                self._refused.over()
+        await look_again_and_again(self._env, self.look, self._refused)
 
     async def look(self) -> None:
         """Releases what is due and free.
@@ -160,13 +148,10 @@ class SourceRetention:
             self._env.history(LogReleased(now, Channel(self._stream, 0), kept.last_id))
 
     async def _copy(self, segments: list[ClosedSegment]) -> None:
-        compute = self._env.compute
-        if self._archive is None:
-            self._archive = await compute.run(lambda: self._open_archive(self._retain.archive))
         place = archived(self._stream, self._identity)
         for one in segments:
-            data = await compute.run(lambda one=one: self._log.contents(one.segment))  # type: ignore[misc]
-            await keep_copy(self._archive, place / one.segment.name, data, compute)
+            data = await self._env.compute.run(lambda one=one: self._log.contents(one.segment))  # type: ignore[misc]
+            await self._copies.keep(place / one.segment.name, data)
 
     def _newest_us(self) -> int:
         history = self._history

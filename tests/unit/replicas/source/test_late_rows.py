@@ -26,7 +26,7 @@ from spe.stream.names import Kind, StreamId
 from tests.simulation.test_cluster import make_plan
 from tests.support.source_env import source_env
 from tests.support.streams import parse
-from tests.unit.replicas.source.test_proxy import EVENTS, FOLDER, source
+from tests.unit.replicas.source.test_proxy import EVENTS, source
 
 ROWS = 120
 #: Every seventh row is 35 µs behind, of which 10 are allowed.
@@ -183,7 +183,7 @@ async def test_with_retain_the_log_waits_for_the_sink(autojump_clock: trio.testi
     proxy = await SourceProxy.open(source_env(storage), of(retain=Retain(size_bytes=4_000, unproved=True)))
     with trio.move_on_after(10):
         await proxy.run(reader=Behind())
-    retention = proxy.retention(FOLDER, lambda _: storage, ())
+    retention = proxy.retention(lambda _: storage, ())
     retention.follow(PLAN, make_plan(1).directory)
     await retention.look()
     assert proxy.base_id == 0

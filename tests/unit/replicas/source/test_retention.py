@@ -57,7 +57,7 @@ async def opened(
         assert archive is not None
         return archive
 
-    return proxy, proxy.retention(FOLDER, open_archive, READERS)
+    return proxy, proxy.retention(open_archive, READERS)
 
 
 def acknowledge(retention: SourceRetention, id: int) -> None:
@@ -126,7 +126,7 @@ async def test_old_tuples_go_by_tuple_time_also_where_a_segment_would_never_fill
     """Rows are 10 µs apart; a segment has 64 MiB."""
     retain, storage = Retain(for_us=800, unproved=True), SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of(retain))
-    retention = proxy.retention(FOLDER, lambda _: storage, READERS)
+    retention = proxy.retention(lambda _: storage, READERS)
     acknowledge(retention, ROWS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(retention.run)
