@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from spe import __version__
-from spe.cli.process_options import DEFAULTS, LogFormatOption, LogLevelOption, ProcessOptions, Seed
+from spe.cli.process_options import DEFAULTS, LogFormatOption, LogLevelOption, ProcessOptions
 from spe.errors import ConfigError, OperatorFailed, SpeError
 from spe.runtime.log_line import Level, LogFormat
 from spe.stream.times import parse_duration
@@ -125,7 +125,7 @@ def run(
     data: Data = None,
     run_dir: Annotated[Path | None, Parameter(help="Folder of the run; runs/NAME-TIME by default.")] = None,
     faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/how-to/faults.md.")] = None,
-    seed: Seed = None,
+    seed: Annotated[int | None, Parameter(help="Seed of the faults; random if not given.")] = None,
     duration: Annotated[str | None, Parameter(help="Stop after this long, such as 30s.")] = None,
     view: Annotated[bool, Parameter(help="Show a live view if the output is a terminal.", negative="--no-view")] = True,
     links: Annotated[

@@ -107,7 +107,7 @@ def common_origins(plan: Plan) -> dict[str, int]:
 def process_specs(job: Job) -> list[ProcessSpec]:
     """How to start each process: sources first, so that nodes find them; clients last."""
     words = [sys.executable, "-m", "spe.cli"]
-    where, seed = str(job.run.path), str(job.seed)
+    where = str(job.run.path)
     logs = [] if job.logs == ("text", "info") else ["--log-format", job.logs[0], "--log-level", job.logs[1]]
     environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -116,17 +116,17 @@ def process_specs(job: Job) -> list[ProcessSpec]:
 
     specs = []
     for stream, source in job.plan.sources.items():
-        command = [*words, "source", where, "--source", stream, "--seed", seed]
+        command = [*words, "source", where, "--source", stream]
         name = f"source:{stream}"
         stdin = source.reader.get("kind") == "stdin"
         specs.append(spec(name, command, reads_stdin=stdin))
     for node in job.directory.nodes:
-        command = [*words, "node", where, "--node", node, "--seed", seed]
+        command = [*words, "node", where, "--node", node]
         specs.append(spec(str(node), command))
     if job.directory.coordinated:
-        specs.append(spec(COORDINATOR, [*words, "coordinator", where, "--seed", seed]))
+        specs.append(spec(COORDINATOR, [*words, "coordinator", where]))
     for client in job.directory.clients:
-        command = [*words, "client", where, "--client", client, "--seed", seed]
+        command = [*words, "client", where, "--client", client]
         name = f"client:{client}"
         specs.append(spec(name, command))
     return specs

@@ -10,7 +10,6 @@ from cyclopts import Parameter
 
 from spe.runtime.log_line import Level, LogFormat
 
-Seed = Annotated[int | None, Parameter(help="Seed of all random choices; random if not given.")]
 LogFormatOption = Annotated[LogFormat, Parameter(help="Format of log lines on standard error: text, or JSON objects.")]
 LogLevelOption = Annotated[Level, Parameter(help="Least important lines that are logged.")]
 
@@ -27,7 +26,6 @@ class ProcessOptions:
     storage: Annotated[
         Path | None, Parameter(help="Folder for durable data; by default state/CLUSTER, or the folder of the run.")
     ] = None
-    seed: Seed = None
     metrics: Annotated[
         str | None, Parameter(help="Where to serve metrics and health: HOST:PORT, a port of this machine, or off.")
     ] = None

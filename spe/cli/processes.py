@@ -302,7 +302,7 @@ async def _main(
         say(f"{name}: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}", Level.WARNING)
     ListenerLog(trace).install()
     spans = open_spans(name, target.plan.cluster, clock.wall_us)
-    env = production_env(root, options.seed, trace if spans is None else spans.trace(trace))
+    env = production_env(root, trace=trace if spans is None else spans.trace(trace))
     env, faults = placed(env, target.folder), None
     if run is not None:
         faults = FaultInjector(env, target.addresses)

@@ -53,6 +53,8 @@ def test_a_run_with_faults_holds_and_an_added_silence_is_found(tmp_path: Path) -
     assert verdict["late"] == [], ended.stdout
     assert verdict["checked"]["p1 tuples due"] > 0
     assert verdict["checked"]["undos checked"] > 0
+    identities = {path.read_text() for path in run_dir.glob("sources/*/identity")}
+    assert len(identities) == 2, "each log draws its own identity, also one that begins anew (S6)"
 
     plan = load_target(run_dir).plan
     directory = load_target(run_dir).directory
