@@ -20,6 +20,7 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
+from tests.support.long_forms import long_but
 from tests.support.runs import make_run, mounted
 from tests.support.streams import parse
 
@@ -97,7 +98,7 @@ def found(out: Path) -> Any:
     return one
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("suffix", long_but(["csv"], ["parquet", "csv", "jsonl"]))
 def test_a_table_with_the_same_rows_is_consistent(
     run_dir: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

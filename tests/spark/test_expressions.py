@@ -81,7 +81,7 @@ def bits(item: Any) -> Any:
 
 
 @pytest.mark.usefixtures("compiling")
-@pytest.mark.parametrize("part", long_but(range(4), range(EXPRESSIONS // PER_QUERY)))
+@pytest.mark.parametrize("part", long_but(range(2), range(EXPRESSIONS // PER_QUERY)))
 def test_random_expressions_mean_the_same_in_spark(frame: DataFrame, part: int) -> None:
     texts = accepted(Random(f"expressions {part}"), PER_QUERY)
     wrong = []
