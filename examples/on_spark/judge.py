@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,33 +22,28 @@ class TotalsRead:
         """As many as the results count, all together."""
         return sum(row["n"] for row in self.rows)
 
-    @property
-    def until_us(self) -> int:
-        """Tuple time of the last result."""
-        return max((row["_time_us"] for row in self.rows), default=0)
 
-
-def judge(proof: Mapping[str, Any], read: TotalsRead, logged: int, fed: int) -> list[str]:
+def judge(report: Mapping[str, Any], read: TotalsRead, fed: int) -> list[str]:
     """What is wrong.
 
     Args:
-      proof: follow.json of the run.
-      logged: orders in the log of the source.
+      report: report.json of the run.
       fed: orders of the micro-batches that Spark has finished; one more may have arrived.
     """
-    wrong = [f"{one['client']} · {one['output']}: {why}" for one in proof["outputs"] for why in found(one)]
-    wrong += [f"{one['name']}: {flaw}" for one in proof["sources"] for flaw in one["flaws"]]
-    until = proof["consistent_us"]
-    if until is None or until < read.until_us:
-        wrong.append(f"the run is proved until {proof['consistent_until']} only")
+    wrong = []
+    (source,), (output,) = report["sources"], report["outputs"]
+    if report["verdict"] != "CONSISTENT":
+        wrong.append(f"the run is {report['verdict']}: {'; '.join(report['reasons'])}")
+    if not source["complete"]:
+        wrong.append("the source has not ended")
     ids = sorted(row["_id"] for row in read.rows)
-    if ids != list(range(1, len(ids) + 1)):
-        wrong.append(f"Spark has read {len(ids)} results with {len(set(ids))} ids up to {ids[-1] if ids else 0}")
-    if not fed <= logged == read.orders:
-        wrong.append(f"Spark has fed {fed} orders; the source logged {logged}, and the results count {read.orders}")
+    if ids != list(range(1, output["truth"] + 1)):
+        wrong.append(
+            f"Spark has read {len(ids)} results with {len(set(ids))} ids up to {ids[-1] if ids else 0}; "
+            f"there are {output['truth']}"
+        )
+    if not fed <= source["tuples"] == read.orders:
+        wrong.append(
+            f"Spark has fed {fed} orders; the source logged {source['tuples']}, and the results count {read.orders}"
+        )
     return wrong
-
-
-def found(output: Mapping[str, Any]) -> Sequence[str]:
-    """What the proof has against an output."""
-    return [f"{flaw['count']} tuples are {flaw['flaw']}" for flaw in output["findings"]]

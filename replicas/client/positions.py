@@ -8,12 +8,14 @@ asks every replica for its state and carries the acknowledgements; each piece is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
 
 from replicas.consumer.feed import Action
+from replicas.consumer.heartbeats import ACKS_MAX
 from replicas.consumer.input import Input
 from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Identity, dial
@@ -88,6 +90,9 @@ class OutputPositions:
         self._gone_us: dict[int, int] = {}
         #: How often each peer was lost.
         self._lives: dict[str, int] = {}
+        #: Heartbeats on the connection to each peer, and how many of them are answered.
+        self._sent: Counter[str] = Counter()
+        self._answers: Counter[str] = Counter()
         #: A partition has had nobody who serves it for a while.
         self._unserved = False
         self._me = Identity("client", self.name, max(env.clock.wall_us(), after + 1), token)
@@ -223,6 +228,28 @@ class OutputPositions:
                 return
             await self._heard.wait(token)
 
+    async def told(self) -> None:
+        """Returns when all who serve the output have heard what is acknowledged now; for whoever does not come again.
+
+        Raises as :meth:`check` does.
+        """
+        goals: dict[tuple[str, int], int] = {}
+        while True:
+            token = self._heard.token()
+            self.check()
+            open_ = not self._admitted
+            for p in self.committed:
+                for peer in [peer for peer, said in self._said[p].items() if _serves(said)]:
+                    if (peer, p) in self._continues:
+                        rounds = -(-len(self.channels) // ACKS_MAX)  # more channels are told in turn
+                        goal = goals.setdefault((peer, self._lives.get(peer, 0)), self._sent[peer] + rounds)
+                        open_ |= self._answers[peer] < goal
+                    else:
+                        open_ = True
+            if not (open_ and self.committed):
+                return
+            await self._heard.wait(token)
+
     async def origin(self, channel: Channel, position: int, known: str, patience_s: float = math.inf) -> str:
         """Where a channel comes from (rule S6), asked of its replicas; "" where none says it now.
 
@@ -324,6 +351,7 @@ class OutputPositions:
             self._foreign.pop((peer, p), None)
 
     def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
+        self._answers[peer] += 1
         for one in answer.outputs:
             if one.stream == self.channels[0].stream and one.partition in self._said:
                 before = self._said[one.partition].get(peer)
@@ -347,6 +375,7 @@ class OutputPositions:
 
     def _gone(self, peer: str) -> None:
         self._lives[peer] = self._lives.get(peer, 0) + 1
+        self._sent[peer] = self._answers[peer] = 0
         self._not_taken(peer)
         for partition, said in self._said.items():
             said.pop(peer, None)
@@ -359,6 +388,7 @@ class OutputPositions:
 
     def _acks_for(self, peer: str) -> list[Ack]:
         """Id 0 says only that we speak for the client."""
+        self._sent[peer] += 1
         if not self._acknowledges:
             return []
         found = []

@@ -22,9 +22,11 @@ from spe.wire.messages import (
     SNAPSHOT_PART_BYTES,
     CommitPushed,
     DropParts,
+    EndPushed,
     Message,
     PartStaged,
     PushCommitted,
+    PushEnded,
     PushWaits,
     StagePart,
     expect,
@@ -156,6 +158,21 @@ class Pusher:
             return await waiting.answer(connection, PushCommitted)
 
         self._check((await self._repeated(send)).error)
+
+    async def end(self) -> PushEnded:
+        """Returns when it is durable that this writer pushes no more, also when it was so before.
+
+        Raises:
+          SpeError: the source refuses it, or does not answer; then nobody knows, and it must be said again.
+        """
+
+        async def send(connection: Connection, waiting: _Waiting) -> PushEnded:
+            await connection.send(EndPushed())
+            return await waiting.answer(connection, PushEnded)
+
+        answer = await self._repeated(send)
+        self._check(answer.error)
+        return answer
 
     async def drop(self, parts: Sequence[str]) -> None:
         """Tells the source that parts will not be committed, if it can be reached: it finds out later, too."""

@@ -23,6 +23,7 @@ from spe.wire.messages import (
     DirectoryAnswer,
     DirectoryRequest,
     DropParts,
+    EndPushed,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -41,6 +42,7 @@ from spe.wire.messages import (
     PartnerRequest,
     PartStaged,
     PushCommitted,
+    PushEnded,
     PushWaits,
     Refused,
     SetAnswer,
@@ -85,6 +87,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         StagePart: frozenset(("writer",)),
         CommitPushed: frozenset(("writer",)),
         DropParts: frozenset(("writer",)),
+        EndPushed: frozenset(("writer",)),
         # Answers and elements go the other way only.
         Welcome: _NOBODY,
         Refused: _NOBODY,
@@ -107,6 +110,7 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
         PartStaged: _NOBODY,
         PushCommitted: _NOBODY,
         PushWaits: _NOBODY,
+        PushEnded: _NOBODY,
     }
 )
 

@@ -36,6 +36,7 @@ from spe.wire.messages import (
     DirectoryAnswer,
     DirectoryRequest,
     DropParts,
+    EndPushed,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -54,6 +55,7 @@ from spe.wire.messages import (
     PartnerRequest,
     PartStaged,
     PushCommitted,
+    PushEnded,
     PushWaits,
     Refused,
     SetAnswer,
@@ -153,8 +155,10 @@ class Service(Protocol):
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted: ...
 
+    async def end_pushed(self, peer: str) -> PushEnded: ...
+
     def push_waits(self) -> str:
-        """What an answer to these two waits for."""
+        """What an answer to these three waits for."""
         ...
 
     def drop_parts(self, peer: str, message: DropParts) -> None: ...
@@ -179,6 +183,9 @@ class NoSource:
 
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
         return PushCommitted(message.batch, f"{self.who} takes no pushed rows")
+
+    async def end_pushed(self, peer: str) -> PushEnded:
+        return PushEnded(0, (), f"{self.who} takes no pushed rows")
 
     def push_waits(self) -> str:
         return ""
@@ -358,6 +365,8 @@ class Server:
                 await _answer(connection, await self._waited_for(connection, committed))
             elif isinstance(message, DropParts):
                 service.drop_parts(peer, message)
+            elif isinstance(message, EndPushed):
+                await _answer(connection, await self._waited_for(connection, service.end_pushed(peer)))
             elif isinstance(message, StatusRequest):
                 await _answer(connection, Status(self.status()))
             elif isinstance(message, Inject):

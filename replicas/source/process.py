@@ -49,6 +49,7 @@ from spe.wire.messages import (
     OutputStatus,
     PartStaged,
     PushCommitted,
+    PushEnded,
     StagePart,
     StateChange,
     Subscribe,
@@ -218,7 +219,7 @@ class SourceProcess(Bystander):
             intake = open_reader(self._source)
             assert isinstance(intake, PushIntake)
             folder = source_folder(self._source.stream) if self._folder is None else self._folder
-            await intake.open(self._env, folder, proxy.consumed, proxy.settled)
+            await intake.open(self._env, folder, proxy.consumed, proxy.settled, ended=proxy.ended)
             self._intake = reader = intake
         return reader
 
@@ -318,6 +319,9 @@ class SourceProcess(Bystander):
     async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
         intake = self._intake
         return await super().commit_pushed(peer, message) if intake is None else await intake.commit(peer, message)
+
+    async def end_pushed(self, peer: str) -> PushEnded:
+        return await (super().end_pushed(peer) if self._intake is None else self._intake.end(peer))
 
     def push_waits(self) -> str:
         proxy, intake = self._proxy, self._intake

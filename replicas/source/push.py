@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
@@ -39,7 +39,7 @@ from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import AppendFile, Env
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
-from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, StagePart
+from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart
 
 T = TypeVar("T")
 
@@ -85,9 +85,17 @@ class PushIntake(Live):
         self._settled: Callable[[int], Awaitable[None]]
         #: Why nothing is taken; "" where it is.
         self._stopped = "the source has not begun to read"
+        #: Every writer has ended, and all rows are in the log, or that says so itself.
+        self._over = False
 
     async def open(
-        self, env: Env, folder: PurePosixPath, consumed: int, settled: Callable[[int], Awaitable[None]]
+        self,
+        env: Env,
+        folder: PurePosixPath,
+        consumed: int,
+        settled: Callable[[int], Awaitable[None]],
+        *,
+        ended: bool = False,
     ) -> None:
         """Finds what was committed and staged before.
 
@@ -95,6 +103,7 @@ class PushIntake(Live):
           folder: of the source.
           consumed: rows of the reader that its log has.
           settled: waits until the log has so many.
+          ended: the log has the end of the stream.
 
         Raises:
           LogCorrupt: the ledger is damaged, or not that of this log.
@@ -118,6 +127,8 @@ class PushIntake(Live):
                 self._keep(name, part)
         if missing := sorted(needed - self._staged.keys()):
             raise LogCorrupt(f"{self._part(missing[0])}: a part of a committed batch is missing")
+        if ended:
+            self._over, self._stopped = True, ""
 
     def _part(self, name: str) -> PurePosixPath:
         return self._folder / "parts" / name
@@ -141,7 +152,7 @@ class PushIntake(Live):
         name = message.part
         if message.index == 0:
             self.hung_up(attempt)
-            if why := self._unwanted(writer, name):
+            if why := self._unwanted(writer, message):
                 return PartStaged(name, why)
             file = self._env.storage.open(self._part(name))
             self._arriving[attempt] = _Arriving(file, name, writer, message.query, message.batch)
@@ -168,12 +179,21 @@ class PushIntake(Live):
             if one.name not in self._staged:
                 self._env.storage.remove(self._part(one.name))
 
-    def _unwanted(self, writer: str, name: str) -> str:
+    def _unwanted(self, writer: str, message: StagePart) -> str:
+        name = message.part
         if writer not in self._writers or not is_part_name(name):
             return f"{writer} must not push here, or {name!r} is no name of a part"
         if name in self._staged or any(one.name == name for one in self._arriving.values()):
             return f"there is a part {name} already: each attempt has a name of its own"
-        return ""
+        return self._behind_end(writer, message.query, message.batch)
+
+    def _behind_end(self, writer: str, query: str, batch: int) -> str:
+        """Why a batch of a stream that has ended is not taken; "" where it is, or was before."""
+        if self._ledger.has(writer, query, batch):
+            return ""
+        if writer in self._ledger.ended:
+            return self._ledger.refuse(writer, query, batch, "")
+        return f"the stream has ended: batch {batch} of query {query} is not taken" if self._over else ""
 
     def _too_much(self, one: _Arriving) -> str:
         """Why a part must not grow; "" where it may, for which the oldest parts of its writer make room (W5)."""
@@ -248,7 +268,7 @@ class PushIntake(Live):
         query, batch = message.query, message.batch
         if writer not in self._writers:
             return f"{writer} must not push here"
-        if why := self._ledger.refuse(writer, query, batch, message.replaces):
+        if why := self._behind_end(writer, query, batch) or self._ledger.refuse(writer, query, batch, message.replaces):
             return why
         if self._ledger.has(writer, query, batch):
             return ""  # it was committed, and the answer was lost
@@ -260,15 +280,36 @@ class PushIntake(Live):
             return f"batch {batch}: part {strange[0]} is of another batch"
         if (size := sum(part.bytes for _, part in known)) > BATCH_BYTES:
             return f"batch {batch} has {size >> 20} MiB; a batch has at most {BATCH_BYTES >> 20}. {_too_large(batch)}"
-        ledger = self._ledger.committed(writer, query, batch, known, self._consumed)
-        write = partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode())
-        await self._until_room(write)
-        self._ledger = ledger.without(self._consumed)  # it may have gone on meanwhile
-        left = {n for n, p in self._staged.items() if self._is_of_no_use(p)}
-        left |= {n for n, p in self._staged.items() if p.writer == writer and p.query != query}  # it was replaced
-        self._remove(left - self._needed())
-        self._changed.wake()
+        await self._write(self._ledger.committed(writer, query, batch, known, self._consumed))
+        # Those of a query that was replaced, too.
+        self._sweep(lambda part: part.writer == writer and part.query != query)
         return ""
+
+    async def _write(self, ledger: PushLedger) -> None:
+        await self._until_room(partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode()))
+        self._ledger = ledger.without(self._consumed)  # it may have gone on meanwhile
+        self._changed.wake()
+
+    def _sweep(self, also: Callable[[Part], bool]) -> None:
+        """Removes parts that no commit will name."""
+        left = {n for n, p in self._staged.items() if self._is_of_no_use(p) or also(p)}
+        self._remove(left - self._needed())
+
+    # --- ending (W6) ---
+
+    async def end(self, writer: str) -> PushEnded:
+        """Answers when it is durable that the writer pushes no more."""
+        async with self._committing:
+            if why := self._stopped or ("" if writer in self._writers else f"{writer} must not push here"):
+                return PushEnded(0, (), why)
+            if writer not in self._ledger.ended:
+                await self._write(replace(self._ledger, ended=self._ledger.ended | {writer}))
+                self._sweep(lambda part: part.writer == writer)
+            return PushEnded(self._ledger.rows, () if self._over else self._open(), "")
+
+    def _open(self) -> tuple[str, ...]:
+        """Writers that have not ended."""
+        return tuple(one for one in self._writers if one not in self._ledger.ended)
 
     def _needed(self) -> set[str]:
         return {name for one in self._ledger.without(self._consumed).pending for name, _ in one.parts}
@@ -304,7 +345,9 @@ class PushIntake(Live):
     # --- giving rows to the source (W3, W4) ---
 
     async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
-        """Gives what is committed, from the first row on that the source's log does not have.  Never ends.
+        """Gives what is committed, from the first row on that the source's log does not have.
+
+        Returns when every writer has ended (W6).
 
         Raises:
           LogCorrupt: a part was damaged since it was written.
@@ -315,6 +358,9 @@ class PushIntake(Live):
                 token = self._changed.token()
                 pending = self._ledger.without(self._consumed).pending
                 if not pending:
+                    if not self._open():
+                        self._over = True
+                        return
                     await self._changed.wait(token)
                     continue
                 batch = pending[0]
@@ -328,7 +374,7 @@ class PushIntake(Live):
                 self._remove({name for name, _ in batch.parts})
                 self._changed.wake()
         finally:
-            self._stopped = "the source has stopped to take rows; its status says why"
+            self._stopped = "" if self._over else "the source has stopped to take rows; its status says why"
             self._changed.wake()
 
     def _rows(self, batch: PushedBatch) -> PushedRows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -92,6 +92,11 @@ class Positions:
 
     def acknowledge(self, at: Offset) -> None:
         self.background.ask(lambda: self._one.acknowledge(at.ids, at.origins))
+
+    def finish(self) -> None:
+        """Acknowledgements have arrived, or somebody does not answer.  Raises SpeError as :meth:`check` does."""
+        with suppress(NotReachable):
+            self.call(self._one.told, waits_for="nobody heard what was acknowledged")
 
     def check(self) -> None:
         """Raises SpeError where the query must not go on."""
@@ -214,7 +219,10 @@ class StableReader(_Streaming):
             self._until = latest = _all_known(latest, known) if self._until is None else self._until
         self._reached = ids = ahead(at.ids, _known(latest, known), rows)
         if ids == dict(at.ids):
-            return self._nothing_after(start)
+            nothing = self._nothing_after(start)
+            if self._ends:
+                positions.finish()  # Spark ends our process at once
+            return nothing
         return replace(known, ids=ids).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

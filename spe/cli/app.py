@@ -432,6 +432,23 @@ def set_(
     return set_node(target, node, changes, wait=wait)
 
 
+@app.command(sort_key=7)
+def end(
+    target: Target,
+    source: Annotated[str, Parameter(help="A source that programs push to.")],
+    /,
+    *,
+    writer: Annotated[str, Parameter(help="End what this one pushes; all by default.")] = "",
+) -> int:
+    """End the stream of a source that is pushed to, behind the batches that it has.
+
+    Call it when the Spark query is through: later batches are refused.  When all sources have ended, a run ends.
+    """
+    from spe.cli.end import end
+
+    return end(target, source, writer)
+
+
 @app.command(sort_key=8)
 def simulate(
     config: Annotated[Path | None, Parameter(help="The configuration; random ones if not given.")] = None,

@@ -16,6 +16,7 @@ from replicas.local.process import ProcessSpec
 from spe.cli.run_dir import SUPERVISOR, RunDirectory
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from spe.cli.on_spark import SparkNodes
@@ -26,7 +27,8 @@ class Job:
     """What is to be run.
 
     Attributes:
-      directory: who runs what, at the addresses of this run.
+      directory: who runs what, at the addresses of this run; without external clients.
+      external: what each of these reads.
       config: the name of the configuration, as it was given.
       addresses: of everybody, clients and supervisor included.
       logs: format and level of what processes log.
@@ -43,6 +45,7 @@ class Job:
     faults: list[Fault]
     addresses: dict[str, str]
     origins: dict[str, int]
+    external: Mapping[str, Collection[StreamId]]
     token: str
     seed: int
     duration_us: int | None

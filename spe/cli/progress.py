@@ -1,4 +1,4 @@
-"""When a run is complete, and when nothing moves any more.  Pure: statuses in, answers out."""
+"""When a run is complete, read by all, and when nothing moves any more.  Pure: statuses in, answers out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.status import ClientStatus, NodeStatus, ProcessStatus, ReplicaStatus, SourceLogStatus, SourceStatus
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, NodeState
+from spe.stream.names import NodeId, NodeState, StreamId
 
 
 class ProgressWatch:
@@ -153,6 +153,39 @@ class ProgressWatch:
     def what_is_open(self, now_us: int) -> str:
         faults = self._faults()
         return "; ".join(faults or [f"{', '.join(self._open())} not complete", *self.stranded(now_us)])
+
+
+class UnreadWatch:
+    """Knows whether external clients have read all of a run that is complete.
+
+    Args:
+      external: client -> the outputs that it reads.
+      patience_us: so long nobody may read anything.
+
+    Attributes:
+      left: something is still kept for somebody.
+    """
+
+    def __init__(self, plan: Plan, external: Mapping[str, Collection[StreamId]], patience_us: int) -> None:
+        self._units = {plan.producer[s].id for reads in external.values() for s in reads if s in plan.producer}
+        self._patience_us = patience_us
+        self._fill: float | None = None
+        self._moved_us = 0
+        self.left = bool(self._units)
+
+    def over(self, now: Mapping[str, ProcessStatus], now_us: int) -> bool:
+        """Is all of it read, or was nothing read for too long?
+
+        Args:
+          now: what the processes that run say now.
+        """
+        replicas = [r for status in now.values() if isinstance(status, NodeStatus) for r in status.replicas]
+        serving = [r for r in replicas if r.state is not NodeState.RECOVERING and not r.error]
+        fill = sum(r.fill for r in serving if r.unit in self._units)
+        if fill != self._fill:
+            self._fill, self._moved_us = fill, now_us
+        self.left = fill > 0
+        return not self.left or now_us - self._moved_us >= self._patience_us
 
 
 def _progress(status: ProcessStatus | None) -> Any:

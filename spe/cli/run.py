@@ -31,7 +31,7 @@ from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses, process_specs
 from spe.cli.on_spark import SparkOptions, open_nodes
 from spe.cli.polling import Poller
-from spe.cli.progress import ProgressWatch
+from spe.cli.progress import ProgressWatch, UnreadWatch
 from spe.cli.reporter import Reporter, reporter
 from spe.cli.run_dir import SCRAPED, SUPERVISOR, RunDirectory
 from spe.cli.run_secret import kept_secret
@@ -59,7 +59,10 @@ STUCK_US: Final = 8_000_000
 GRACE_US: Final = 1_500_000
 #: When the clients are complete, a replica that recovers may take so long.
 RETURN_US: Final = 15_000_000
+#: When the clients are complete, external ones may go so long without reading anything.
+UNREAD_US: Final = 60_000_000
 _LOOK_S: Final = 0.1
+_AGAIN_S: Final = 0.5
 _DRAW_S: Final = 0.2
 _TELL_S: Final = 5.0
 
@@ -93,6 +96,7 @@ def run_document(
     """
     plan, directory = load_document(document, data)
     refuse_logs(document, plan, directory)
+    external = {name: client.reads for name, client in directory.clients.items() if client.external}
     directory = without_external(with_default_client(plan, directory))
     if not directory.clients:
         raise ConfigError(["clients: all are external, so a run would record nothing; expected one that is not"])
@@ -126,6 +130,7 @@ def run_document(
             faults=sorted(schedule, key=lambda f: f.at_us),
             addresses=addresses,
             origins=origins,
+            external=external,
             token=token,
             seed=seed,
             duration_us=duration_us,
@@ -354,6 +359,7 @@ class Supervisor:
                 self._say(f"{what}; it waits for a partner or a disk that has it")
             if watch.complete:
                 await self._until_returned(watch, cluster, faults)
+                await self._until_read()
                 return ""
             if lost := without_whom(self._job.directory, [n for n in self._died if not cluster.processes[n].alive]):
                 return f"{lost} died: {self._died[lost]}"
@@ -383,6 +389,25 @@ class Supervisor:
             with trio.move_on_after(_LOOK_S):
                 await self._stop_asked.wait()
                 return
+
+    async def _until_read(self) -> None:
+        """Clients are complete; external ones may have to read the rest, which goes with the nodes."""
+        external, told = self._job.external, False
+        names = " and ".join(external)
+        watch = UnreadWatch(self._job.plan, external, UNREAD_US)
+        while watch.left and not self._stop_asked.is_set():
+            if watch.over(await self._poller.nodes(), self._env.clock.wall_us()):
+                break
+            if not told:
+                told = True
+                self._say(
+                    f"all is stable; waits for {names} to read the rest, until nothing is read for "
+                    f"{seconds(UNREAD_US)} s"
+                )
+            with trio.move_on_after(_AGAIN_S):
+                await self._stop_asked.wait()
+        if watch.left:
+            self._say(f"{names} did not read all of it; it is in the recordings of the other clients")
 
     async def _last_words(self, cluster: Cluster) -> None:
         async with trio.open_nursery() as nursery:

@@ -47,6 +47,8 @@ PUSH: Final = Pushes(
             "an answer is lost": "the writer commits again; a batch that is known is not taken again",
             "the disk is full": "the writer waits",
             "a row does not fit the schema": "its part is refused, with the number of the row",
+            "`spe end`": "when each writer has ended, the stream ends behind what was committed; later batches are "
+            "refused, also after restarts",
         },
     ),
 )

@@ -206,15 +206,20 @@ class PushLedger:
     Attributes:
       rows: of all of them.
       pending: those that are needed, oldest first.
+      ended: writers that push no more (W6).
     """
 
     rows: int = 0
     writers: Mapping[str, LastPushed] = field(default_factory=dict)
     pending: tuple[PushedBatch, ...] = ()
+    ended: frozenset[str] = frozenset()
 
     def refuse(self, writer: str, query: str, batch: int, replaces: str) -> str:
         """Why a batch cannot be the next one of its writer; "" where it can, or is there already."""
         known = self.writers.get(writer)
+        if writer in self.ended and not self.has(writer, query, batch):
+            behind = "before its first batch" if known is None else f"behind batch {known.batch} of query {known.query}"
+            return f"{writer} has ended its stream {behind}: batch {batch} of query {query} is not taken"
         if known is None:
             return ""
         last = known.of(query)
@@ -252,7 +257,7 @@ class PushLedger:
         pending = tuple(one for one in self.pending if one.upto > consumed) + ((new,) if rows else ())
         known = self.writers.get(writer)
         last = LastPushed(query, batch) if known is None else known.followed_by(query, batch)
-        return PushLedger(self.rows + rows, {**self.writers, writer: last}, pending)
+        return replace(self, rows=self.rows + rows, writers={**self.writers, writer: last}, pending=pending)
 
     def without(self, consumed: int) -> PushLedger:
         """Only what the source's log does not have."""
@@ -273,6 +278,7 @@ class PushLedger:
             "rows": self.rows,
             "writers": {name: [one.query, one.batch, dict(one.earlier)] for name, one in self.writers.items()},
             "pending": [[one.after, one.rows, one.bytes, [list(p) for p in one.parts]] for one in self.pending],
+            "ended": sorted(self.ended),
         }
         text = json.dumps(data)
         return json.dumps({"digest": digest_of(text.encode()), "ledger": text}).encode()
@@ -295,6 +301,7 @@ def read_ledger(data: bytes) -> PushLedger:
                 PushedBatch(int(after), int(rows), int(size), tuple((str(n), str(d)) for n, d in parts))
                 for after, rows, size, parts in found["pending"]
             ),
+            frozenset(str(writer) for writer in found.get("ended", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogCorrupt(f"no ledger of pushed batches: {error!r}") from None

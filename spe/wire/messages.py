@@ -690,6 +690,28 @@ class PushWaits(Message):
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class EndPushed(Message):
+    """The writer pushes no more: the stream ends behind what is committed, once every writer has said so (W6)."""
+
+    TAG: ClassVar[int] = 39
+
+
+@dataclass(frozen=True, slots=True)
+class PushEnded(Message):
+    """The writer's end is durable, or ``error`` says why it is refused.
+
+    Attributes:
+      rows: of all committed batches.
+      open: writers that have not ended.
+    """
+
+    TAG: ClassVar[int] = 40
+    rows: Id
+    open: Annotated[Sequence[Name], names]
+    error: Reason
+
+
 # -- decoding ------------------------------------------------------------------------------------------------------
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
@@ -731,6 +753,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     PushCommitted,
     DropParts,
     PushWaits,
+    EndPushed,
+    PushEnded,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
 #: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.

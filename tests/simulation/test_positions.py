@@ -183,6 +183,35 @@ async def test_only_what_was_finished_is_acknowledged(jump_clock: JumpClock) -> 
             assert {r.logs[0].truncation_line for r in cluster.replicas().values()} == line
 
 
+@pytest.mark.parametrize("dead", [False, True])
+async def test_who_ends_at_once_has_told_the_nodes_before(jump_clock: JumpClock, dead: bool) -> None:
+    """A node that is dead does not hear it, and is not waited for."""
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(0.01)
+            cluster.wipe("client:c")
+            await trio.sleep(4)
+            if dead:
+                cluster.kill("n1b")
+                await trio.sleep(1)
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                await one.heard_of_all()
+                origin = await one.origin(OUT, 0, "")
+                upto = one.latest()[0]
+                assert max(r.logs[0].truncation_line for r in cluster.replicas().values()) < upto
+                one.acknowledge({0: upto}, {0: origin})
+                with trio.fail_after(2):
+                    await one.told()
+                nursery.cancel_scope.cancel()
+            lines = {r.logs[0].truncation_line for r in cluster.replicas().values()}
+            assert lines == {upto}
+            assert len(cluster.replicas()) == 2 - dead
+
+
 async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_clock: JumpClock) -> None:
     kept = Checkpoint()
     plan, directory = make_plan(rate=50.0)

@@ -20,9 +20,10 @@ from spe.log.pushed import encode_part
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
 from spe.plan.plan import Watermark
-from spe.stream.batch import Batch, Rows
+from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import StreamId
-from spe.wire.messages import PartStaged, StagePart
+from spe.stream.times import END_OF_TIME
+from spe.wire.messages import PartStaged, PushEnded, StagePart
 from tests.simulation.test_cluster import SCHEMA, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.long_forms import long_but
@@ -64,8 +65,8 @@ def logged(cluster: FaultyCluster) -> list[int]:
 
 @pytest.mark.parametrize("seed", long_but([0, 1], range(4)))
 async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
-    """1. the writer pushes batches of two parts; 2. meanwhile the source dies, loses power, hangs, and is cut off"""
-    (plan, directory), draw = plan_with_writer(), Random(seed)
+    """1. the writer pushes batches of two parts, and ends; 2. the source dies, loses power, hangs, is cut off"""
+    (plan, directory), draw, names = plan_with_writer(), Random(seed), list[str]()
     async with FaultyCluster(plan, directory, seed=seed) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -73,7 +74,7 @@ async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, see
 
             async def push() -> None:
                 for batch in range(BATCHES):
-                    names = []
+                    names.clear()
                     for at in range(2):
                         numbers = list(range(100 * batch + 50 * at, 100 * batch + 50 * at + 50))
                         now_us = cluster.env("client:c").clock.wall_us()
@@ -82,6 +83,7 @@ async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, see
                     await one.commit("query", batch, names)
                     if draw.random() < 0.3:
                         await one.commit("query", batch, names)  # the driver did not get the answer
+                assert await one.end() == await one.end() == PushEnded(100 * BATCHES, (), "")
                 done.set()
 
             done = trio.Event()
@@ -105,6 +107,12 @@ async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, see
             await trio.sleep(5)
             assert sorted(logged(cluster)) == list(range(100 * BATCHES))
             assert [n // 100 for n in logged(cluster)] == [b for b in range(BATCHES) for _ in range(100)]
+            *_, last = read_source_log(cluster.env("source:a").storage, PurePosixPath(A), SCHEMA)
+            assert isinstance(last, Boundary)
+            assert last.time == END_OF_TIME
+            await one.commit("query", BATCHES - 1, names)  # Spark runs its last batch again
+            with pytest.raises(SpeError, match=f"ended its stream behind batch {BATCHES - 1} of query query: batch"):
+                await one.commit("query", BATCHES, [])
 
 
 async def test_a_source_that_refuses_or_is_gone_is_named(jump_clock: JumpClock) -> None:

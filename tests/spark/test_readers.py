@@ -49,6 +49,8 @@ class Nodes:
         #: Where a query begins that begins now.
         self.begins = {0: 0, 1: 0}
         self.acknowledged: list[dict[int, int]] = []
+        #: What was acknowledged when somebody waited for that to arrive.
+        self.finished: list[dict[int, int]] = []
 
     def first(self) -> dict[int, int]:
         return dict(self.begins)
@@ -64,6 +66,9 @@ class Nodes:
 
     def acknowledge(self, at: Offset) -> None:
         self.acknowledged.append(dict(at.ids))
+
+    def finish(self) -> None:
+        self.finished.append(self.acknowledged[-1])
 
     def check(self) -> None:
         """All is well."""
@@ -207,6 +212,7 @@ def test_available_now_ends_where_it_was_when_it_began(output: LiveOutput) -> No
         at, batches = end, batches + 1
         nodes.ids = {0: 15 + batches, 1: 99}
     assert (at["ids"], batches) == ({"0": 15, "1": 15}, 3)
+    assert nodes.finished == [{0: 15, 1: 15}]  # Spark ends the process before the next heartbeat
 
 
 def test_the_next_session_acknowledges_as_a_later_one_whatever_its_clock_says(

@@ -21,6 +21,7 @@ from spe.wire.messages import (
     DirectoryAnswer,
     DirectoryRequest,
     DropParts,
+    EndPushed,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
@@ -39,6 +40,7 @@ from spe.wire.messages import (
     PartnerRequest,
     PartStaged,
     PushCommitted,
+    PushEnded,
     PushWaits,
     Refused,
     SetAnswer,
@@ -89,6 +91,7 @@ MAY: dict[str, str] = {
     "StagePart": "writer",
     "CommitPushed": "writer",
     "DropParts": "writer",
+    "EndPushed": "writer",
     "DirectoryRequest": "node client coordinator",
     "DirectoryAnswer": "node coordinator",
 }
@@ -140,6 +143,8 @@ def all_messages(role: Role) -> list[Message]:
         CommitPushed("q", 0, ["0" * 32], ""),
         PushCommitted(0, ""),
         DropParts([]),
+        EndPushed(),
+        PushEnded(0, (), ""),
         PushWaits("its disk is full"),
     ]
 

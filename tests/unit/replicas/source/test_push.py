@@ -25,10 +25,11 @@ from spe.log.pushed import PART_BYTES, PART_OVERHEAD, PushLedger, encode_part, p
 from spe.log.source_log import read_source_log
 from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
-from spe.stream.batch import Batch, Rows
+from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from spe.wire.messages import SNAPSHOT_PART_BYTES, CommitPushed, DropParts, PartStaged, StagePart
+from spe.stream.times import END_OF_TIME
+from spe.wire.messages import SNAPSHOT_PART_BYTES, CommitPushed, DropParts, PartStaged, PushEnded, StagePart
 from tests.support.source_env import AtOnceCompute, ListTrace, TrioClock, source_env
 
 SCHEMA = Schema.of(ts="timestamp", n="int64", word="string")
@@ -124,10 +125,11 @@ class CrashingDisk(SimDisk):
 
 
 class Writer:
-    """A query of micro-batches: it runs a batch again, with other parts, until it is committed."""
+    """A query of micro-batches: it runs a batch again, with other parts, until it is committed; then writers end."""
 
-    def __init__(self, batches: list[list[list[int]]]) -> None:
+    def __init__(self, batches: list[list[list[int]]], ends: tuple[str, ...] = ()) -> None:
         self._batches = batches
+        self.ends = ends
         self.done = 0
 
     async def run(self, intake: PushIntake, disk: CrashingDisk) -> None:
@@ -142,6 +144,12 @@ class Writer:
                 raise Crash  # a process that is dead does not answer
             assert answer.error == ""
             self.done += 1
+        while self.ends:
+            ended = await intake.end(self.ends[0])
+            if disk.dead:
+                raise Crash
+            assert (ended.rows, ended.error) == (len(EXPECTED), "")
+            self.ends = self.ends[1:]
 
 
 async def stage(
@@ -162,6 +170,13 @@ def logged(disk: SimDisk) -> list[int]:
     return [row[1] for batch in batches for row in batch.rows.to_tuples()]
 
 
+def ended(disk: SimDisk) -> bool:
+    """Has the log the end of the stream, as its last element, once?"""
+    ends = [isinstance(e, Boundary) and e.time == END_OF_TIME for e in read_source_log(disk, FOLDER, SCHEMA)]
+    assert not any(ends[:-1])
+    return bool(ends) and ends[-1]
+
+
 class Process:
     """A source process, from its start on, in a nursery."""
 
@@ -174,7 +189,7 @@ class Process:
         env = replace(source_env(disk), clock=TrioClock(NOW_US), compute=AtOnceCompute(), trace=ListTrace())
         proxy = await SourceProxy.open(env, of, FOLDER)
         intake = PushIntake(of.schema, of.time, of.reader)
-        await intake.open(env, FOLDER, proxy.consumed, proxy.settled)
+        await intake.open(env, FOLDER, proxy.consumed, proxy.settled, ended=proxy.ended)
         return cls(env, proxy, intake)
 
     async def run(self) -> None:
@@ -242,6 +257,75 @@ async def test_a_source_that_dies_again_and_again_has_each_row_once(autojump_clo
             left = disk.restarted() if draw.random() < 0.5 else without_power(disk, draw)
             disk = CrashingDisk.of(left, draw.randint(1, 40), after=draw.random() < 0.5)
         assert logged(disk) == EXPECTED
+
+
+@pytest.mark.parametrize("power", [False, True])
+async def test_a_stream_ends_once_behind_all_rows_wherever_the_source_dies(autojump_clock: Any, power: bool) -> None:
+    ends = ("writer:other", WRITER)
+    whole = CrashingDisk()
+    assert await play(whole, Writer(BATCHES, ends))
+    assert (logged(whole), ended(whole)) == (EXPECTED, True)
+    for at in range(1, whole.count + 1):
+        disk, writer, draw = CrashingDisk(at), Writer(BATCHES, ends), Random(at)
+        await play(disk, writer)
+        again = CrashingDisk.of(without_power(disk, draw) if power else disk.restarted())
+        assert await play(again, writer), f"died at operation {at}"
+        assert (logged(again), ended(again)) == (EXPECTED, True), f"died at operation {at}"
+        writer.ends = ends
+        assert await play(CrashingDisk.of(again.restarted()), writer)  # who asks again is answered as before
+
+
+async def test_nothing_is_taken_behind_the_end(autojump_clock: Any) -> None:
+    """1. one of two writers ends, then the other; 2. the source starts again; 3. it gets a third writer."""
+    disk = SimDisk()
+    process = await Process.start(disk)
+    assert "has not begun" in (await process.intake.end(WRITER)).error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake = process.intake
+        assert "must not push here" in (await intake.end("writer:x")).error
+        assert await stage(intake, "0" * 32, part_of([1, 2]), 0) == ""
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, ["0" * 32], ""))).error == ""
+        assert await stage(intake, "1" * 32, part_of([3]), 1) == ""  # is not committed in time
+        for _ in range(2):
+            assert await intake.end(WRITER) == PushEnded(2, ("writer:other",), "")
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 0, ["0" * 32], ""))).error == ""  # the answer was lost
+        behind = (
+            f"writer:etl has ended its stream behind batch 0 of query {QUERY}: batch 1 of query {QUERY} is not taken"
+        )
+        assert (await intake.commit(WRITER, CommitPushed(QUERY, 1, ["1" * 32], ""))).error == behind
+        assert await stage(intake, "2" * 32, part_of([3]), 1) == behind
+        other = await stage(intake, "3" * 32, part_of([3]), 0, writer="writer:other", query="q")
+        assert other == (await intake.commit("writer:other", CommitPushed("q", 0, ["3" * 32], ""))).error == ""
+        await process.proxy.settled(3)
+        assert not ended(disk)
+        assert await intake.end("writer:other") == PushEnded(3, (), "")
+    assert (logged(disk), ended(disk)) == ([1, 2, 3], True)
+    assert not disk.list(push_folder(FOLDER) / "parts")
+    process.proxy.close()
+
+    third = replace(source(), reader={"kind": "push", "writers": ("etl", "third")})
+    process = await Process.start(disk.restarted(), third)
+    await process.run()
+    assert process.proxy.ended
+    assert (await process.intake.commit(WRITER, CommitPushed(QUERY, 0, ["0" * 32], ""))).error == ""
+    assert (await process.intake.commit(WRITER, CommitPushed(QUERY, 1, [], ""))).error == behind
+    answer = await process.intake.commit("writer:third", CommitPushed("q", 0, [], ""))
+    assert answer.error == "the stream has ended: batch 0 of query q is not taken"
+    assert await process.intake.end("writer:third") == PushEnded(3, (), "")
+
+
+async def test_a_writer_without_a_batch_ends_its_stream_too(autojump_clock: Any) -> None:
+    disk, only = SimDisk(), replace(source(), reader={"kind": "push", "writers": ("etl",)})
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk, only)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await process.intake.end(WRITER) == PushEnded(0, (), "")
+        answer = await process.intake.commit(WRITER, CommitPushed(QUERY, 0, [], ""))
+        assert "ended its stream before its first batch" in answer.error
+    assert (logged(disk), ended(disk)) == ([], True)
 
 
 async def test_a_writer_whose_answer_was_lost_commits_again(autojump_clock: Any) -> None:

@@ -26,7 +26,7 @@ from spe.cli.history import EventList
 from spe.cli.job import common_origins, local_addresses, metrics_addresses
 from spe.cli.polling import Seen
 from spe.cli.processes import metrics_address
-from spe.cli.progress import ProgressWatch
+from spe.cli.progress import ProgressWatch, UnreadWatch
 from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
 from spe.cli.story import Story
@@ -662,6 +662,30 @@ def test_a_run_is_complete_when_clients_have_everything() -> None:
     assert watch.what_is_open(SECOND) == "client:client per_second/0 not complete"
     watch.look(statuses(source_ended=True, ended=True), 2)
     assert watch.complete
+
+
+def test_external_clients_have_read_all_when_nothing_is_kept_for_them() -> None:
+    """Or when they get no further: they have died, or never came."""
+    plan, directory = plan_of(CONFIG + "clients: {board: , spark: {external: true}}\n")
+    external = {name: client.reads for name, client in directory.clients.items() if client.external}
+    assert not UnreadWatch(plan, {}, SECOND).left
+    watch = UnreadWatch(plan, external, 5 * SECOND)
+    now, node = statuses(), NodeId("n1")
+
+    def filled(fill: float, **change: Any) -> dict[str, ProcessStatus]:
+        unit = plan.producer[StreamId("per_second")].id
+        return {**now, "n1": a_node(node, a_replica(unit=unit, fill=fill, **change))}
+
+    assert watch.left
+    assert not watch.over(filled(0.5), 0)
+    assert not watch.over(filled(0.3), 4 * SECOND)
+    assert not watch.over(filled(0.3), 8 * SECOND)
+    assert watch.over(filled(0.3, state=NodeState.RECOVERING), 8 * SECOND)
+    assert watch.over(filled(0.0), 8 * SECOND)
+    assert not watch.left
+    assert not watch.over(filled(0.3), 9 * SECOND)
+    assert watch.over(filled(0.3), 14 * SECOND)
+    assert watch.left
 
 
 def test_an_unheard_client_is_not_complete() -> None:

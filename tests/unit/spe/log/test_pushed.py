@@ -32,6 +32,7 @@ LEDGER = PushLedger(
     9,
     {"writer:etl": LastPushed("query", 4, {"before": 7}), "writer:x": LastPushed("other", 0)},
     (PushedBatch(4, 2, 80, (("a" * 32, "d1"),)), PushedBatch(6, 3, 90, (("b" * 32, "d2"), ("c" * 32, "d3")))),
+    frozenset(["writer:x"]),
 )
 
 

@@ -27,6 +27,7 @@ from spe.wire.messages import (
     DirectoryAnswer,
     DirectoryRequest,
     DropParts,
+    EndPushed,
     Heartbeat,
     HeartbeatAnswer,
     Held,
@@ -49,6 +50,7 @@ from spe.wire.messages import (
     PartStaged,
     ProposedMove,
     PushCommitted,
+    PushEnded,
     PushWaits,
     Refused,
     Remark,
@@ -133,6 +135,8 @@ EXAMPLES: list[Message] = [
     PushCommitted(3, ""),
     DropParts(("0" * 32,)),
     PushWaits("its disk is full"),
+    EndPushed(),
+    PushEnded(17, ("writer:etl",), ""),
 ]
 
 
