@@ -29,16 +29,15 @@ from replicas.retention.archiving import OpenArchive, open_archive
 from replicas.retention.holders import segment_bytes
 from spe.connectors import find_sink
 from spe.connectors.files import Folder
-from spe.errors import LogFull, ServerAway, SpeError
+from spe.errors import LogFull, SpeError
 from spe.log.recording import client_folder
 from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.results import results_fingerprint
-from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import Env, Storage
 from spe.runtime.log_line import say
-from spe.runtime.server_trouble import Backoff, ServerTrouble
+from spe.runtime.until_stored import UntilStored
 from spe.status import ClientStatus, SwitchStatus
 from spe.stream.batch import Batch, Boundary
 from spe.stream.change import Change
@@ -140,10 +139,8 @@ class ClientProcess(Bystander):
         self._tap = tap
         #: Channels whose source logs are noted in our folders (S6).
         self._known_origins: set[Channel] = set()
-        #: Disk trouble, by what is written: the recording, a sink, a folder.
-        self._troubles: dict[str, DiskTrouble] = {}
-        #: The same of sinks on servers.
-        self._away: dict[str, ServerTrouble] = {}
+        #: By what is written: the recording, a sink, a folder.
+        self._stores: dict[str, UntilStored] = {}
         #: Held while something is written or synced.
         self._writing = trio.Lock()
         retain = self.client.plan.retain
@@ -301,30 +298,14 @@ class ClientProcess(Bystander):
                     await self._until_room(name, partial(sink.commit, self._env.compute))
 
     async def _until_room(self, name: str, store: Callable[[], Awaitable[None]]) -> None:
-        """Stores something.  While the disk is full, or the server away, it tries again and again.
-
-        Nobody acknowledges it meanwhile.
+        """Stores something, however long it takes; nobody acknowledges it meanwhile.
 
         Raises:
-          SpeError: it was refused for another reason.
+          SpeError: it was refused for good.
         """
-        backoff = Backoff(self._env)
-        while True:
-            try:
-                await store()
-            except ServerAway as error:
-                self._away.setdefault(name, ServerTrouble(self._env, f"{self.who}: {name}")).met(error)
-                await backoff.wait()
-            except (OSError, LogFull) as error:
-                if not is_full(error):
-                    raise SpeError(f"{self.who}: {name} cannot be written: {error}") from error
-                self._troubles.setdefault(name, DiskTrouble(self._env, f"{self.who}: {name}")).met(error)
-                await self._env.clock.sleep(DISK_RETRY_US / 1e6)
-            else:
-                for trouble in (self._troubles.get(name), self._away.get(name)):
-                    if trouble is not None:
-                        trouble.over()
-                return
+        if name not in self._stores:
+            self._stores[name] = UntilStored(self._env, f"{self.who}: {name}")
+        await self._stores[name](store)
 
     def _announced(self, news: Sequence[Announcement]) -> None:
         """Nodes said something new of X and waits; it is recorded with the next sync."""
@@ -394,8 +375,8 @@ class ClientProcess(Bystander):
             incarnation=self.client.me.incarnation,
             channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
             switches=tuple(self._watch.switches),
-            disk_full={name: trouble.why for name, trouble in self._troubles.items() if trouble.why},
-            away={name: trouble.why for name, trouble in self._away.items() if trouble.why},
+            disk_full={name: one.disk_full for name, one in self._stores.items() if one.disk_full},
+            away={name: one.away for name, one in self._stores.items() if one.away},
             unreachable=self.client.unreachable(),
             recording=None if self._retention is None else self._retention.status(),
         )

@@ -18,7 +18,7 @@ import trio
 from replicas.connectors.reader import CHUNK_ROWS, Live, RowChunk
 from replicas.link.signal import Signal
 from replicas.source.pushed_rows import PushedRows, read_batch
-from spe.errors import LogCorrupt, LogFull, RemoteProtocolError, SpeError
+from spe.errors import LogCorrupt, RemoteProtocolError
 from spe.log.pushed import (
     BATCH_BYTES,
     PART_BYTES,
@@ -35,8 +35,8 @@ from spe.log.pushed import (
     read_trailer,
     trailer_of,
 )
-from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble, is_full
 from spe.runtime.env import AppendFile, Env
+from spe.runtime.until_stored import UntilStored
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart
@@ -81,7 +81,7 @@ class PushIntake(Live):
         self._changed = Signal()
         self._env: Env
         self._folder: PurePosixPath
-        self._trouble: DiskTrouble
+        self._until_stored: UntilStored
         self._settled: Callable[[int], Awaitable[None]]
         #: Why nothing is taken; "" where it is.
         self._stopped = "the source has not begun to read"
@@ -109,7 +109,7 @@ class PushIntake(Live):
           LogCorrupt: the ledger is damaged, or not that of this log.
         """
         self._env, self._folder, self._consumed, self._settled = env, push_folder(folder), consumed, settled
-        self._trouble = DiskTrouble(env, f"{folder}: pushed batches")
+        self._until_stored = UntilStored(env, f"{folder}: pushed batches")
         path = self._folder / "ledger"
         if env.storage.exists(path):
             try:
@@ -163,7 +163,7 @@ class PushIntake(Live):
         one.pieces += 1
         more = False
         try:
-            await self._until_room(partial(_append, one.file, message.data))
+            await self._until_stored(partial(_append, one.file, message.data))
             one.bytes += len(message.data)
             why = self._too_much(one)
             more = not why and not message.last
@@ -219,8 +219,8 @@ class PushIntake(Live):
         except (ValueError, RemoteProtocolError) as error:
             return str(error)
         part = Part(one.writer, one.query, one.batch, rows, size, reader.digest)
-        await self._until_room(partial(_append, one.file, trailer_of(part)))
-        await self._until_room(one.file.sync)
+        await self._until_stored(partial(_append, one.file, trailer_of(part)))
+        await self._until_stored(one.file.sync)
         self._keep(one.name, part)
         return ""
 
@@ -258,8 +258,8 @@ class PushIntake(Live):
 
     def waits(self) -> str:
         """What a writer waits for that has no answer yet."""
-        if self._trouble.why:
-            return f"{self._folder}: {self._trouble.why}"
+        if full := self._until_stored.disk_full:
+            return f"{self._folder}: {full}"
         if pending := self._pending():
             return f"{max(1, pending >> 20)} MiB of committed batches are not in the log yet"
         return "the disk, or the check of a part, takes long"
@@ -286,7 +286,7 @@ class PushIntake(Live):
         return ""
 
     async def _write(self, ledger: PushLedger) -> None:
-        await self._until_room(partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode()))
+        await self._until_stored(partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode()))
         self._ledger = ledger.without(self._consumed)  # it may have gone on meanwhile
         self._changed.wake()
 
@@ -327,20 +327,6 @@ class PushIntake(Live):
             part = self._staged.pop(name)
             self._staged_bytes[part.writer] -= part.bytes + PART_OVERHEAD
             self._env.storage.remove(self._part(name))
-
-    async def _until_room(self, store: Callable[[], Awaitable[T]]) -> T:
-        """A full disk is waited for (A1a).  Raises SpeError where it is broken."""
-        while True:
-            try:
-                done = await store()
-            except (OSError, LogFull) as error:
-                if not is_full(error):
-                    raise SpeError(f"{self._folder} cannot be written: {error}") from error
-                self._trouble.met(error)
-                await self._env.clock.sleep(DISK_RETRY_US / 1e6)
-            else:
-                self._trouble.over()
-                return done
 
     # --- giving rows to the source (W3, W4) ---
 
