@@ -156,6 +156,7 @@ class Environment:
         idle: str | Mapping[str, str] | None = None,
         retain: Mapping[str, str] | None = None,
         late: Mapping[str, Any] | None = None,
+        rejected: Mapping[str, Any] | None = None,
     ) -> Stream:
         """A source stream; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
         options = _given(
@@ -171,6 +172,7 @@ class Environment:
             idle=idle if idle is None or isinstance(idle, str) else dict(idle),
             retain=None if retain is None else dict(retain),
             late=None if late is None else dict(late),
+            rejected=None if rejected is None else dict(rejected),
         )
         self._sources[self._new("sources", name)] = {**options, "from": dict(reader)}
         return Stream(self, name)

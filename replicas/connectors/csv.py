@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -61,12 +61,14 @@ class CsvRows:
         first: int,
         rows: Sequence[tuple[int, list[str] | str]],
         dictionary: StringDictionary | None = None,
+        raw: Callable[[int], str] | None = None,
     ) -> RowChunk:
         """
         Args:
           first: number of the first row.
           rows: line number, and the cells or why this is no CSV.
           dictionary: for texts; None: a new one.
+          raw: the text of row i; None: its cells, joined again.
         """
         least, most = max(self._places, default=-1) + 1, self._width
         bad: dict[int, str] = {}
@@ -82,7 +84,7 @@ class CsvRows:
             first,
             [by_place[p] for p in self._places],
             [line for line, _ in rows],
-            lambda i: "" if isinstance(rows[i][1], str) else self._delimiter.join(rows[i][1]),
+            raw or (lambda i: "" if isinstance(rows[i][1], str) else self._delimiter.join(rows[i][1])),
             StringDictionary() if dictionary is None else dictionary,
             bad,
         )
@@ -176,4 +178,5 @@ class CsvLines:
         for line in lines:
             # One reader per line, so that an open quote spoils its own line only.
             rows += [(first + len(rows) + 1, row) for _, row in numbered(self._rows.reader([line]))]
-        return self._rows.chunk(first, rows, dictionary)
+        whole = len(rows) == len(lines)  # each line is one row
+        return self._rows.chunk(first, rows, dictionary, lines.__getitem__ if whole else None)

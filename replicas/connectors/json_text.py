@@ -35,6 +35,15 @@ def json_lines(batch: Batch, schema: Schema, corrections: bool, begin: str = "")
         tentative = "true" if batch.kind is Kind.TENTATIVE else "false"
         names = ["_kind", "_tentative", *names]
         texts = [['"insert"'] * len(batch), [tentative] * len(batch), *texts]
+    return _lines(names, texts, begin)
+
+
+def json_rows(columns: Sequence[Column], schema: Schema) -> list[str]:
+    """One object per row, of its attributes alone."""
+    return _lines(schema.names, [_column(column, a.type) for a, column in zip(schema, columns)])
+
+
+def _lines(names: Sequence[str], texts: Sequence[list[str]], begin: str = "") -> list[str]:
     place = {name: at for at, name in enumerate(names)}  # an attribute may have a name of ours, and stands for it then
     pieces: list[Iterable[str]] = []
     for name, at in place.items():

@@ -272,9 +272,21 @@ class PostgresReader(Resumable):
 
     async def _hand_over(self, accept: Accept, chunk: RowChunk, position: SlotPosition) -> None:
         chunk.cursor = position.encoded()
+        if chunk.malformed:
+            chunk.malformed = [
+                row._replace(place=self._place(position, row.line - self._first - chunk.taken))
+                for row in chunk.malformed
+            ]
         self._first += chunk.taken
         await accept(chunk)
         self._given = chunk.cursor
+
+    def _place(self, position: SlotPosition, behind: int) -> str:
+        """Where a row is, so many rows behind a position."""
+        table = f"{self._watched.schema}.{self._watched.table}"
+        if position.phase == "copy":
+            return f"{table}, row {position.row + behind} of the copy"
+        return f"{table}, committed at {lsn_text(position.lsn)} or shortly before"
 
     async def _until_durable(self) -> None:
         while self._durable != self._given:

@@ -10,14 +10,13 @@ import numpy as np
 
 from replicas.connectors.reader import Malformed, RowChunk
 from spe.errors import SpeError
+from spe.log.rejected import TEXT_MAX
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.text_size import refusal, too_large
 from spe.stream.times import parse_timestamp
 
-#: Characters of a malformed row that are kept.
-_TEXT_MAX: Final = 200
 #: Microseconds per unit of numbers since the epoch.
 UNITS_US: Final = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0, "ns": 0.001}
 _BOOLS: Final = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
@@ -235,4 +234,4 @@ def _without_idle_mask(column: Column) -> Column:
 
 def printable(text: str) -> str:
     """The beginning of a row, with what is no Unicode escaped."""
-    return text[:_TEXT_MAX].encode("utf-8", "backslashreplace").decode()
+    return text[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()

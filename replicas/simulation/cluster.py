@@ -458,6 +458,7 @@ class SimCluster:
             folder=folder,
             reader=reader,
             archives=lambda _: self.archive,
+            place=lambda folder: (self.disks[host], sink_folder(folder)),
         )
         await process.run()
 

@@ -91,7 +91,11 @@ def _made_up(source: Source, length_us: int) -> dict[str, Any]:
 
 
 def _in_memory(config: dict[str, Any], directory: Directory) -> None:
-    """Clients of a simulation write nothing but JSON lines, to a simulated disk: Parquet's library knows files only."""
+    """Sinks of a simulation are JSON lines, on a simulated disk: Parquet's library knows files only."""
+    for source in config["sources"].values():
+        for key in ("late", "rejected"):
+            if "jsonl" not in source.get(key, {}):
+                source.pop(key, None)
     for name in directory.clients:
         client = (config.get("clients") or {}).get(name)
         if isinstance(client, Mapping):

@@ -8,7 +8,7 @@ from typing import Final
 from replicas.producer.log_entry import COLUMN_BYTES, ENTRY_BYTES
 from spe.log import Position, SegmentedLog
 from spe.log.kept import KeptLog
-from spe.log.source_log import SourceState, decode_source_batch, decode_source_state
+from spe.log.source_log import SourceState, decode_rejected, decode_source_batch, decode_source_state
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
@@ -28,6 +28,7 @@ class SourceHistory:
     Attributes:
       base_id: id of the last tuple before the log, whose oldest segments may have been deleted.
       last_id: id of the last published tuple.
+      rejected: rows that the log has besides, for a sink of their own (E8).
       reached_us: tuple time that is behind all of these.
       frontier_us: last published boundary.
     """
@@ -40,6 +41,8 @@ class SourceHistory:
         self._ids: list[int] = []
         self._positions: list[Position] = []
         self._reached: list[int] = []
+        #: And how many rows had been rejected before them.
+        self._rejected: list[int] = []
         #: (last id, ``reached_us``) at the end of each segment but the last one, by its first record.
         self._ends: dict[int, tuple[int, int]] = {}
         # The tail, three lists side by side: batches, their last ids, and the boundary implied after each.
@@ -48,6 +51,7 @@ class SourceHistory:
         self._bounds: list[int] = []
         self._tail_bytes = 0
         self.base_id = self.last_id = base_id
+        self.rejected = 0
         self.reached_us = self.frontier_us = BEFORE_TIME
 
     def add(self, state: SourceState, position: Position, batch: Batch | None) -> None:
@@ -57,9 +61,10 @@ class SourceHistory:
             self._ids.append(self.last_id)
             self._positions.append(position)
             self._reached.append(self.reached_us)
+            self._rejected.append(self.rejected)
             if last is not None and position.segment != last.segment:
                 self._ends[last.segment] = self.last_id, self.reached_us
-        self.last_id, self.reached_us = state.last_id, state.reached_us
+        self.last_id, self.reached_us, self.rejected = state.last_id, state.reached_us, state.rejected
         if batch is not None:
             self._batches.append(batch)
             self._uptos.append(batch.upto_id)
@@ -85,7 +90,7 @@ class SourceHistory:
         """The log begins later now: nothing before can be read any more."""
         self.base_id = kept.last_id
         gone = bisect_left(self._positions, kept.first, key=lambda position: position.sequence)
-        del self._ids[:gone], self._positions[:gone], self._reached[:gone]
+        del self._ids[:gone], self._positions[:gone], self._reached[:gone], self._rejected[:gone]
         self._ends = {segment: end for segment, end in self._ends.items() if segment >= kept.first}
 
     def _forget_half(self) -> None:
@@ -147,6 +152,38 @@ class SourceHistory:
                 if size >= limit_bytes or state.last_id == self.last_id:
                     break
         return batches, bound
+
+    def rejected_after(
+        self, log: SegmentedLog, number: int, at: Position | None
+    ) -> tuple[list[Batch], Position | None]:
+        """Rejected rows (``spe.log.rejected``) behind a number, which is not the last.
+
+        Args:
+          at: where to go on; None: where the index says.
+
+        Returns:
+          the rows, and where to go on where one read had none; None: there are no more, for they were deleted.
+
+        Raises:
+          LogCorrupt: the log has been damaged since it was written.
+        """
+        records, behind = log.read(self._positions[self._before_rejected(number)] if at is None else at, _READ_BYTES)
+        found: list[Batch] = []
+        for record in records:
+            count = decode_source_state(record.body).rejected
+            if number < count <= self.rejected and (rows := decode_rejected(record.body, StringPool())) is not None:
+                found.append(rows.after(number))
+        return found, behind if records else None
+
+    def needed_for_rejected(self, number: int) -> int:
+        """Up to which id the log may be deleted where the rejected rows behind a number are needed."""
+        if number >= self.rejected:  # the next one may be in a record that has no tuple
+            return self.last_id - 1
+        return self._ids[self._before_rejected(number)] - 1
+
+    def _before_rejected(self, number: int) -> int:
+        """The last entry of the index before the rejected row that follows a number."""
+        return max(0, bisect_right(self._rejected, number) - 1)
 
 
 def _size(batch: Batch) -> int:

@@ -96,7 +96,7 @@ class LivePlay:
                 stop = n if chunk.cursor else chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
                 writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop), cursor=chunk.cursor)
                 taken = stop
-            if not n and (self._reader.continues or chunk.cursor):
+            if not n and (self._reader.continues or chunk.cursor or writer.holds_rejected):
                 writer.leave_out(chunk.consumed(0), chunk.cursor)
             if (why := self._stopped()) is not None:
                 raise why

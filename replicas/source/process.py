@@ -23,9 +23,11 @@ from replicas.producer.subscription import Overtaken
 from replicas.producer.substream import substream
 from replicas.retention.archiving import OpenArchive, open_archive
 from replicas.source.late_rows import LateRows
+from replicas.source.own_sink import OwnSink, RowsInLog
 from replicas.source.proxy import SourceProxy
 from replicas.source.push import PushIntake
-from replicas.source.retention import LATE_SINK, NOTHING_HELD, SourceRetention
+from replicas.source.rejected_inputs import RejectedInputs
+from replicas.source.retention import NOTHING_HELD, SourceRetention, own_sink_name
 from spe.log.source_log import source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -121,7 +123,7 @@ class SourceProcess(Bystander):
       injector: makes faults happen in this process, for experiments.
       reader: in place of the one that the configuration names.
       archives: opens what ``retain`` names.
-      place: the storage of the folder of a sink for late rows, if there is one.
+      place: the storage of the folder of a sink for late or rejected rows, if there is one.
       sinks_root: folder that relative paths of sinks start from.
     """
 
@@ -156,7 +158,8 @@ class SourceProcess(Bystander):
         self._retention: SourceRetention | None = None
         self._place = place
         self._sinks_root = Path() if sinks_root is None else sinks_root
-        self._late: LateRows | None = None
+        #: By what they get.
+        self._own_sinks: dict[str, OwnSink] = {}
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
@@ -177,10 +180,9 @@ class SourceProcess(Bystander):
         if self._source.retain is not None:
             self._retention = self._retaining(proxy)
         if self._source.late is not None:
-            assert self._place is not None, "E7: a sink needs a place"
-            self._late = LateRows(
-                self._env, self._plan, self._source, proxy, self._place, self._sinks_root, self._late_are_safe
-            )
+            self._add_sink(LateRows(self._source, proxy), proxy)
+        if self._source.rejected is not None:
+            self._add_sink(RejectedInputs(self._source, proxy), proxy)
         self.server = server = Server(self._env, self._plan, self._keeper, self, self._injector)
         try:
             async with trio.open_nursery() as nursery:
@@ -189,8 +191,8 @@ class SourceProcess(Bystander):
                 task_status.started(address)
                 if self._retention is not None:
                     nursery.start_soon(self._retention.run)
-                if self._late is not None:
-                    nursery.start_soon(self._late.run, self._signal)
+                for sink in self._own_sinks.values():
+                    nursery.start_soon(sink.run, self._signal)
                 await proxy.run(self._publish, partial(say, level=Level.WARNING), reader)
                 self._signal.wake()
                 if (fault := proxy.status().fault) is not None:
@@ -202,9 +204,17 @@ class SourceProcess(Bystander):
         finally:
             proxy.close()
 
-    def _late_are_safe(self, upto_id: int) -> None:
+    def _add_sink(self, rows: RowsInLog, proxy: SourceProxy) -> None:
+        """Raises SpeError: it cannot be opened, or is written by another process."""
+        assert self._place is not None, "E7: a sink needs a place"
+        safe = partial(self._are_safe, own_sink_name(rows.what))
+        self._own_sinks[rows.what] = OwnSink(
+            self._env, self._plan, self._source, rows, proxy.identity, self._place, self._sinks_root, safe
+        )
+
+    def _are_safe(self, sink: str, upto_id: int) -> None:
         if self._retention is not None:
-            self._retention.acknowledged(LATE_SINK, self._me.incarnation, upto_id)
+            self._retention.acknowledged(sink, self._me.incarnation, upto_id)
 
     def _retaining(self, proxy: SourceProxy) -> SourceRetention:
         found = proxy.retention(self._archives, ())
@@ -338,7 +348,6 @@ class SourceProcess(Bystander):
             return SourceStatus(name=name, incarnation=incarnation, log=None)
         full = {"log": why} if (why := proxy.disk_full) else {}
         away = {"reader": why} if (why := proxy.away) else {}
-        if self._late is not None and (why := self._late.why):
-            away["late"] = why
+        away |= {what: sink.why for what, sink in self._own_sinks.items() if sink.why}
         held = NOTHING_HELD if self._retention is None else self._retention.status()
         return SourceStatus(name=name, incarnation=incarnation, log=proxy.status(held), disk_full=full, away=away)

@@ -28,12 +28,13 @@ from spe.errors import SpeError, leaves
 from spe.log import SEGMENT_BYTES, Record, SegmentedLog
 from spe.log.kept import read_kept
 from spe.log.origin import identify, read_identity
+from spe.log.rejected import REJECTED
 from spe.log.source_log import SourceState, decode_source_state, source_folder
 from spe.plan.describe import show_duration
 from spe.plan.plan import Source
 from spe.runtime.env import Env
 from spe.status import SourceLogStatus
-from spe.stream.batch import Boundary, Element
+from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_timestamp, saturating_add
@@ -65,7 +66,7 @@ class SourceProxy:
         self._source = source
         self._log = log
         self._writer = writer
-        self._admission = Admission(env, source)
+        self._admission = Admission(env, source, writer.reject)
         self._pool = StringPool()
         self._intake = trio.CancelScope()
         self._live_reader: Live | None = None
@@ -204,6 +205,26 @@ class SourceProxy:
         """
         return self._writer.history.read_from(self._log, after_id, after_us, limit_bytes)
 
+    async def rejected_after(self, number: int) -> list[Batch]:
+        """The rejected rows that follow a number; where they were deleted, a batch without rows; [] where none does.
+
+        Raises:
+          LogCorrupt: the log has been damaged since it was written.
+        """
+        history, found, at = self._writer.history, list[Batch](), None
+        while number < (upto := history.rejected):
+            found, at = history.rejected_after(self._log, number, at)
+            if found:
+                break
+            if at is None:
+                return [Batch(Kind.STABLE, number, upto, np.empty(0, np.int64), Rows.empty(REJECTED))]
+            await self._env.clock.sleep(0)
+        return found
+
+    def needed_for_rejected(self, number: int) -> int:
+        """Up to which id the log may be deleted where the rejected rows behind a number are needed."""
+        return self._writer.history.needed_for_rejected(number)
+
     def close(self) -> None:
         self._log.close()
 
@@ -275,9 +296,11 @@ class SourceProxy:
         """Plays chunk by chunk, always knowing the next one: its first event time is what may be leased."""
         chunks = reader.chunks(self._writer.consumed)
         chunk = await self._next_chunk(chunks)
-        if chunk is not None:
-            self._set_pace(reader, chunk)
+        paced = False
         while chunk is not None:
+            if len(chunk) and not paced:
+                self._set_pace(reader, chunk)
+                paced = True
             following = await self._next_chunk(chunks)
             await self._play(chunk, following)
             chunk = following
@@ -285,13 +308,16 @@ class SourceProxy:
             raise self._admission.stopped
 
     async def _next_chunk(self, chunks: Iterator[RowChunk]) -> RowChunk | None:
-        """The next chunk with any good rows; None at the end of the input, or where a malformed row stops it."""
+        """The next chunk with any good rows; None at the end of the input, or where a malformed row stops it.
+
+        Rejected rows are to be logged, also where a chunk has no others.
+        """
         while self._admission.stopped is None:
             chunk = await self._env.compute.run(lambda: next(chunks, None))
             if chunk is None:
                 return None
             chunk = self._checked(chunk, None)  # a generator may well be ahead of the clock
-            if len(chunk):
+            if len(chunk) or self._writer.holds_rejected:
                 return chunk
         return None
 
@@ -333,8 +359,13 @@ class SourceProxy:
     async def _play(self, chunk: RowChunk, following: RowChunk | None) -> None:
         """Releases the rows of a chunk as they become due, and boundaries in between."""
         writer, n, events = self._writer, len(chunk), chunk.events
+        if not n:
+            writer.leave_out(chunk.consumed(0))
+            await writer.room()
+            return
         peaks = np.zeros(n, np.int64) if events is None else np.maximum.accumulate(events)
-        after = None if following is None or following.events is None else int(following.events[0])
+        coming = None if following is None or not len(following) else following.events
+        after = None if coming is None else int(coming[0])
         at = 0
         while at < n:
             now = writer.now_us()

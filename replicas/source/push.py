@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import trio
 
@@ -40,8 +40,6 @@ from spe.runtime.until_stored import UntilStored
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart
-
-T = TypeVar("T")
 
 #: A commit is answered when no more than this waits to be logged: so a writer is not faster than the source.
 PENDING_BYTES: Final = 64 << 20

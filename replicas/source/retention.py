@@ -34,8 +34,6 @@ class Retained(NamedTuple):
     trouble: str = ""
 
 
-#: The sink of late rows, as a consumer of the log.
-LATE_SINK: Final = "the sink of late rows"
 NOTHING_HELD: Final = Retained()
 
 
@@ -67,8 +65,8 @@ class SourceRetention:
         self._copies = ArchiveCopies(source.retain.archive, open_archive, env.compute)
         self._holders = Holders(consumers)
         self._needs_all: tuple[str, ...] = ()
-        #: The sink of late rows, if there is one.
-        self._own = () if source.late is None else (LATE_SINK,)
+        #: Sinks of the source itself.
+        self._own = [own_sink_name(what) for what in ("late", "rejected") if getattr(source, what) is not None]
         self._held: tuple[HolderStatus, ...] = ()
         who = f"source {source.stream}"
         self._over = HeldLog(env, who)
@@ -176,6 +174,11 @@ class SourceRetention:
             if segment.first in ends  # else it is being released
         ]
         return [one for one in found if one.last < log.synced_sequence]
+
+
+def own_sink_name(what: str) -> str:
+    """A sink of late or rejected rows, as a consumer of the log."""
+    return f"the sink of {what} rows"
 
 
 def archived(stream: str, identity: str) -> PurePosixPath:

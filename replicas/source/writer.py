@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
@@ -13,6 +14,7 @@ from replicas.source.pacing import AtOnce, Pace
 from replicas.source.stamping import Stamper
 from spe.errors import LocalProtocolError, LogFull
 from spe.log import Position, SegmentedLog
+from spe.log.rejected import RejectedInput, rejected_batch
 from spe.log.source_log import SourceState, encode_source_record
 from spe.plan.plan import Source
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble
@@ -80,6 +82,9 @@ class SourceWriter:
         self.pace: Pace = AtOnce()
         #: Rows of ``consumed`` that became no tuple.
         self._left_out = state.consumed - state.last_id
+        #: Rows that a record of the log is to have (E8): those that wait for it, and how many have been written.
+        self._rejections: deque[RejectedInput] = deque()
+        self._rejected = state.rejected
         if self._left_out < 0:  # a live source of an earlier version counted anew after each start
             self._left_out, state = 0, state._replace(consumed=state.last_id)
         self.consumed = state.consumed
@@ -184,6 +189,26 @@ class SourceWriter:
         self._cursor = cursor or self._cursor
         self._append(None)
 
+    def reject(self, rows: Iterable[RejectedInput]) -> None:
+        """Rows, in order, that go into the record after which they are done with: so they are logged once (E8)."""
+        self._rejections += [row._replace(row=row.row + self._before) for row in rows]
+
+    @property
+    def holds_rejected(self) -> bool:
+        """Rejected rows wait for a record."""
+        return bool(self._rejections)
+
+    def _rejected_now(self) -> Batch | None:
+        """Those that are done with now; None: there are none."""
+        rows: list[RejectedInput] = []
+        while self._rejections and self._rejections[0].row < self.consumed:
+            rows.append(self._rejections.popleft())
+        if not rows:
+            return None
+        found = rejected_batch(rows, self._rejected)
+        self._rejected = found.upto_id
+        return found
+
     def lease(self, event_us: int) -> None:
         """Logs that nothing on time before ``event_us`` will come, where that is new.  Raises LogError."""
         if not self._refused and self._stamper.lease(event_us):
@@ -201,7 +226,7 @@ class SourceWriter:
 
     def _append(self, batch: Batch | None) -> None:
         """Appends a batch, or the lease alone.  Raises LogError."""
-        stamper = self._stamper
+        stamper, rejected = self._stamper, self._rejected_now() if self._rejections else None
         state = SourceState(
             stamper.last_id,
             stamper.max_event_us,
@@ -212,8 +237,9 @@ class SourceWriter:
             self.begun_us,
             self._left_out,
             self._cursor,
+            self._rejected,
         )
-        self._refused.append((state, encode_source_record(state, batch, self._source.schema), batch))
+        self._refused.append((state, encode_source_record(state, batch, self._source.schema, rejected), batch))
         if len(self._refused) == 1:
             self._write()
         self._appended.set()

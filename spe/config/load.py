@@ -294,18 +294,20 @@ def _sources(
         if source is not None:
             sources[StreamId(name)] = source
             addresses[StreamId(name)] = address
-    _check_late(sources, problems)
+    _check_own_sinks(sources, problems)
     return sources, schemas, addresses
 
 
-def _check_late(sources: Mapping[StreamId, Source], problems: Problems) -> None:
-    """One process writes a place, so sources do not share a sink of late rows."""
-    taken: dict[tuple[str, str], StreamId] = {}
+def _check_own_sinks(sources: Mapping[StreamId, Source], problems: Problems) -> None:
+    """Each writes a place of its own: none is shared, also not by late and rejected rows of one source."""
+    taken: dict[tuple[str, str], str] = {}
     for name, source in sources.items():
-        if source.late is not None and (declared := find_sink(str(source.late["kind"]))) is not None:
-            place = declared.kind, declared.place(source.late)
-            if (other := taken.setdefault(place, name)) != name:
-                problems.add(("sources", name, "late"), f"{other!r} writes to {place[1]!r}; expected a place for each")
+        for what, spec in (("late", source.late), ("rejected", source.rejected)):
+            if spec is not None and (declared := find_sink(str(spec["kind"]))) is not None:
+                place = declared.kind, declared.place(spec)
+                if (other := taken.setdefault(place, f"{name}.{what}")) != f"{name}.{what}":
+                    why = f"{other} writes to {place[1]!r}; expected a place for each"
+                    problems.add(("sources", name, what), why)
 
 
 def _most_replicas(fragments: tuple[FragmentSpec, ...]) -> int:

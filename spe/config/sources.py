@@ -141,6 +141,8 @@ class SourceModel(Model):
         Default: `500ms`; of `push`, `never`.
       late: a [sink](#clients) for late rows, such as `{jsonl: late}`: [more](../explanation/live.md#late-rows).
         Default: none.
+      rejected: a sink for rows that cannot be read, or `ahead` refuses: [more](../explanation/live.md#rejected-rows).
+        Default: none.
       retain: how long [its log is kept](../how-to/operate.md#keep-logs-small). Default: for ever.
     """
 
@@ -157,6 +159,7 @@ class SourceModel(Model):
     idle: Annotated[IdleModel, BeforeValidator(_idle)] | None = None
     retain: RetainModel | None = None
     late: SinkModel | None = None
+    rejected: SinkModel | None = None
 
 
 @cache
@@ -207,8 +210,7 @@ def read_source(
         _check_time(time, schema, (*path, "time"), problems)
     if declared.live and "replay" in model.model_fields_set:
         problems.add((*path, "replay"), f"{declared.kind} is live and has its own pace; expected no replay")
-    if model.late is not None:
-        _check_late(model.late, time, (*path, "late"), problems)
+    _check_own_sinks(model, time, path, problems)
     for attribute in model.from_.given.get("columns", {}):
         if attribute not in schema:
             hint = did_you_mean(attribute, schema.names)
@@ -228,6 +230,7 @@ def read_source(
         disorder_given=model.disorder is not None,
         retain=None if model.retain is None else model.retain.retain(data),
         late=None if model.late is None else model.late.sink(),
+        rejected=None if model.rejected is None else model.rejected.sink(),
         **_watermark(model, path, problems),
     )
     return source, schema, model.address
@@ -268,11 +271,16 @@ def _schema(model: SourceModel, path: Path, problems: Problems) -> Schema | None
     return made
 
 
-def _check_late(late: SinkModel, time: str | None, path: Path, problems: Problems) -> None:
-    if late.mode != "stable":
-        problems.add((*path, "mode"), f"late rows are final; expected no mode, got {late.mode!r}")
-    if time is None:
-        problems.add(path, "rows are stamped when they come, so none is late; expected time: ATTRIBUTE, or no late")
+def _check_own_sinks(model: SourceModel, time: str | None, path: Path, problems: Problems) -> None:
+    for what, sink in (("late", model.late), ("rejected", model.rejected)):
+        if sink is not None and sink.mode != "stable":
+            problems.add((*path, what, "mode"), f"{what} rows are final; expected no mode, got {sink.mode!r}")
+    if model.late is not None and time is None:
+        expected = "expected time: ATTRIBUTE, or no late"
+        problems.add((*path, "late"), f"rows are stamped when they come, so none is late; {expected}")
+    if model.rejected is not None and model.on_malformed == "stop":
+        expected = "expected on_malformed: skip, or no rejected"
+        problems.add((*path, "rejected"), f"the first row that cannot be read stops the source; {expected}")
 
 
 def _schema_alone(entry: Any, path: Path, problems: Problems) -> Schema | None:

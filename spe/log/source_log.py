@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from spe.errors import LogCorrupt
 from spe.log import read_log
 from spe.log.kept import need_whole
+from spe.log.rejected import REJECTED
 from spe.runtime.env import Storage
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.names import Kind, StreamId
@@ -28,7 +29,10 @@ _HEAD: Final = struct.Struct("<9q")
 _HEAD_OF_1: Final = struct.Struct("<7q")
 #: Of a record with a cursor: behind the head its length, and the cursor.
 _VERSION_WITH_CURSOR: Final = -3
-_CURSOR_LENGTH: Final = struct.Struct("<I")
+#: Of a record of a source with ``rejected``: behind the head how many rows were rejected so far; then the cursor, which
+#: may be empty, and the rejected rows, each behind its length.
+_VERSION_WITH_REJECTED: Final = -4
+_LENGTH: Final = struct.Struct("<I")
 _FIRST: Final = struct.Struct("<q")
 
 #: Longest cursor: every record of its source has one.
@@ -49,6 +53,7 @@ class SourceState(NamedTuple):
       left_out: rows of ``consumed`` that became no tuple, for they were malformed or refused; None: a record of
         version 1, which does not say.
       cursor: what a reader with a position of its own needs to go on behind these rows (S9); empty: it has none.
+      rejected: rows of ``left_out`` that the log itself has, for a sink of their own (E8).
     """
 
     last_id: int = 0
@@ -60,6 +65,7 @@ class SourceState(NamedTuple):
     begun_us: int = BEFORE_TIME
     left_out: int | None = 0
     cursor: bytes = b""
+    rejected: int = 0
 
     @property
     def reached_us(self) -> int:
@@ -72,28 +78,42 @@ def source_folder(stream: StreamId) -> PurePosixPath:
     return PurePosixPath("sources", stream)
 
 
-def encode_source_record(state: SourceState, batch: Batch | None, schema: Schema) -> bytes:
+class _Layout(NamedTuple):
+    """Where in a record its parts are; the batch goes to the end."""
+
+    cursor: slice
+    rejected: slice
+    batch: int
+
+
+def encode_source_record(
+    state: SourceState, batch: Batch | None, schema: Schema, rejected: Batch | None = None
+) -> bytes:
     """A batch, or (None) a lease alone.
 
     Args:
       state: with ``left_out``.
+      rejected: rows that were rejected before or among those of the batch, the last ones of ``state.rejected``.
     """
-    *numbers, left_out, cursor = state
+    *numbers, left_out, cursor, count = state
     assert left_out is not None
-    head = _HEAD.pack(_VERSION_WITH_CURSOR if cursor else _VERSION, *numbers, left_out)
-    if cursor:
-        head += _CURSOR_LENGTH.pack(len(cursor)) + cursor
+    version = _VERSION_WITH_REJECTED if count else _VERSION_WITH_CURSOR if cursor else _VERSION
+    head = _HEAD.pack(version, *numbers, left_out)
+    if count:
+        rows = b"" if rejected is None else encode_standalone(rejected, REJECTED)
+        head += _FIRST.pack(count) + _LENGTH.pack(len(cursor)) + cursor + _LENGTH.pack(len(rows)) + rows
+    elif cursor:
+        head += _LENGTH.pack(len(cursor)) + cursor
     return head + (b"" if batch is None else encode_standalone(batch, schema))
 
 
-def _head_bytes(body: bytes) -> int:
-    """Bytes of the state at the beginning of a record, without a cursor.  Raises LogCorrupt."""
-    version = _FIRST.unpack_from(body)[0] if len(body) >= _FIRST.size else 0
-    if version < _VERSION_WITH_CURSOR or version == -1:
-        raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION_WITH_CURSOR}")
-    size = _HEAD.size if version < 0 else _HEAD_OF_1.size
-    _need(body, size)
-    return size
+def _version(body: bytes) -> int:
+    """Below 0; of version 1 it is an id.  Raises LogCorrupt."""
+    version = int(_FIRST.unpack_from(body)[0]) if len(body) >= _FIRST.size else 0
+    if version < _VERSION_WITH_REJECTED or version == -1:
+        raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION_WITH_REJECTED}")
+    _need(body, _HEAD.size if version < 0 else _HEAD_OF_1.size)
+    return version
 
 
 def _need(body: bytes, size: int) -> None:
@@ -101,13 +121,26 @@ def _need(body: bytes, size: int) -> None:
         raise LogCorrupt(f"a source record of {len(body)} bytes; at least {size} were expected")
 
 
-def _cursor_end(body: bytes) -> int:
-    """Where the cursor of a record of that version ends.  Raises LogCorrupt."""
-    begin = _HEAD.size + _CURSOR_LENGTH.size
+def _layout(body: bytes, version: int) -> _Layout:
+    """Raises LogCorrupt."""
+    at = _HEAD.size if version < 0 else _HEAD_OF_1.size
+    if version > _VERSION_WITH_CURSOR:
+        return _Layout(slice(at, at), slice(at, at), at)
+    if version == _VERSION_WITH_CURSOR:
+        cursor = _section(body, at)
+        return _Layout(cursor, slice(cursor.stop, cursor.stop), cursor.stop)
+    cursor = _section(body, at + _FIRST.size)
+    rejected = _section(body, cursor.stop)
+    return _Layout(cursor, rejected, rejected.stop)
+
+
+def _section(body: bytes, at: int) -> slice:
+    """Bytes behind their length.  Raises LogCorrupt."""
+    begin = at + _LENGTH.size
     _need(body, begin)
-    end = begin + int(_CURSOR_LENGTH.unpack_from(body, _HEAD.size)[0])
+    end = begin + int(_LENGTH.unpack_from(body, at)[0])
     _need(body, end)
-    return end
+    return slice(begin, end)
 
 
 def decode_source_state(body: bytes) -> SourceState:
@@ -116,13 +149,16 @@ def decode_source_state(body: bytes) -> SourceState:
     Raises:
       LogCorrupt: these bytes are no source record (another program's log).
     """
-    if _head_bytes(body) == _HEAD_OF_1.size:
+    version = _version(body)
+    if version >= 0:
         return SourceState(*_HEAD_OF_1.unpack_from(body))._replace(left_out=None)
-    version, *numbers = _HEAD.unpack_from(body)
+    _, *numbers = _HEAD.unpack_from(body)
     state = SourceState(*numbers)
-    if version != _VERSION_WITH_CURSOR:
+    if version == _VERSION:
         return state
-    return state._replace(cursor=bytes(body[_HEAD.size + _CURSOR_LENGTH.size : _cursor_end(body)]))
+    cursor = bytes(body[_layout(body, version).cursor])
+    rejected = _FIRST.unpack_from(body, _HEAD.size)[0] if version == _VERSION_WITH_REJECTED else 0
+    return state._replace(cursor=cursor, rejected=rejected)
 
 
 def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch | None:
@@ -131,12 +167,22 @@ def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch 
     Raises:
       LogCorrupt: these bytes hold something else.
     """
-    begin = _head_bytes(body)
-    if _FIRST.unpack_from(body)[0] == _VERSION_WITH_CURSOR:
-        begin = _cursor_end(body)
-    if len(body) == begin:
+    return _batch(body[_layout(body, _version(body)).batch :], schema, pool)
+
+
+def decode_rejected(body: bytes, pool: StringPool) -> Batch | None:
+    """The rejected rows of a record (``spe.log.rejected``); None: it has none.
+
+    Raises:
+      LogCorrupt: these bytes hold something else.
+    """
+    return _batch(body[_layout(body, _version(body)).rejected], REJECTED, pool)
+
+
+def _batch(data: bytes, schema: Schema, pool: StringPool) -> Batch | None:
+    if not len(data):
         return None
-    element = decode_standalone(body[begin:], schema, pool)
+    element = decode_standalone(data, schema, pool)
     if not isinstance(element, Batch):
         raise LogCorrupt(f"a source record holds a {type(element).__name__}; a batch was expected")
     return element

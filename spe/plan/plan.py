@@ -140,6 +140,7 @@ class Source:
       idle_to_now: and then it is that of the clock, rather than going on from where it stood.
       retain: how long the log is kept; None: for ever.
       late: where late rows go as well, as ``ClientSettings.sinks`` has it; None: nowhere.
+      rejected: the same of rows that cannot be taken.
     """
 
     stream: StreamId
@@ -157,6 +158,7 @@ class Source:
     idle_to_now: bool = False
     retain: Retain | None = None
     late: Mapping[str, Any] | None = None
+    rejected: Mapping[str, Any] | None = None
 
     @property
     def live(self) -> bool:

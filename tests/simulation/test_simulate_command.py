@@ -57,6 +57,12 @@ def test_simulate_reports_its_runs(config: Path, capsys: pytest.CaptureFixture[s
     assert not Path("runs").exists()
 
 
+def test_sinks_of_sources_are_simulated_or_left_out(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG.replace("time: at,", "time: at, late: {jsonl: late}, rejected: {parquet: aside},"))
+    assert spe("simulate", "config.yaml", "--seeds", "3:4", "--duration", "6s") == 0
+    assert "\n1 held, 0 failed\n" in capsys.readouterr().out
+
+
 def test_a_failure_is_shrunk_written_and_replayed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with MUTANTS["no-undo"].on():
         assert spe("simulate", "config.yaml", "--faults", "faults.yaml", "--duration", "6s") == 1

@@ -13,13 +13,15 @@ import trio
 import trio.testing
 
 from replicas.connectors import Resumable, RowChunk
+from replicas.connectors.sink_registry import Place
 from replicas.link.signal import Signal
 from replicas.simulation.disk import SimDisk, torn
-from replicas.source.late_rows import LATE_US, LateRows, late_channel, late_rows, late_schema
+from replicas.source.late_rows import LATE_US, LateRows, late_rows, late_schema
+from replicas.source.own_sink import OwnSink, own_channel
 from replicas.source.proxy import SourceProxy
 from spe.errors import LogError
 from spe.plan.plan import Retain, Source, Watermark
-from spe.runtime.env import Env, Storage
+from spe.runtime.env import Env
 from spe.stream.batch import Batch, Column
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
@@ -60,15 +62,20 @@ def of(**changes: object) -> Source:
     )
 
 
-def place(storage: SimDisk) -> Callable[[Path], tuple[Storage, PurePosixPath]]:
+def place(storage: SimDisk) -> Place:
     return lambda path: (storage, PurePosixPath("sinks", *path.parts))
 
 
-async def run(storage: SimDisk, seconds: float, safe: list[int] | None = None) -> LateRows:
+def sink_of(env: Env, proxy: SourceProxy, place: Place, safe: list[int] | None = None) -> OwnSink:
+    told = [] if safe is None else safe
+    return OwnSink(env, PLAN, of(), LateRows(of(), proxy), proxy.identity, place, Path(), told.append)
+
+
+async def run(storage: SimDisk, seconds: float, safe: list[int] | None = None) -> OwnSink:
     """A source and its late rows for some time; then it is killed."""
     env, signal = source_env(storage), Signal()
     proxy = await SourceProxy.open(env, of())
-    late = LateRows(env, PLAN, of(), proxy, place(storage), Path(), ([] if safe is None else safe).append)
+    late = sink_of(env, proxy, place(storage), [] if safe is None else safe)
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(late.run, signal)
@@ -93,7 +100,7 @@ def test_what_is_late_is_what_got_another_time() -> None:
     assert (found.from_id, found.upto_id) == (0, 3), "the sink knows how far it has looked"
     assert found.rows.columns[-1].to_list() == [6]
     assert late_schema(EVENTS).names == (*EVENTS.names, LATE_US)
-    assert late_channel(StreamId("events")) == Channel(StreamId("events.late"), 0)
+    assert own_channel(StreamId("events"), "late") == Channel(StreamId("events.late"), 0)
 
 
 async def test_each_late_row_is_there_with_its_id_and_by_how_much(autojump_clock: trio.testing.MockClock) -> None:
@@ -131,9 +138,7 @@ async def test_a_full_disk_is_waited_for_and_holds_the_log(autojump_clock: trio.
     env, signal = source_env(logs), Signal()
     proxy = await SourceProxy.open(env, of())
     files.space_left = 2_000
-    late = LateRows(
-        env, PLAN, of(), proxy, lambda path: (files, PurePosixPath("sinks", *path.parts)), Path(), safe.append
-    )
+    late = sink_of(env, proxy, place(files), safe)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(late.run, signal)
         nursery.start_soon(lambda: proxy.run(lambda elements: signal.wake(), reader=Behind()))
@@ -164,7 +169,7 @@ async def test_rows_of_another_log_are_refused_and_the_source_goes_on(autojump_c
     for path in [p for p in env.storage.files if p.parts[0] == "sources"]:
         del env.storage.files[path]
     proxy, signal = await SourceProxy.open(env, of()), Signal()
-    late = LateRows(env, PLAN, of(), proxy, place(env.storage), Path(), [].append)
+    late = sink_of(env, proxy, place(env.storage))
     with trio.move_on_after(2):
         await late.run(signal)
     assert "holds late rows of another log" in late.why
@@ -173,9 +178,9 @@ async def test_rows_of_another_log_are_refused_and_the_source_goes_on(autojump_c
 async def test_one_process_writes_a_folder(autojump_clock: trio.testing.MockClock) -> None:
     storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of())
-    LateRows(source_env(storage), PLAN, of(), proxy, place(storage), Path(), [].append)
+    sink_of(source_env(storage), proxy, place(storage))
     with pytest.raises(LogError, match="is written by another process"):
-        LateRows(source_env(storage), PLAN, of(), proxy, place(storage), Path(), [].append)
+        sink_of(source_env(storage), proxy, place(storage))
 
 
 async def test_with_retain_the_log_waits_for_the_sink(autojump_clock: trio.testing.MockClock) -> None:

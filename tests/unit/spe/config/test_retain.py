@@ -1,4 +1,4 @@
-"""``retain`` and ``late`` in a configuration."""
+"""``retain``, ``late`` and ``rejected`` in a configuration."""
 
 from __future__ import annotations
 
@@ -105,7 +105,26 @@ def test_of_late_rows_there_is_one_mode_and_without_an_event_time_there_are_none
         load_text(f'sources:\n  a: {{schema: {{n: int64}}, from: {{tcp: "127.0.0.1:7"}}, late: {{jsonl: x}}}}\n{QUERY}')
 
 
+def test_rejected_rows_go_to_a_sink_also_without_an_event_time() -> None:
+    assert plan_of("rejected: {parquet: aside}").plan.sources[StreamId("a")].rejected == {
+        "kind": "parquet",
+        "path": "aside",
+        "mode": "stable",
+    }
+    text = f'sources:\n  a: {{schema: {{n: int64}}, from: {{tcp: "127.0.0.1:7"}}, rejected: {{jsonl: x}}}}\n{QUERY}'
+    assert load_text(text).plan.sources[StreamId("a")].rejected
+
+
+def test_of_rejected_rows_there_is_one_mode_and_none_where_the_first_stops_the_source() -> None:
+    assert "rejected rows are final; expected no mode" in problem("rejected: {jsonl: x, mode: corrections}")
+    assert "expected on_malformed: skip, or no rejected" in problem("rejected: {jsonl: x}, on_malformed: stop")
+
+
+def test_late_and_rejected_rows_do_not_share_a_place() -> None:
+    assert "a.late writes to 'x'; expected a place for each" in problem("late: {jsonl: x}, rejected: {jsonl: x}")
+
+
 def test_sources_do_not_share_a_sink_of_late_rows() -> None:
     text = f"sources:\n  a: {{{SOURCE}, late: {{jsonl: x}}}}\n  b: {{{SOURCE}, late: {{jsonl: x}}}}\n{QUERY}"
-    with pytest.raises(ConfigError, match="'a' writes to 'x'; expected a place for each"):
+    with pytest.raises(ConfigError, match=r"a\.late writes to 'x'; expected a place for each"):
         load_text(text)

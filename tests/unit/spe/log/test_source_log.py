@@ -6,10 +6,15 @@ import struct
 
 import pytest
 
+from replicas.connectors.reader import CHUNK_BYTES
+from replicas.source.writer import RECORD_ROWS_BYTES
 from spe.errors import LogCorrupt
+from spe.log.format import RECORD_BYTES_MAX
+from spe.log.rejected import TEXT_MAX, RejectedInput, rejected_batch
 from spe.log.source_log import (
     SourceState,
     check_record,
+    decode_rejected,
     decode_source_batch,
     decode_source_state,
     encode_source_record,
@@ -56,6 +61,43 @@ def test_a_record_without_a_cursor_is_what_it_was_before_there_were_any() -> Non
     assert encode_source_record(state, batch(2, 3), SCHEMA) == plain + with_cursor[len(plain) + 4 + 1 :]
 
 
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("cursor", [b"", b"0-55"])
+@pytest.mark.parametrize("rejected", [0, 1, 40])
+def test_rejected_rows_are_read_as_they_were_written(count: int, cursor: bytes, rejected: int) -> None:
+    rows = [RejectedInput(n, 7, f"e.csv, line {n}", "no JSON", "{") for n in range(rejected)]
+    state = SourceState(5, 6, 7, 8, 9, 10, 11, left_out=4, cursor=cursor, rejected=60)
+    aside = rejected_batch(rows, 60 - rejected) if rows else None
+    body = encode_source_record(state, batch(2, count) if count else None, SCHEMA, aside)
+    assert decode_source_state(body) == state
+    read = decode_source_batch(body, SCHEMA, StringPool())
+    assert (None if read is None else read.upto_id) == (5 if count else None)
+    found = decode_rejected(body, StringPool())
+    if found is None:
+        assert not rejected
+        return
+    assert found.row_ids().tolist() == list(range(61 - rejected, 61))
+    assert found.rows.time.tolist() == [7] * rejected
+    assert found.rows.to_tuples() == [(f"e.csv, line {n}", "no JSON", "{") for n in range(rejected)]
+
+
+def test_a_record_without_rejected_rows_says_so() -> None:
+    for state in (SourceState(5), SourceState(5, cursor=b"c")):
+        assert decode_rejected(encode_source_record(state, batch(2, 3), SCHEMA), StringPool()) is None
+
+
+def test_texts_of_rejected_rows_are_cut_so_that_a_record_can_hold_them() -> None:
+    """Of a few rows 8,000 characters each; of many, together what a record of the log takes."""
+    long = "\udcff" + "x" * 100_000
+    ((position, reason, text),) = rejected_batch([RejectedInput(0, 7, long, long, long)], 0).rows.to_tuples()
+    assert (position, reason[:9], text[:9]) == ("x" * 500, "\\udcffxxx", "\\udcffxxx")
+    assert len(text) == TEXT_MAX + 5
+    many = rejected_batch([RejectedInput(0, 7, str(n) + long, str(n) + long, str(n) + long) for n in range(8192)], 0)
+    body = encode_source_record(SourceState(rejected=8192), None, SCHEMA, many)
+    assert len(body) < RECORD_BYTES_MAX - RECORD_ROWS_BYTES - CHUNK_BYTES
+    assert {len(row[-1]) for row in many.rows.to_tuples()} == {256 + 5}, "256 characters, one of them as an escape"
+
+
 def test_a_record_of_version_1_is_read_without_rejected_rows() -> None:
     lease = struct.pack("<7q", 5, 6, 7, 8, 9, 10, 11)
     assert decode_source_state(lease) == SourceState(5, 6, 7, 8, 9, 10, 11, left_out=None)
@@ -73,10 +115,13 @@ def test_a_record_of_version_1_is_read_without_rejected_rows() -> None:
     [
         (b"short", "of 5 bytes; at least 56"),
         (struct.pack("<8q", -2, *range(7)), "of 64 bytes; at least 72"),
-        (struct.pack("<9q", -4, *range(8)), "version 4; this release knows up to 3"),
-        (struct.pack("<9q", -1, *range(8)), "version 1; this release knows up to 3"),
+        (struct.pack("<9q", -5, *range(8)), "version 5; this release knows up to 4"),
+        (struct.pack("<9q", -1, *range(8)), "version 1; this release knows up to 4"),
         (struct.pack("<9q", -3, *range(8)), "of 72 bytes; at least 76"),
         (struct.pack("<9qI", -3, *range(8), 5) + b"four", "of 80 bytes; at least 81"),
+        (struct.pack("<9q", -4, *range(8)), "of 72 bytes; at least 84"),
+        (struct.pack("<9qqI", -4, *range(8), 1, 0), "of 84 bytes; at least 88"),
+        (struct.pack("<9qqII", -4, *range(8), 1, 0, 3), "of 88 bytes; at least 91"),
     ],
 )
 def test_other_bytes_are_refused(body: bytes, said: str) -> None:
