@@ -19,7 +19,7 @@ from replicas.client.recorder import SEGMENT_BYTES, SYNC_US, Recorder
 from replicas.client.result_folder import ResultFolder
 from replicas.client.retention import RecordingRetention
 from replicas.client.statistics import ChannelStats
-from replicas.connectors.server_sink import ServerSink
+from replicas.connectors.server_sink import GOODBYE_S, ServerSink
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.directory import revision_file
@@ -49,8 +49,6 @@ from spe.wire.messages import Announcement
 
 #: Switches kept for the summary, the newest ones: a status must fit into a control frame.
 SWITCHES_KEPT = 100
-#: How long a client that ends waits for a server to say goodbye.
-GOODBYE_S = 1.0
 
 
 class SwitchWatch:

@@ -39,6 +39,8 @@ BYTES_MAX: Final = 16 << 20
 PERIOD_US: Final = 100_000
 #: Longest time for a server to answer, before it counts as away.
 ANSWER_S: Final = 30.0
+#: How long a process that ends waits for a server to say goodbye.
+GOODBYE_S: Final = 1.0
 #: So long the rows of a correction are waited for, to go in one transaction with what they replace (mode current).
 CORRECTION_US: Final = 1_000_000
 _VERSION: Final = 1

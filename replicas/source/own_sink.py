@@ -7,12 +7,15 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import trio
+
 from replicas.client.result_folder import ResultFolder
-from replicas.connectors.server_sink import ServerSink
+from replicas.connectors.server_sink import GOODBYE_S, ServerSink
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.signal import Signal
@@ -124,6 +127,9 @@ class OwnSink:
             text = f"{self._who} are not written any more: {self._failed}"
             say(text, Level.ERROR, event=f"{self._rows.what}_rows_failed")
         finally:
+            if isinstance(self._sink, ServerSink):
+                with trio.move_on_after(GOODBYE_S, shield=True), suppress(SpeError, OSError):
+                    await self._sink.disconnect()
             self._sink.close()
 
     async def _open(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +20,7 @@ from replicas.source.history import SourceHistory
 from replicas.source.own_sink import OwnSink
 from replicas.source.proxy import SourceProxy
 from replicas.source.rejected_inputs import RejectedInputs
+from spe.connectors import installed
 from spe.log import Position, read_log
 from spe.log.rejected import TEXT_MAX
 from spe.log.source_log import SourceState, decode_source_state
@@ -28,6 +30,7 @@ from spe.stream.times import SECOND
 from spe.testing.crashes import Crash, Stage, play_all
 from tests.simulation.test_cluster import make_plan
 from tests.support.source_env import source_env
+from tests.support.table_server import SERVERS, TABLE, TableServer
 from tests.unit.replicas.source.test_cursors import BAD, EXPECTED, Numbers, Server, logged
 from tests.unit.replicas.source.test_proxy import EVENTS, FOLDER, OneChunk, chunk_of_names, source
 
@@ -228,6 +231,30 @@ async def test_numbers_go_on_where_the_sink_was_taken_away_for_a_while(
     server.rows, server.bad = 40, BAD | {30}
     await run(storage := storage.restarted(), of(), 3, Numbers(server))
     assert [(line["_id"], line["text"]) for line in lines(storage)][5:] == [(6, "30")]
+
+
+async def test_a_server_that_is_away_is_waited_for(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each session it is away at first; then it answers, and the source is killed before it has everything."""
+    monkeypatch.setitem(installed._LOADED, (installed.SINKS_GROUP, "table"), TABLE)
+    monkeypatch.setitem(SERVERS, "bad", table := TableServer())
+    one, server, storage = of(rejected={"kind": "table", "at": "bad", "mode": "stable"}), Server(), SimDisk()
+    for answers_s in (0.6, 0.3, 10.0):
+        env, signal, safe, table.away = source_env(storage), Signal(), list[int](), True
+        proxy = await SourceProxy.open(env, one)
+        sink, reader = sink_of(env, one, proxy, place(storage), safe.append), Numbers(server)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sink.run, signal)
+            nursery.start_soon(partial(proxy.run, lambda elements, signal=signal: signal.wake(), reader=reader))
+            await trio.sleep(0.3)
+            assert "Connection refused" in sink.why
+            table.away = False
+            await trio.sleep(answers_s)
+            nursery.cancel_scope.cancel()
+        storage = storage.restarted()
+    assert (sink.why, safe[-1]) == ("", proxy.last_id - 1)
+    assert [row[-1] for _, row in table.rows.values()] == [str(n) for n in sorted(BAD)]
 
 
 async def test_a_full_disk_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
