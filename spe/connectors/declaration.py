@@ -60,6 +60,11 @@ CORRECTIONS: Final = "corrections"
 MODES: Final = (STABLE, CURRENT, CORRECTIONS)
 
 
+#: What happens to a row that cannot be read.
+KEPT_ASIDE: Final = "[kept aside](../explanation/live.md#rejected-rows)"
+LEFT_OUT: Final = f"it is counted, {KEPT_ASIDE} and left out, or stops the source (`on_malformed`)"
+
+
 class Guarantees(NamedTuple):
     """What a connector states, in sentences for the documentation; the test kit checks it.
 
@@ -104,6 +109,7 @@ class Reader:
       opens: of a connector in another package, ``module:Class`` of its reader, which is made with the schema, the name
         of the attribute with the event time (or None), and what :meth:`reader` has given.
       defaults: of options that it always has.
+      example: a line of a source in the configuration, for the documentation.
     """
 
     kind: str
@@ -114,6 +120,7 @@ class Reader:
     guarantees: Guarantees | None = None
     opens: str = ""
     formats: tuple[str, ...] = ("csv", "jsonl")
+    example: str = ""
 
     #: Rows happen once, and nobody knows the next one; else they can be read again from any one.
     live: ClassVar[bool] = False
@@ -156,6 +163,7 @@ class SinkDeclaration:
       guarantees: what it states, for the documentation.
       opens: of a connector in another package, ``module:Class`` of its sink, which is made with the schemas by channel,
         the mode, and what :meth:`sink` has given.
+      example: a line of a client in the configuration, for the documentation.
     """
 
     kind: str
@@ -165,6 +173,7 @@ class SinkDeclaration:
     modes: Mapping[str, str]
     guarantees: Guarantees
     opens: str = ""
+    example: str = ""
 
     def check(self, value: Any, mode: str) -> None:
         """Raises ValueError where options do not go together, or with the mode."""

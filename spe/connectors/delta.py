@@ -113,4 +113,5 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
             "and says what to do",
         },
     ),
+    example='sinks: [{delta: {path: "s3://lake/totals", every: 30s}, mode: current}]',
 )

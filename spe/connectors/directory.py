@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import CELLS, Guarantees, Reader, check_numbered
+from spe.connectors.declaration import CELLS, KEPT_ASIDE, Guarantees, Reader, check_numbered
 from spe.values import S3, Model, Names, PositiveDuration, split_open
 
 _FILE: Final = "file://"
@@ -89,7 +89,7 @@ class DirectoryKeys(Model):
     bad_files: Literal["stop", "skip"] = Field(
         default="stop",
         description="a file that is torn, of another schema, changed, or gone before it was read: stops the source, or "
-        "is counted, kept aside with the reason and left out",
+        "is counted, [kept aside](../explanation/live.md#rejected-rows) with the reason and left out",
     )
     region: str | None = Field(default=None, description="of S3; none: as the environment and files of AWS say")
     endpoint: Annotated[str, BeforeValidator(endpoint_url)] | None = Field(
@@ -164,8 +164,8 @@ DIRECTORY: Final = FilesOfDirectory(
             "a file is torn, of another format or another schema": "of Parquet and Arrow files nothing is taken, of "
             "Avro the blocks before the torn one; then the source stops and says which file and why; put right, it is "
             "read from its beginning if nothing of it was taken. Or it is left out (`bad_files: skip`)",
-            "a row cannot be understood": "it is counted, kept aside with file and row and left out, or stops the "
-            "source (`on_malformed`)",
+            "a row cannot be understood": f"it is counted, {KEPT_ASIDE} with file and row and "
+            "left out, or stops the source (`on_malformed`)",
             "a file changes, grows or shrinks before anything of it was read": "it is read as it is then",
             "a file changes, grows or shrinks while it is read, or afterwards": "seen by its size and time of change, "
             "at the end of the file or at the next look: the source stops and says which; what was taken stays, what "
@@ -180,4 +180,5 @@ DIRECTORY: Final = FilesOfDirectory(
             "there are more than a million files": "the source stops; begin another folder, with another source",
         },
     ),
+    example="from: {directory: {path: incoming, until: _SUCCESS}, format: parquet}",
 )

@@ -8,7 +8,16 @@ from os.path import normpath
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from spe.connectors.declaration import CELLS, CORRECTIONS, STABLE, Guarantees, Reader, SinkDeclaration, check_numbered
+from spe.connectors.declaration import (
+    CELLS,
+    CORRECTIONS,
+    LEFT_OUT,
+    STABLE,
+    Guarantees,
+    Reader,
+    SinkDeclaration,
+    check_numbered,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,8 @@ _FILES: Final = Guarantees(
     failures={
         "the file is missing, or is not what the configuration says": "the source stops and says so; what it has "
         "logged is still served",
-        "a row cannot be understood": "it is counted, kept aside and left out, or stops the source (`on_malformed`)",
+        "a row cannot be understood": LEFT_OUT,
+        "the source's disk is full": "it waits for room, and goes on behind its log",
         "the file is changed during a run, or before a restart": "not noticed: rows are skipped by their number",
     },
 )
@@ -51,13 +61,28 @@ class Folder(SinkDeclaration):
         return normpath(str(sink["path"]))
 
 
-CSV: Final = File("csv", str, "PATH", "a file with a row per line", CELLS, _FILES)
-JSONL: Final = File("jsonl", str, "PATH", "a file with a JSON object per line", ("columns", "timestamps"), _FILES)
+def _file(kind: str, about: str, options: tuple[str, ...], example: str) -> File:
+    return File(kind, str, "PATH", about, options, _FILES, example=f"from: {{{example}}}")
+
+
+_PAGE: Final = "../how-to/real-input.md#files"
+_COLUMNS: Final = ("columns", "timestamps")
+CSV: Final = _file(
+    "csv",
+    f"a [file]({_PAGE}) with a row per line",
+    CELLS,
+    "csv: orders.csv, columns: {ts: ordered_at}, timestamps: ms",
+)
+JSONL: Final = _file(
+    "jsonl", f"a [file]({_PAGE}) with a JSON object per line", _COLUMNS, "jsonl: orders.jsonl, timestamps: s"
+)
+PARQUET: Final = _file(
+    "parquet", f"a [Parquet file]({_PAGE})", (*_COLUMNS, "sort"), "parquet: orders.parquet, sort: ts"
+)
+ARROW: Final = _file("arrow", f"an [Arrow IPC file]({_PAGE}), or a stream in a file", _COLUMNS, "arrow: orders.arrow")
+AVRO: Final = _file("avro", f"an [Avro container file]({_PAGE})", _COLUMNS, "avro: orders.avro")
 #: Kinds whose value is one file.
 FILES: Final = ("csv", "jsonl", "parquet", "arrow", "avro")
-PARQUET: Final = File("parquet", str, "PATH", "a Parquet file", ("columns", "timestamps", "sort"), _FILES)
-ARROW: Final = File("arrow", str, "PATH", "an Arrow IPC file, or a stream in a file", ("columns", "timestamps"), _FILES)
-AVRO: Final = File("avro", str, "PATH", "an Avro container file", ("columns", "timestamps"), _FILES)
 
 _MODES: Final = {
     STABLE: "final rows only, each exactly once, in the order of their ids",
@@ -73,7 +98,7 @@ PARQUET_SINK: Final = Folder(
     "parquet",
     str,
     "PATH",
-    "Parquet files, one after the other",
+    "[Parquet files](../how-to/read-results.md#into-files), one after the other",
     _MODES,
     Guarantees(
         durable="a part, once it has its name; only then are its rows acknowledged",
@@ -81,12 +106,13 @@ PARQUET_SINK: Final = Folder(
         other_crash="a part without its name is no part; after a power failure as after a kill",
         failures=_FULL,
     ),
+    example="sinks: [{parquet: results}]",
 )
 JSONL_SINK: Final = Folder(
     "jsonl",
     str,
     "PATH",
-    "a file of JSON lines for each channel",
+    "a file of [JSON lines](../how-to/read-results.md#into-files) for each channel",
     _MODES,
     Guarantees(
         durable="a line, once its file is synced, about each second; only then is it acknowledged",
@@ -94,4 +120,5 @@ JSONL_SINK: Final = Folder(
         other_crash="a power failure takes what was not synced, which is then written again",
         failures=_FULL,
     ),
+    example="sinks: [{jsonl: results, mode: corrections}]",
 )

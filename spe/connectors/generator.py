@@ -93,4 +93,5 @@ GENERATOR: Final = Generated(
         other_crash="there is no other side",
         failures={"the log is lost": "consumers refuse the new one: its ids mean other rows"},
     ),
+    example="from: {generator: {name: rows, rate: 500, keys: 50, duration: 30s}}",
 )

@@ -16,6 +16,7 @@ from spe.connectors.declaration import (
     CELLS,
     CORRECTIONS,
     CURRENT,
+    KEPT_ASIDE,
     STABLE,
     Guarantees,
     Reader,
@@ -193,6 +194,7 @@ HTTP: Final = Http(
             "more than 256 senders use keys": "further ones get 403; they can send without a key",
         },
     ),
+    example='from: {http: {listen: "127.0.0.1:9000", bad_rows: pass}, format: csv}',
 )
 SSE: Final = Events(
     "sse",
@@ -216,11 +218,12 @@ SSE: Final = Events(
             "an event has no id of its own": "the rows before it are taken, then the source stops; or it is taken "
             "without the guarantees above (`ids: optional`)",
             "two events that follow each other have one id": "the source stops: between them it could not resume",
-            "an event cannot be understood, or has more than 1 MiB": "it is counted, kept aside with its id and left "
-            "out, or stops the source (`on_malformed`)",
+            "an event cannot be understood, or has more than 1 MiB": f"it is counted, {KEPT_ASIDE} with its id and "
+            "left out, or stops the source (`on_malformed`)",
             "nothing comes, not even a comment": "after `silence` it connects again",
         },
     ),
+    example='from: {sse: {url: "https://prices.example/stream", token: {env: PRICES_TOKEN}}}',
 )
 
 
@@ -287,4 +290,5 @@ HTTP_SINK: Final = HttpSinkDeclaration(
             "the storage holds results of another query or mode": "the client refuses it and ends",
         },
     ),
+    example='sinks: [{http: {url: "https://shop.example/totals", token: {env: SHOP_TOKEN}}, mode: current}]',
 )

@@ -13,6 +13,7 @@ from spe.connectors.avro import AvroKeys, placed_avro
 from spe.connectors.declaration import (
     CELLS,
     CORRECTIONS,
+    KEPT_ASIDE,
     STABLE,
     Guarantees,
     Reader,
@@ -196,8 +197,8 @@ KAFKA: Final = Kafka(
             "otherwise not: messages with offsets that were read before are skipped",
             "another cluster answers": "stops: its offsets mean other messages",
             "wrong credentials, or no right to read a topic": "stops at the start; during a run, waits and says so",
-            "a message cannot be understood, or has no value": "it is counted, kept aside with topic, partition and "
-            "offset, and left out, or stops the source (`on_malformed`)",
+            "a message cannot be understood, or has no value": f"it is counted, {KEPT_ASIDE} with topic, partition "
+            "and offset, and left out, or stops the source (`on_malformed`)",
             "of Avro: the schema registry is away": "waits and goes on; meanwhile no silence counts, and "
             "the status says so",
             "of Avro: the registry does not have the schema, or it lacks a field that may not be null": (
@@ -211,6 +212,7 @@ KAFKA: Final = Kafka(
             "against librdkafka's mock only, which has none",
         },
     ),
+    example="from: {kafka: {servers: broker-1:9092, topics: orders, attributes: {ts: timestamp}}, format: jsonl}",
 )
 
 
@@ -278,4 +280,5 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
             "wrong credentials, or no right to write": "the client ends and says what to do",
         },
     ),
+    example="sinks: [{kafka: {servers: broker-1:9092, topic: totals, key: text}}]",
 )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator
 
-from spe.connectors.declaration import CELLS, Guarantees, Reader, check_format
+from spe.connectors.declaration import CELLS, LEFT_OUT, Guarantees, Reader, check_format
 from spe.values import address_of
 
 
@@ -37,28 +37,32 @@ class Lines(Reader):
 
 _OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
 _BAD_LINES: Final = {
-    "a line cannot be understood, or has more than 1 MiB": "it is counted, kept aside and left out, or stops the "
-    "source",
+    "a line cannot be understood, or has more than 1 MiB": LEFT_OUT,
     "rows come faster than the disk takes them": "nothing more is read, so that the sender waits",
 }
 TCP: Final = Lines(
     "tcp",
     Annotated[str, BeforeValidator(address_of)],
     "HOST:PORT",
-    "lines from any number of producers, which connect to it",
+    "[lines](../how-to/real-input.md#live-lines) from any number of producers, which connect to it",
     _OPTIONS,
     Guarantees(
         durable="the source's log, from its sync on; a producer is told nothing",
         own_crash="lines that were sent and not yet synced are lost",
         other_crash="a line without its end is dropped; what the producer sends again is taken again",
-        failures=_BAD_LINES,
+        failures={
+            **_BAD_LINES,
+            "the address is taken": "the source stops and says so; what it has logged is still served",
+            "lines that have no end yet are more than 32 MiB": "the producer that sends is disconnected",
+        },
     ),
+    example='from: {tcp: "127.0.0.1:9001", format: csv}',
 )
 STDIN: Final = Lines(
     "stdin",
     Literal[True],
     "true",
-    "lines on standard input",
+    "[lines](../how-to/real-input.md#live-lines) on standard input",
     _OPTIONS,
     Guarantees(
         durable="the source's log, from its sync on",
@@ -66,4 +70,5 @@ STDIN: Final = Lines(
         other_crash="the end of the input is the end of the stream",
         failures=_BAD_LINES,
     ),
+    example="from: {stdin: true, format: jsonl}",
 )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE, Guarantees, Reader, SinkDeclaration
+from spe.connectors.declaration import CORRECTIONS, CURRENT, LEFT_OUT, STABLE, Guarantees, Reader, SinkDeclaration
 from spe.values import Model
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[^".]+)'
@@ -121,8 +121,8 @@ POSTGRES: Final = PostgresReaderDeclaration(
     "postgres",
     Annotated[PostgresReaderKeys, BeforeValidator(_shorthand)],
     "TABLE, or {table: …}",
-    "a table of PostgreSQL: its rows, then each change. An attribute whose column is `_change` says `insert`, `update` "
-    "or `delete`; one whose column is `_commit` has the time of the commit",
+    "[a table of PostgreSQL](../how-to/postgres.md#read-a-table): its rows, then each change. An attribute whose "
+    "column is `_change` says `insert`, `update` or `delete`; one whose column is `_commit` has the time of the commit",
     ("columns",),
     Guarantees(
         durable="the server keeps what follows the slot; it is advanced when rows are on the disk of the source",
@@ -137,21 +137,21 @@ POSTGRES: Final = PostgresReaderDeclaration(
             "source stops; started again with another `changes`, it goes on there",
             "a column is dropped or renamed during a run": "the source stops before the first row without it; columns "
             "that are added are left out",
-            "a value does not fit its attribute": "the row is counted, kept aside and left out, or stops the source "
-            "(`on_malformed`)",
+            "a value does not fit its attribute": LEFT_OUT,
             "the slot is lost, or was read by another": "the source stops: rows are missing, so it says what to do",
             "the disk of the source is full": "the slot is not advanced; the server keeps what follows",
             "the table is idle": "nothing is held up, with `watermark: clock` or `idle`; the slot is advanced past "
             "what happens to other tables",
         },
     ),
+    example="from: {postgres: {table: public.orders, connection: service=shop, changes: ignore}}",
 )
 
 POSTGRES_SINK: Final = PostgresSinkDeclaration(
     "postgres",
     Annotated[PostgresKeys, BeforeValidator(_shorthand)],
     "TABLE, or {table: …}",
-    "a table of PostgreSQL",
+    "[a table of PostgreSQL](../how-to/postgres.md#write-a-table)",
     {
         STABLE: "final rows only, each exactly once, with `_partition`, `_id` and `_time`",
         CURRENT: "the newest answer: rows that may still change have `_tentative`, and a correction replaces them, in "
@@ -179,4 +179,5 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
             "the password is wrong, or a privilege is missing": "the client ends and says what to do",
         },
     ),
+    example="sinks: [{postgres: {table: public.totals, connection: service=shop}, mode: current}]",
 )

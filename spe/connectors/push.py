@@ -51,4 +51,5 @@ PUSH: Final = Pushes(
             "refused, also after restarts",
         },
     ),
+    example="from: {push: [etl]}",
 )

@@ -126,7 +126,9 @@ def _connectors() -> str:
     for what, declared in [*(("from", one) for one in READERS.values()), *(("sinks", one) for one in SINKS.values())]:
         assert declared.guarantees is not None
         states = declared.guarantees
-        text = f"## `{what}`: `{declared.kind}`\n\n{declared.about[0].upper()}{declared.about[1:]}.\n\n"
+        first = next(at for at, c in enumerate(declared.about) if c.isalpha())
+        about = f"{declared.about[:first]}{declared.about[first].upper()}{declared.about[first + 1 :]}"
+        text = f"## `{what}`: `{declared.kind}`\n\n{about}.\n\n```yaml\n{declared.example}\n```\n\n"
         keys = _model_of(declared.value)
         if keys is not None:
             text += _table(("key", "default", ""), _fields(keys)) + "\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from consistency.proof import reading
 from operators import build
@@ -18,9 +19,9 @@ from replicas.connectors import KINDS
 from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from replicas.reference import reference_rows
 from replicas.source.proxy import reference_elements
-from spe.config import load_plan_text, load_text
+from spe.config import load_data, load_plan_text, load_text
 from spe.connectors import READERS, SINKS
-from spe.connectors.declaration import OPTIONS
+from spe.connectors.declaration import OPTIONS, Reader, SinkDeclaration
 from spe.errors import ConfigError
 from spe.plan.draw import check_text
 from spe.query.operators import OPERATORS
@@ -43,6 +44,8 @@ sources:
 query:
   thinned: {sample: {from: orders, every: 10}}
 """
+#: Of a source whose reader is shown alone.
+ATTRIBUTES = {"schema": {"ts": "timestamp!", "text": "string"}, "time": "ts", "disorder": "1s"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -127,6 +130,48 @@ def test_mistakes_in_the_operator_of_the_page_have_their_place(sample: Any) -> N
 def test_every_connector_has_a_declaration_and_an_implementation() -> None:
     assert set(READERS) == set(KINDS)
     assert set(SINKS) == set(SINK_KINDS)
+
+
+@pytest.mark.parametrize(
+    "declared", [*READERS.values(), *SINKS.values()], ids=lambda one: f"{type(one).__name__} {one.kind}"
+)
+def test_every_connector_has_guarantees_failures_and_an_example_that_loads(declared: Reader | SinkDeclaration) -> None:
+    assert declared.guarantees is not None
+    assert all([*declared.guarantees[:3], *declared.guarantees.failures.values()])
+    source: dict[str, Any] = {"from": {"generator": "orders"}}
+    client: dict[str, Any] = {}
+    if isinstance(declared, Reader):
+        source = ATTRIBUTES | yaml.safe_load(declared.example)
+    else:
+        client = yaml.safe_load(declared.example)
+    config = {"sources": {"s": source}, "query": {"q": {"filter": {"from": "s", "where": "true"}}}}
+    plan, directory = load_data({**config, "clients": {"c": {"reads": ["q"], **client}}}, "the example")
+    if isinstance(declared, Reader):
+        (found,) = [one.reader for one in plan.sources.values()]
+    else:
+        (found,) = directory.clients["c"].sinks
+    assert found["kind"] == declared.kind
+
+
+def _pieces() -> list[Any]:
+    """Pieces of configuration in the pages of connectors."""
+    pages = [f"how-to/{page}.md" for page in ("delta", "directories", "http", "kafka", "postgres", "spark")]
+    return [
+        pytest.param(yaml.safe_load(block), id=f"{page} {at}")
+        for page in [*pages, "explanation/live.md"]
+        for at, block in enumerate(
+            re.findall(r"^```yaml\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+        )
+    ]
+
+
+@pytest.mark.parametrize("piece", _pieces())
+def test_pieces_of_configuration_in_the_pages_of_connectors_load(piece: dict[str, Any]) -> None:
+    if not piece.keys() & {"sources", "clients"}:  # the options of one connector
+        piece = {"sources": {"s": {**ATTRIBUTES, "from": {"kafka": {"servers": "b:1", "topics": "t", **piece}}}}}
+    sources = piece.get("sources", {"s": {"from": {"generator": "orders"}}})
+    query = {"totals": {"filter": {"from": next(iter(sources)), "where": "true"}}}
+    load_data({"sources": sources, "query": query, "clients": piece.get("clients", {})}, "the page", ".")
 
 
 @pytest.mark.parametrize("kind", READERS)
