@@ -139,6 +139,11 @@ class _Process:
     certificate: CertificateStatus | None = None
     unreachable: Mapping[Text, Text] = field(default_factory=dict)
 
+    @property
+    def waits_for(self) -> Mapping[str, str]:
+        """Of ``away``: those without which the process does not go on."""
+        return self.away
+
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -455,6 +460,11 @@ class SourceStatus(_Process):
 
     kind: Literal["source"] = "source"
     log: SourceLogStatus | None
+
+    @property
+    def waits_for(self) -> Mapping[str, str]:
+        """Not the sinks of late and rejected rows, for which the log is kept."""
+        return {what: why for what, why in self.away.items() if what == "reader"}
 
 
 # -- clients -------------------------------------------------------------------------------------------------------

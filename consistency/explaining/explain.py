@@ -6,6 +6,7 @@ that advances to a consumer that does not, the link is to blame; where the produ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
-from spe.status import ChannelStatus, InputStatus, ProcessStatus, ReplicaStatus
+from spe.status import ChannelStatus, InputStatus, ReplicaStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -135,7 +136,7 @@ class _Chain:
         for name, status in self._now.statuses.items():
             for what, why in status.disk_full.items():
                 self._disk(name, what, why)
-            self._servers(name, status)
+            self._servers(name, status.away)
         coming = arriving(self._now)
         for name in self._now.statuses:
             self._slow_to_answer(name)
@@ -163,7 +164,7 @@ class _Chain:
                 self._disk(name, what, why)
             return condition
         if status.away:
-            self._servers(name, status)
+            self._servers(name, status.away)
             return condition
         if one.producer is None:
             for host in self._hosts(self._plan.maker_of(channel)):
@@ -465,9 +466,9 @@ class _Chain:
             for what, why in status.disk_full.items():
                 self._step(depth, name, "takes in nothing")
                 self._disk(name, what, why)
-        elif status.away:
+        elif status.waits_for:
             self._step(depth, name, "takes in nothing")
-            self._servers(name, status)
+            self._servers(name, status.waits_for)
         elif log is None:
             self._step(depth, name, "has not opened its log yet")
             self._cause(CauseKind.RECOVERING, (name,), f"{name} opens its log")
@@ -509,8 +510,8 @@ class _Chain:
         self._cause(CauseKind.DISK, (name,), f"{name} has no room for {what}: {why}")
         self.next[f"{name} goes on by itself when there is room"] = None
 
-    def _servers(self, name: str, status: ProcessStatus) -> None:
-        for what, why in status.away.items():
+    def _servers(self, name: str, away: Mapping[str, str]) -> None:
+        for what, why in away.items():
             self._cause(CauseKind.AWAY, (name,), f"{name}: {what}: its server does not answer: {why}")
             self.next[f"{name} goes on by itself when its server answers"] = None
 

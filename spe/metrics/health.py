@@ -17,7 +17,7 @@ def not_ready(status: ProcessStatus) -> list[str]:
     return [
         *_reasons(status),
         *(f"{what}: the disk is full: {why}" for what, why in status.disk_full.items()),
-        *(f"{what}: its server does not answer: {why}" for what, why in status.away.items()),
+        *(f"{what}: its server does not answer: {why}" for what, why in status.waits_for.items()),
     ]
 
 

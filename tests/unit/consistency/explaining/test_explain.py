@@ -10,6 +10,7 @@ import pytest
 from consistency.explaining.explain import BETWEEN_US, explain
 from consistency.explaining.model import CauseKind, Condition, Explanation, Look
 from spe.config import load_text
+from spe.metrics.health import not_ready
 from spe.status import CoordinatorStatus, MoveStatus, NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
 from spe.stream.names import NodeState
 from spe.stream.times import END_OF_TIME, SECOND
@@ -263,6 +264,20 @@ def without_servers(away: str) -> Explanation:
 
     (found,) = explain(*load_text(CONFIG), seen(AT_US), seen(AT_US + BETWEEN_US))
     return found
+
+
+def test_a_source_goes_on_without_the_sink_of_its_late_rows() -> None:
+    """What is wrong is named, but it is not why nothing comes."""
+    stuck = AT_US - 20 * SECOND
+    looks = []
+    for at_us in (AT_US, AT_US + BETWEEN_US):
+        now = look(at_us, {"frontier": stuck, "last_arrival_us": stuck}, input=stuck, frontier=stuck)
+        late = replace(a_source(frontier=stuck), away={"late": "No space left on device"})
+        looks.append(Look(at_us, {**now.statuses, "source:shop": late}))
+    (found,) = explain(*load_text(CONFIG), *looks)
+    assert kinds(found) == [CauseKind.QUIET]
+    assert [cause.kind for cause in found.elsewhere] == [CauseKind.AWAY]
+    assert not_ready(looks[0].statuses["source:shop"]) == []
 
 
 def test_a_server_that_a_source_or_a_client_waits_for_is_named() -> None:
