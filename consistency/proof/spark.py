@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.java import java_home
+from consistency.proof.master import check_answers
 from consistency.proof.trouble import essence
 from spe.errors import SpeError
 
@@ -116,13 +117,14 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
 
     Raises:
       SpeError: pyspark or Java is missing, a setting would change what expressions mean, Spark Connect is asked for,
-        the release is not supported, or Spark does not start.
+        the release is not supported, no master answers, or Spark does not start.
     """
     given = dict(conf or {})
     for name in SEMANTICS.keys() & given.keys():
         if given[name] != SEMANTICS[name]:
             raise SpeError(f"{name} must be {SEMANTICS[name]}, got {given[name]!r}: else results mean something else")
     _check_no_connect(master, given)
+    check_answers(master or given.get("spark.master", ""))
     try:
         import pyspark
         from py4j.protocol import Py4JError

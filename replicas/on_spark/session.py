@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,9 +31,6 @@ _REFUSED: Final = {
 }
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
-_STANDALONE: Final = "spark://"
-_KUBERNETES: Final = "k8s://"
-_CONNECT_S: Final = 5.0
 #: Where none is given.
 WITHOUT_MASTER: Final = (
     "--on spark needs --master URL, such as spark://host:7077, yarn, k8s://https://host:6443 or local-cluster[3,1,1024]"
@@ -54,36 +50,9 @@ def check_master(master: str) -> None:
         raise SpeError(f"--master {master}: Spark Connect cannot run nodes, because it shows no executors")
     if master == "yarn" and not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
         raise SpeError("--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR, the folder that says where YARN is")
-    addresses = _addresses(master)
-    if addresses and (why := [w for a in addresses if (w := _unreachable(a))]) and len(why) == len(addresses):
-        raise SpeError(f"--master {master} does not answer: {'; '.join(why)}")
+    from consistency.proof.master import check_answers  # nodes import nothing of the proof
 
-
-def _addresses(master: str) -> list[tuple[str, int]]:
-    """Where masters listen: one of them must."""
-    if master.startswith(_STANDALONE):
-        parts, standard = master.removeprefix(_STANDALONE).split(","), 7077
-    elif master.startswith(_KUBERNETES):
-        rest = master.removeprefix(_KUBERNETES)
-        standard = 80 if rest.startswith("http://") else 443
-        parts = [re.sub(r"^https?://", "", rest).split("/")[0]]
-    else:
-        return []
-    found = []
-    for part in parts:
-        host, colon, port = part.rpartition(":")
-        if colon and not port.isdecimal():
-            raise SpeError(f"--master {master}: expected HOST:PORT, got {part!r}")
-        found.append((host, int(port)) if colon else (part, standard))
-    return found
-
-
-def _unreachable(address: tuple[str, int]) -> str:
-    try:
-        socket.create_connection(address, _CONNECT_S).close()
-    except OSError as error:
-        return f"{address[0]}:{address[1]}: {error.strerror or error}"
-    return ""
+    check_answers(master)
 
 
 def expected_executors(master: str, conf: Mapping[str, str]) -> int | None:

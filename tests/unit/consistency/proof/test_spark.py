@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def test_spark_connect_is_refused_by_name(
     with pytest.raises(SpeError) as caught:
         session("test", master=master, conf=conf)
     assert said in str(caught.value)
+
+
+def test_a_master_that_is_gone_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would take a minute, and say that its context was stopped."""
+    monkeypatch.setattr("consistency.proof.spark.java_home", lambda: pytest.fail("Java is looked for"))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
+        for given, conf in ((master, {}), (None, {"spark.master": master})):
+            with pytest.raises(SpeError, match=f"--master {master} does not answer: .* Connection refused"):
+                session("test", master=given, conf=conf)
 
 
 def test_a_session_of_spark_connect_is_refused_by_name() -> None:
