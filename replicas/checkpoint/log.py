@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from replicas.checkpoint.log_reader import COPIES, LogReader
-from replicas.checkpoint.log_records import Commit, LogKind, LogRecord, encode_slice
+from replicas.checkpoint.log_records import Commit, LogKind, LogRecord, Records, encode_slice
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.format import HEADER_BYTES, Segment, begin_segment, write_whole
 from spe.log.marks import Mark, Marks
@@ -175,7 +175,7 @@ class CheckpointLog(LogReader):
         index = bisect_right(self.commits, synced, key=lambda c: c.last)
         return self.commits[index - 1] if index else None
 
-    def write(self, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int | None = None) -> Commit:
+    def write(self, time: int, records: Records, commit: bytes, needs: int | None = None) -> Commit:
         """Writes a slice: its records, and last the commit.  Nothing counts before a later :meth:`sync`.
 
         Args:
@@ -192,7 +192,7 @@ class CheckpointLog(LogReader):
         finally:
             self._close_unless_writing()
 
-    def _write(self, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int | None) -> Commit:
+    def _write(self, time: int, records: Records, commit: bytes, needs: int | None) -> Commit:
         if self._closed:
             raise LogError(f"checkpoint log {self._folder}: is not used any more")
         if self._restoring:  # the copies would no longer be equal

@@ -7,7 +7,7 @@ record is taken from a copy in which it is whole.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -18,10 +18,12 @@ from spe.log.format import (
     RECORD_HEADER_BYTES,
     Segment,
     encode_header,
-    encode_record,
     record_end,
+    record_header,
 )
 
+#: What a record holds, and its payload; a view is of bytes.
+Records = Sequence[tuple["LogKind", bytes | memoryview]]
 #: Kind, slice end, and of a commit the first record that it needs.
 _HEAD: Final = struct.Struct("<BqQ")
 
@@ -60,18 +62,19 @@ class Commit(NamedTuple):
     needs: int
 
 
-def encode_slice(
-    first: int, time: int, records: list[tuple[LogKind, bytes]], commit: bytes, needs: int
-) -> tuple[bytes, int]:
+def encode_slice(first: int, time: int, records: Records, commit: bytes, needs: int) -> tuple[bytes, int]:
     """The bytes of a slice whose first record has the number ``first``, and the number of its commit.
 
     Raises LogError: a record is larger than one may be.
     """
-    bodies = [_HEAD.pack(kind, time, 0) + payload for kind, payload in records]
-    bodies.append(_HEAD.pack(LogKind.COMMIT, time, needs) + commit)
-    if (largest := max(map(len, bodies))) > RECORD_BYTES_MAX:
+    bodies = [(_HEAD.pack(kind, time, 0), payload) for kind, payload in records]
+    bodies.append((_HEAD.pack(LogKind.COMMIT, time, needs), commit))
+    if (largest := max(_HEAD.size + len(payload) for _, payload in bodies)) > RECORD_BYTES_MAX:
         raise LogError(f"a record of {largest} bytes for a checkpoint log: at most {RECORD_BYTES_MAX} can be read")
-    return b"".join(encode_record(first + i, body) for i, body in enumerate(bodies)), first + len(bodies) - 1
+    found: list[bytes | memoryview] = []
+    for sequence, body in enumerate(bodies, first):
+        found += (record_header(sequence, *body), *body)
+    return b"".join(found), first + len(bodies) - 1
 
 
 class Content(NamedTuple):

@@ -233,8 +233,8 @@ class StateLog:
         return self._durable
 
 
-def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]], bytes]:
-    records: list[tuple[LogKind, bytes]] = []
+def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes | memoryview]], bytes]:
+    records: list[tuple[LogKind, bytes | memoryview]] = []
     if one.released is not None:
         records += _parts(LogKind.OUTPUT, one.released)
     if footprints := one.made.all_footprints():
@@ -254,10 +254,10 @@ def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes]],
     return records, encode_state(commit)
 
 
-def _parts(kind: LogKind, tree: Any) -> Iterator[tuple[LogKind, bytes]]:
+def _parts(kind: LogKind, tree: Any) -> Iterator[tuple[LogKind, memoryview]]:
     data = encode_large_state(tree)
     for start in range(0, len(data), PART_BYTES):
-        yield kind, bytes(data[start : start + PART_BYTES])
+        yield kind, data[start : start + PART_BYTES]
 
 
 async def read_head(log: LogReader, compute: Compute) -> LogHead | None:

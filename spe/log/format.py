@@ -78,7 +78,15 @@ def header_fault(data: bytes, segment: Segment) -> str:
 
 
 def encode_record(sequence: int, body: bytes) -> bytes:
-    return _RECORD.pack(len(body), _checksum(sequence, body), sequence) + body
+    return record_header(sequence, body) + body
+
+
+def record_header(sequence: int, *parts: bytes | memoryview) -> bytes:
+    """What comes before the body of a record, which is in parts that need not be put together; views are of bytes."""
+    crc = zlib.crc32(_SEQUENCE.pack(sequence))
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return _RECORD.pack(sum(map(len, parts)), crc, sequence)
 
 
 def record_end(data: bytes | memoryview, at: int, sequence: int) -> int:
