@@ -34,6 +34,7 @@ from replicas.producer.log_entry import Entry
 from spe.api import Environment, count_window, stdin
 from spe.plan.continuous import Continuous
 from spe.plan.plan import Limits, Unit
+from spe.runtime.production import tune_malloc
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
 from spe.stream.names import Kind
@@ -152,6 +153,7 @@ class LoggedFragment:
         *,
         pauses: Pauses | None = None,
     ) -> None:
+        tune_malloc()  # as a node's process does
         self.given = given
         self._unit = given.unit()
         self.instance = Instance(self._unit, logs=settings is not None)

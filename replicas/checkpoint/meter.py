@@ -17,8 +17,12 @@ WINDOW_US: Final = 10_000_000
 #: What is assumed counts as so much that was measured; what is older than some more of it counts half, and so on.
 _ASSUMED_COUNT: Final = 1_000
 _FADES_AT: Final = 1_000_000
-#: Of fewer rows most of the time goes into what a slice takes, however many there are; a replay has many.
+#: Of fewer rows, or records, most of the time goes into what a slice takes, however many there are.
 _ROWS_LEAST: Final = 500
+#: What is expected before the first recovery, in which targets are safe: microseconds to load a record, and the part of
+#: a live row's time that one takes which is replayed, for many come at once.
+_LOAD_US: Final = 0.5
+_REPLAYED: Final = 0.3
 
 
 class _Speed:
@@ -36,6 +40,15 @@ class _Speed:
     @property
     def us(self) -> float:
         return self._us / self._count
+
+
+def _with(before: _Speed | None, count: int, us: float) -> _Speed | None:
+    """With one recovery more, unless it says too little."""
+    if count < _ROWS_LEAST:
+        return before
+    speed = _Speed(us / count) if before is None else before
+    speed.took(count, us)
+    return speed
 
 
 class _Committed(NamedTuple):
@@ -56,7 +69,8 @@ class LogMeter:
     """
 
     def __init__(self) -> None:
-        #: Of replays alone; None: there was none.
+        #: Of recoveries alone; None: there was none.
+        self._loads: _Speed | None = None
         self._replays: _Speed | None = None
         self.learn(ASSUMED)
         self._slices: deque[_Committed] = deque()
@@ -68,6 +82,7 @@ class LogMeter:
         """What :attr:`learnt` was before the process began; nothing: no more is known than is assumed."""
         if learnt:
             self._load, self._replay, self._write = map(_Speed, learnt[:3])
+            self._loads = None if learnt[0] == ASSUMED.load_us else _Speed(learnt[0])
             for us in learnt[3:]:
                 self._replays = _Speed(us)
 
@@ -90,15 +105,16 @@ class LogMeter:
         self.recovered_us = load_us + replay_us
         self._load.took(records, load_us)
         self._replay.took(rows, replay_us)
-        if rows >= _ROWS_LEAST:
-            if self._replays is None:
-                self._replays = _Speed(replay_us / rows)
-            self._replays.took(rows, replay_us)
+        self._loads = _with(self._loads, records, load_us)
+        self._replays = _with(self._replays, rows, replay_us)
 
     def _expected_us(self, records: int, rows: int) -> int:
-        """A replay takes less than live rows, which come in small slices, and which targets go by to be safe."""
-        replay_us = self._replay.us if self._replays is None else self._replays.us
-        return round(self._load.us * records + replay_us * rows)
+        """As in the last recoveries.  Targets go by what is assumed and by live rows, which come in small slices and
+        take longer, to be safe.
+        """
+        load_us = _LOAD_US if self._loads is None else self._loads.us
+        replay_us = _REPLAYED * self._replay.us if self._replays is None else self._replays.us
+        return round(load_us * records + replay_us * rows)
 
     def processed(self, rows: int, us: float) -> None:
         """Rows were processed; to replay many would take as long for each."""
