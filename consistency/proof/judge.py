@@ -257,11 +257,13 @@ def suit(spark: SparkSession, size: int) -> None:
     """Sets Spark up for so many bytes: for little data, compiling, planning anew after each stage, and many tasks
     take longer than the work.
     """
-    for name, value in _FOR_LITTLE.items():
-        if size < _LITTLE_BYTES:
-            spark.conf.set(name, value)
+    started = spark.sparkContext.getConf()
+    for name, little in _FOR_LITTLE.items():
+        value = little if size < _LITTLE_BYTES else started.get(name)
+        if value is None:
+            spark.conf.unset(name)  # Spark's own default, and not what the session was started with
         else:
-            spark.conf.unset(name)  # as the session was started
+            spark.conf.set(name, value)
 
 
 def settings(directory: Directory) -> Settings:

@@ -407,7 +407,7 @@ class Supervisor:
             with trio.move_on_after(_AGAIN_S):
                 await self._stop_asked.wait()
         if watch.left:
-            self._say(f"{names} did not read all of it; it is in the recordings of the other clients")
+            self._say(f"{names} may not have read all of it; it is in the recordings of the other clients")
 
     async def _last_words(self, cluster: Cluster) -> None:
         async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import spe
-from consistency.proof.judge import REPORT_FOLDER, judge_run, write_report
+from consistency.proof.judge import REPORT_FOLDER, judge_run, suit, write_report
 from consistency.proof.remote import opened
 from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
 from consistency.proof.run import Run
@@ -241,6 +241,18 @@ def test_a_callers_session_proves_a_run_and_stays_as_it_was(spark: SparkSession,
     assert dict(own.conf.getAll) == settings
     assert stored(own) == before >= 1
     cached.unpersist()
+
+
+def test_for_much_data_spark_is_set_up_as_it_was_started(spark: SparkSession) -> None:
+    """And not as Spark is where nothing was set: that would be 200 tasks for each exchange."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "77")
+    suit(own, 1 << 40)
+    assert own.conf.get("spark.sql.shuffle.partitions") == spark.sparkContext.getConf().get(
+        "spark.sql.shuffle.partitions"
+    )
+    suit(own, 1)
+    assert own.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 
 def stored(spark: SparkSession) -> int:
