@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
@@ -90,6 +91,7 @@ class Intake:
         self.cursor = cursor
         self.rows: list[tuple[Any, ...]] = []
         self.malformed: list[str] = []
+        self.places: list[str] = []
         self._keep = keep
         self._chunks = 0
 
@@ -99,6 +101,7 @@ class Intake:
         self._chunks += 1
         self.rows += zip(*[c.to_list() for c in chunk.columns])
         self.malformed += [m.reason for m in chunk.malformed]
+        self.places += [m.where for m in chunk.malformed]
         self.cursor = chunk.cursor
         if self._keep is not None and self._chunks >= self._keep:
             raise Killed
@@ -194,6 +197,12 @@ async def test_values_that_do_not_fit_are_malformed(server: PostgresServer, tabl
     await take(intake, 1)
     assert intake.rows == [(3, 9)]
     assert intake.malformed == ["name: expected int64, got 'x'", "name: null, but the attribute is not nullable"]
+    assert intake.places == [f"public.{table}, row {n} of the copy" for n in (1, 2)]
+    server.query(f"insert into {table} values (4, 'y'), (5, '5')")
+    after = Intake(reader_of(table, Schema.of(n="int64", name="int64!")), intake.cursor)
+    await take(after, 1)
+    (place,) = after.places
+    assert re.fullmatch(rf"public\.{table}, committed at [0-9A-F]+/[0-9A-F]+ or shortly before", place)
 
 
 # --- updates and deletes ---
