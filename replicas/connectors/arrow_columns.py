@@ -74,7 +74,8 @@ class ArrowColumns:
         bad: dict[int, str] = {}
         columns = [self._column(a, batch.column(n), bad) for a, n in zip(self._schema, self.names)]
         rows = range(first + 1, first + 1 + batch.num_rows)
-        return chunk_of(self._time, first, columns, bad, rows, lambda i: str(batch.slice(i, 1).to_pylist()[0]))
+        chunk = chunk_of(self._time, first, columns, bad, rows, lambda i: str(batch.slice(i, 1).to_pylist()[0]))
+        return chunk.in_rows()
 
     def _column(self, attribute: Attribute, array: pyarrow.Array, bad: dict[int, str]) -> Column:
         valid: BoolArray | None = None

@@ -108,7 +108,7 @@ class AvroRows:
 
 
 def chunk_of_records(made: JsonLines, records: Sequence[Any], first: int) -> RowChunk:
-    return made.chunk_of_values(records, first, str)
+    return made.chunk_of_values(records, first, str).in_rows()
 
 
 def parsed(schema: Any, *, expand: bool = False) -> Any:

@@ -119,6 +119,11 @@ class RowChunk:
         events = None if self.events is None else self.events[:n]
         return RowChunk(self.first, n, events, self.slice(0, n), self.malformed[:1])
 
+    def in_rows(self) -> RowChunk:
+        """The same; malformed rows are said to be in rows, for their file has no lines."""
+        self.malformed = [row._replace(place=f"row {row.line}") for row in self.malformed]
+        return self
+
     def in_dictionary(self, target: StringDictionary) -> RowChunk:
         """The same rows with all strings in ``target``."""
         columns = tuple([c.in_dictionary(target) for c in self.columns])

@@ -117,7 +117,7 @@ def rejected_inputs(chunk: RowChunk, mask: BoolArray | None, source: Source, now
     rows = [*missing, *[chunk.taken - 1] * (len(chunk.malformed) - len(missing))]
     begin, end = ("", " since the start") if source.live else (f"{source.reader.get('path', source.stream)}, ", "")
     found = [
-        RejectedInput(chunk.first + row, now_us, bad.place or f"{begin}{bad.where}", bad.reason, bad.text)
+        RejectedInput(chunk.first + row, now_us, f"{begin}{bad.where}", bad.reason, bad.text)
         for row, bad in zip(rows, chunk.malformed)
     ]
     if mask is None:

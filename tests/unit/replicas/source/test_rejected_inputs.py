@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pyarrow
 import pytest
 import trio
 import trio.testing
+from pyarrow import parquet
 
 from replicas.connectors import Live, Malformed
 from replicas.connectors.sink_registry import Place
@@ -105,6 +107,14 @@ async def test_each_has_its_place_its_reason_and_its_text(
         (4, f"{path}, line 6", "name: not UTF-8", "3,\\udcff"),
     ]
     assert proxy.status().malformed == 3, "they are counted and kept aside as ever"
+
+
+async def test_files_without_lines_have_rows(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    path, storage = tmp_path / "e.parquet", SimDisk()
+    parquet.write_table(pyarrow.table({"ts": [1, None, 3], "name": ["a", "b", "c"]}), path)
+    await run(storage, of({"kind": "parquet", "path": str(path), "timestamps": "us"}, replay={"rate": 200}), 5)
+    (line,) = lines(storage)
+    assert (line["position"], line["text"]) == (f"{path}, row 2", "{'ts': None, 'name': 'b'}")
 
 
 async def test_a_long_text_is_cut_and_the_file_of_malformed_rows_stays_small(
