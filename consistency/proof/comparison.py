@@ -1,7 +1,8 @@
 """Every tuple that a client received as stable against the truth, and every tentative one against its fate.
 
-Two stages, so that a right stream costs one join: by place (a stable id is an ordinal), and then by content what does
-not match at its place.  Nothing is collected; what is wrong comes out as a frame of FLAWS:
+Three stages, so that a right stream costs one pass over each side: digests of some thousand places each, then by place
+(a stable id is an ordinal) what has another digest, and then by content what does not match at its place.  Nothing is
+collected; what is wrong comes out as a frame of FLAWS:
 
     flaw string, partition int, place long, time_us long, sequence long, row int, arrived_us long,
     received struct<attributes>, expected struct<attributes>
@@ -15,6 +16,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.elements import STABLE, TENTATIVE
+from consistency.proof.kept import on_disk
 from consistency.proof.report.model import Flaw
 from spe.stream.schema import AttributeType, Schema
 
@@ -30,6 +32,8 @@ _SINGLE: Final = (1e-30, 1e30)
 _DIGITS: Final = 7
 
 _PLACE: Final = ("partition", "place")
+#: Places that share a digest.
+_BLOCK: Final = 1 << 14
 
 
 def tolerance_text() -> str:
@@ -78,8 +82,34 @@ def content(column: str, schema: Schema, names: Sequence[str] | None = None) -> 
     return F.concat(F.lit(""), *parts)
 
 
+def _digests(side: DataFrame, tuple_: str, time: str, schema: Schema, name: str) -> DataFrame:
+    """Of each block of places: how many tuples there are, and 64 bits of what they are and where."""
+    from pyspark.sql import functions as F
+
+    values = [F.col(f"{tuple_}.`{a.name}`") for a in schema]
+    each = [one for value in values for one in (value, value.isNull())]  # a hash leaves nulls out
+    digest = F.bit_xor(F.xxhash64("place", time, *each))
+    return side.groupBy("partition", "block").agg(
+        F.count(F.lit(1)).alias(f"{name}_count"), digest.alias(f"{name}_digest")
+    )
+
+
+def _differing(theirs: DataFrame, ours: DataFrame, schema: Schema) -> tuple[DataFrame, DataFrame]:
+    """Stage one: the tuples of both sides in blocks of places that are not the same to the last bit."""
+    from pyspark.sql import functions as F
+
+    block, key = F.floor(F.col("place") / _BLOCK), ["partition", "block"]
+    theirs, ours = theirs.withColumn("block", block), ours.withColumn("block", block)
+    one = _digests(theirs, "expected", "true_us", schema, "their")
+    other = _digests(ours, "received", "time_us", schema, "our")
+    same = [F.col(f"their_{what}").eqNullSafe(F.col(f"our_{what}")) for what in ("count", "digest")]
+    wrong = one.join(other, key, how="full_outer").where(~(same[0] & same[1])).select(*key)
+    wrong = F.broadcast(on_disk(wrong))
+    return theirs.join(wrong, key, how="left_semi").drop("block"), ours.join(wrong, key, how="left_semi").drop("block")
+
+
 def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame:
-    """Stage one: true and received tuples that do not meet at their place.
+    """Stage two: true and received tuples that do not meet at their place.
 
     Columns: ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.
     A true tuple that was received several times at its place leaves the later copies over.
@@ -97,6 +127,8 @@ def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame
         "arrived_us",
         F.col("tuple").alias("received"),
     )
+    if truth.sparkSession.conf.get("spark.sql.adaptive.enabled") == "true":
+        theirs, ours = _differing(theirs, ours, schema)  # of what is the same nothing is read again, by such plans only
     same = F.col("time_us").eqNullSafe(F.col("true_us")) & all_alike("received", "expected", schema)
     same = same & F.col("expected").isNotNull() & F.col("received").isNotNull()
     copies = Window.partitionBy(*_PLACE).orderBy(F.col("same").desc(), "sequence", "row")
@@ -141,7 +173,7 @@ def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None
 
 
 def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema) -> DataFrame:
-    """Stage two: FLAWS of what :func:`unplaced` left over, in an order of blame.
+    """Stage three: FLAWS of what :func:`unplaced` left over, in an order of blame.
 
     By content, the n-th of equal ones to the n-th: what meets so was only moved, and is REORDERED where others
     overtook it. Of the rest, what stands in the place of a lost tuple is ALTERED; other lost ones are MISSING; other

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from consistency.proof import comparison
 from consistency.proof.comparison import late, misplaced, undone, unplaced, unresolved
 from consistency.proof.elements import elements, episodes
+from spe.stream.schema import Schema
 from tests.support.received import received, truth
 from tests.support.streams import PAYLOAD
 
@@ -56,9 +59,19 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[int, str]:
-    """Flaws by case, all of one job."""
+@pytest.fixture(scope="module", params=[False, True], ids=["all", "what differs"])
+def found(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[dict[int, str]]:
+    """Flaws by case, all of one job: each tuple held against the true one, or only where digests of some differ."""
+    name = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, str(request.param).lower())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "_BLOCK", 2)
+        yield all_found(spark)
+    spark.conf.set(name, before or "false")
+
+
+def all_found(spark: SparkSession) -> dict[int, str]:
     streams = list(CASES)
     true, came = truth(spark, [TRUE] * len(streams)), received(spark, streams).cache()
     parts = elements(came).cache()
@@ -80,3 +93,29 @@ def found(spark: SparkSession) -> dict[int, str]:
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[text or "healthy" for text in CASES.values()])
 def test_an_altered_tuple_of_a_recording_is_named(found: dict[int, str], number: int) -> None:
     assert found.get(number, "") == list(CASES.values())[number]
+
+
+@pytest.mark.parametrize(
+    ("true", "came", "left"),
+    [
+        ((None, 5, 1.0), (None, 5, 1.0), 0),
+        ((None, 5, 1.0), (5, None, 1.0), 2),  # a hash leaves nulls out
+        ((None, 5, 1.0), (None, 5, 1.0 + 1e-12), 0),  # other bits, and within the tolerance
+        ((None, 5, float("nan")), (None, 5, float("nan")), 0),
+        ((None, 5, 0.0), (None, 5, -0.0), 0),
+    ],
+)
+def test_what_has_the_same_digest_is_the_same(
+    spark: SparkSession, true: tuple[object, ...], came: tuple[object, ...], left: int
+) -> None:
+    schema, struct = Schema.of(x="int64", y="int64", f="float64"), "tuple struct<x: bigint, y: bigint, f: double>"
+    ours = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
+    one = spark.createDataFrame([(0, 1, 5, true)], f"partition int, place long, time_us long, {struct}")
+    other = spark.createDataFrame([(0, 0, 0, 1, "stable", 1, 5, came)], f"{ours}, {struct}")
+    name = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "true")
+    try:
+        assert unplaced(one, other, schema).count() == left
+    finally:
+        spark.conf.set(name, before or "false")
