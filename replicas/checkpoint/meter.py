@@ -19,8 +19,10 @@ _ASSUMED_COUNT: Final = 1_000
 _FADES_AT: Final = 1_000_000
 #: Of fewer rows, or records, most of the time goes into what a slice takes, however many there are.
 _ROWS_LEAST: Final = 500
-#: What is expected before the first recovery, in which targets are safe: microseconds to load a record, and the part of
-#: a live row's time that one takes which is replayed, for many come at once.
+#: What a recovery is expected to take whatever there is to load, microseconds.
+_BEGIN_US: Final = 3_000
+#: What is expected before the first one, where targets stay safe: microseconds to load a record, and the part of a live
+#: row's time that a replayed one takes, for many come at once.
 _LOAD_US: Final = 0.5
 _REPLAYED: Final = 0.3
 
@@ -105,7 +107,7 @@ class LogMeter:
         self.recovered_us = load_us + replay_us
         self._load.took(records, load_us)
         self._replay.took(rows, replay_us)
-        self._loads = _with(self._loads, records, load_us)
+        self._loads = _with(self._loads, records, max(load_us - _BEGIN_US, load_us / 4))
         self._replays = _with(self._replays, rows, replay_us)
 
     def _expected_us(self, records: int, rows: int) -> int:
@@ -114,7 +116,7 @@ class LogMeter:
         """
         load_us = _LOAD_US if self._loads is None else self._loads.us
         replay_us = _REPLAYED * self._replay.us if self._replays is None else self._replays.us
-        return round(load_us * records + replay_us * rows)
+        return round(_BEGIN_US + load_us * records + replay_us * rows) if records or rows else 0
 
     def processed(self, rows: int, us: float) -> None:
         """Rows were processed; to replay many would take as long for each."""

@@ -62,7 +62,7 @@ def test_a_recovery_is_compared_with_what_was_expected_before_it() -> None:
     meter = LogMeter()
     assert (meter.recovered_us, meter.expected_us) == (None, None)
     meter.recovered(1_000_000, 2_000_000, 500_000, 100_000)
-    assert (meter.recovered_us, meter.expected_us) == (2_100_000, 650_000), "what is typical, not what is safe"
+    assert (meter.recovered_us, meter.expected_us) == (2_100_000, 653_000), "what is typical, not what is safe"
     meter.recovered(1_000_000, 2_000_000, 500_000, 100_000)
     assert meter.expected_us == pytest.approx(2_100_000, rel=0.01)
 
@@ -88,7 +88,7 @@ async def test_status() -> None:
         meter.committed(second * SECOND, 10, 100)
     status = meter.status(Continuous(2_000_000), trace_15(), log, "", 2 * SECOND)
     assert (status.records, status.rows, status.live) == (500 + 4 * SLICE_RECORDS, 900, 80)
-    assert status.recovery_us == round(0.5 * status.records + 0.3 * 900)
+    assert status.recovery_us == round(3_000 + 0.5 * status.records + 0.3 * 900)
     assert status.least_us == round(1e6 * least(ASSUMED, Workload(80, 10, 100), 0.05).seconds)
     assert (status.recovered_us, status.expected_us) == (None, None)
     assert (status.written_bytes, status.kept_bytes, status.rewritten_bytes) == (
@@ -101,13 +101,13 @@ async def test_status() -> None:
     assert status.trouble == ""
 
 
-def test_a_recovery_of_little_says_nothing_of_a_large_one() -> None:
-    """Most of its time it takes whatever there is to load."""
+def test_what_a_recovery_takes_whatever_there_is_to_load_is_no_part_of_the_speed() -> None:
+    """It is three milliseconds: so one of little is a guide to a large one; one of next to nothing is none."""
     meter = LogMeter()
-    meter.recovered(20_000, 8_000, 0, 0)
-    meter.recovered(10, 3_000, 0, 0)
-    meter.recovered(1_000_000, 400_000, 0, 0)
-    assert meter.expected_us == 400_000
+    meter.recovered(10_000, 7_000, 0, 0)
+    meter.recovered(10, 4_000, 0, 0)
+    meter.recovered(1_000_000, 403_000, 0, 0)
+    assert meter.expected_us == 403_000
 
 
 def test_expected_is_what_recoveries_took_not_what_is_assumed_beside_them() -> None:
@@ -115,10 +115,10 @@ def test_expected_is_what_recoveries_took_not_what_is_assumed_beside_them() -> N
     before, after = LogMeter(), LogMeter()
     after.learn(before.learnt)
     for meter in (before, after):
-        meter.recovered(5_000, 2_000, 0, 0)
-        meter.recovered(5_000, 2_000, 0, 0)
-        assert meter.expected_us == 2_000
-    assert before.speeds.load_us > 0.8, "targets stay on the safe side"
+        meter.recovered(5_000, 5_000, 0, 0)
+        meter.recovered(5_000, 5_000, 0, 0)
+        assert meter.expected_us == 5_000
+    assert before.speeds.load_us > 1, "targets stay on the safe side"
 
 
 async def test_status_before_the_log_holds_a_state() -> None:
