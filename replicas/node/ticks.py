@@ -68,6 +68,7 @@ class Ticks:
         replica = host.replica
         if (full := replica.serving.full()) and (given_up := replica.serving.make_room(now)):
             self._env.trace.event("evicted", replica=host.name, consumers=given_up)
+            host.work.wake()  # there is room; nothing else may happen, as behind the end of all inputs
         for lag in replica.watch_skew(now):
             self._env.trace.event("input_skew", replica=host.name, lag=lag)
             say(
