@@ -145,6 +145,7 @@ def test_each_difference_is_named_by_key(
     assert "INCONSISTENT  out: 3 rows equal" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_floats_are_equal_within_a_tolerance_that_is_given(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

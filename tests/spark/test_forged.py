@@ -30,7 +30,7 @@ from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announcement
 from tests.support.runs import make_run
 
-pytestmark = pytest.mark.usefixtures("commands_use_it")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("commands_use_it")]
 
 A = StreamId("a")
 OUT = Channel(StreamId("out"), 0)
@@ -133,9 +133,9 @@ def renumbered(bodies: list[bytes]) -> list[bytes]:
     ("change", "said"),
     [
         (without(4), "tuple 4 follows tuple 2"),  # of tuple 3, which the filter drops: no result misses it
-        pytest.param(without(44), "tuple 24 follows tuple 22", marks=pytest.mark.long),
+        (without(44), "tuple 24 follows tuple 22"),
         # The last: what follows it counts it.
-        pytest.param(without(2 * COUNT - 2), f"tuple {COUNT + 1} follows tuple {COUNT - 1}", marks=pytest.mark.long),
+        (without(2 * COUNT - 2), f"tuple {COUNT + 1} follows tuple {COUNT - 1}"),
         (renumbered, "rows were read and 0 of them left out"),
     ],
     ids=["of the first segment", "of a later one", "the last one", "with ids that hide it"],
