@@ -99,7 +99,8 @@ class SortedRun:
         self.matched = matched
         self.since = since
         self.index = index
-        self.last = max(int(spans.until.max()), int(rows.time[-1]))
+        # What comes at the end of time comes last: no tuple can meet it later, however far its interval reaches.
+        self.last = min(max(int(spans.until.max()), int(rows.time[-1])), END_OF_TIME - 1)
         self._dues: Dues | None = None
         first = int(rows.time[0])
         self._oldest = first if since is None else min(first, int(since.min()))

@@ -27,7 +27,7 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from spe.stream.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import encode_state
 from tests.support.logged import LoggedRun, given, unit_of
 from tests.support.operators import Tuple, text, tuples
@@ -272,6 +272,18 @@ def test_rows_from_before_the_log_are_in_it_while_needed() -> None:
     assert (run.log.live().times.tolist(), run.extent.replay_from()) == ([], 10)
     run.crash()
     assert len(run.slice(51)[0]) == 1
+
+
+def test_no_row_is_kept_behind_the_end_of_time() -> None:
+    """Windows that close there give rows just before it, whose intervals reach beyond; upstream would keep them."""
+    spec = JoinSpec(IN, StreamId("other"), JoinKind.INNER, (("key", "key"),), None, -20, 20)
+    last = f"12 a 1\n{END_OF_TIME - 1} a 2"
+    run = Written({"out": spec}, tuples(SCHEMA, last), tuples(SCHEMA, last))
+    run.slice(5)
+    run.slice(15)
+    assert run.log.oldest_row() == 12
+    assert len(run.slice(END_OF_TIME)[0]) == 1
+    assert run.log.oldest_row() is None
 
 
 def test_a_state_that_is_one_record_is_written_when_it_is_too_old_only() -> None:
