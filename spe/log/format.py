@@ -83,10 +83,7 @@ def encode_record(sequence: int, body: bytes) -> bytes:
 
 def record_header(sequence: int, *parts: bytes | memoryview) -> bytes:
     """What comes before the body of a record, which is in parts that need not be put together; views are of bytes."""
-    crc = zlib.crc32(_SEQUENCE.pack(sequence))
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return _RECORD.pack(sum(map(len, parts)), crc, sequence)
+    return _RECORD.pack(sum(map(len, parts)), _checksum(sequence, *parts), sequence)
 
 
 def record_end(data: bytes | memoryview, at: int, sequence: int) -> int:
@@ -101,8 +98,11 @@ def record_end(data: bytes | memoryview, at: int, sequence: int) -> int:
     return end if crc == zlib.crc32(data[body_at - _SEQUENCE.size : end]) else 0
 
 
-def _checksum(sequence: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(_SEQUENCE.pack(sequence)))
+def _checksum(sequence: int, *parts: bytes | memoryview) -> int:
+    crc = zlib.crc32(_SEQUENCE.pack(sequence))
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 class RecordScan:
