@@ -81,10 +81,15 @@ def query(
     return main
 
 
-async def started(cluster: FaultyCluster, kept: Checkpoint, rows: int = 40) -> None:
+async def without_client(cluster: FaultyCluster) -> None:
+    """Starts it; the test reads in the place of its client."""
     await cluster.start()
     await trio.sleep(0.01)
     cluster.wipe("client:c")
+
+
+async def started(cluster: FaultyCluster, kept: Checkpoint, rows: int = 40) -> None:
+    await without_client(cluster)
     cluster.launch("client:c", query(cluster, kept, rows))
 
 
@@ -128,9 +133,7 @@ async def test_a_move_to_a_node_that_nobody_knew_is_not_noticed(jump_clock: Jump
     plan, directory = two_units()
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
-            await cluster.start()
-            await trio.sleep(0.01)
-            cluster.wipe("client:c")
+            await without_client(cluster)
             cluster.launch("client:c", query(cluster, kept, 40, StreamId("s2")))
             await trio.sleep(3)
             before = kept.start
@@ -189,9 +192,7 @@ async def test_who_ends_at_once_has_told_the_nodes_before(jump_clock: JumpClock,
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
-            await cluster.start()
-            await trio.sleep(0.01)
-            cluster.wipe("client:c")
+            await without_client(cluster)
             await trio.sleep(4)
             if dead:
                 cluster.kill("n1b")
@@ -271,9 +272,7 @@ async def test_what_does_not_come_is_told_with_whom_it_was_read_from(jump_clock:
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
-            await cluster.start()
-            await trio.sleep(0.01)
-            cluster.wipe("client:c")
+            await without_client(cluster)
             await trio.sleep(2)
             with pytest.raises(NotReachable, match=r"s1/0 gave nothing after id \d+ for 1 s, and ids up to 100000"):
                 await read(cluster, Excerpt("s1", 0, 0, 100_000, ""), patience_s=1)
@@ -375,9 +374,7 @@ async def test_logs_that_were_wiped_under_a_query_are_not_acknowledged_and_that_
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
-            await cluster.start()
-            await trio.sleep(0.01)
-            cluster.wipe("client:c")
+            await without_client(cluster)
             one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
             async with trio.open_nursery() as nursery:
                 await nursery.start(one.run)
@@ -413,9 +410,7 @@ async def test_a_slow_reader_of_an_excerpt_holds_a_few_changes_only(
     monkeypatch.setattr("replicas.client.excerpt.Client", client)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
-            await cluster.start()
-            await trio.sleep(0.01)
-            cluster.wipe("client:c")
+            await without_client(cluster)
             await trio.sleep(2)
             env, what = cluster.env("client:c"), Excerpt("s1", 0, 0, 400, "")
             ids: list[int] = []
