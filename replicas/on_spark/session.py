@@ -81,6 +81,10 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
       SpeError: pyspark or Java is missing, the release is not supported, a setting is refused, no master answers, or
         Spark does not start.
     """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if (url := master or conf.get("spark.master", "")) or not submitted:
+        check_master(url)
+    check_settings(conf)
     from consistency.proof.java import java_home
     from consistency.proof.spark import check_version
     from consistency.proof.trouble import essence
@@ -93,10 +97,6 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     except ImportError as error:
         raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
     check_version(pyspark.__version__)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if (url := master or conf.get("spark.master", "")) or not submitted:
-        check_master(url)
-    check_settings(conf)
     if not submitted:
         os.environ["JAVA_HOME"] = str(java_home())
         _prepare_environment()
