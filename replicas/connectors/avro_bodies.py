@@ -29,7 +29,9 @@ class AvroBodies:
 
     async def learn(self, env: Env, body: bytes) -> None:
         """Asks for the schema of a message.  Raises ServerAway; SpeError: the registry refuses us."""
-        if self._messages is not None and not body.startswith(MAGIC) and (ids := self._messages.unknown([body])):
+        if self._messages is None or body.startswith(MAGIC):
+            return
+        if ids := self._messages.unknown([body], env.clock.monotonic_us()):
             await self._messages.learn(env, ids)
 
     def chunk(self, body: bytes) -> RowChunk | int:

@@ -64,18 +64,21 @@ class AvroMessages:
                 raise SpeError(f"avro.file: {path} cannot be read: {error}") from error
             self._writers[_ONE] = self._writer(written, path)
 
-    def unknown(self, values: Sequence[bytes | None]) -> set[int]:
-        """Ids of schemas that must be asked for first."""
+    def unknown(self, values: Sequence[bytes | None], now_us: int) -> set[int]:
+        """Ids of schemas that must be asked for first.
+
+        Args:
+          now_us: as ``Clock.monotonic_us`` has it.
+        """
         if self._registry is None:
             return set()
         ids = {self._head(value)[0] for value in values if value is not None}
-        return {one for one in ids if one >= 0 and one not in self._writers and self._registry.missing(one)}
+        return {one for one in ids if one >= 0 and one not in self._writers and self._registry.missing(one, now_us)}
 
     async def learn(self, env: Env, ids: Collection[int]) -> None:
         """Asks the registry.  Raises ServerAway; SpeError where trying again does not help."""
         assert self._registry is not None
-        for one in sorted(ids):
-            await self._registry.fetch(env, one)
+        await self._registry.fetch(env, ids)
 
     def chunk(self, values: Sequence[bytes | None], dictionary: StringDictionary | None = None) -> RowChunk:
         """Rows of messages whose schemas were asked for, numbered from 1; None is left to the caller, as malformed."""

@@ -175,7 +175,7 @@ class KafkaReader(Resumable):
         avro = self._rows.avro
         assert avro is not None
         try:
-            await avro.learn(self._env, self._unknown(self._held))
+            await avro.learn(self._env, self._unknown(self._held, trio.current_time()))
         except ServerAway as error:
             self._asking = f"{error}; trying again"
             self._say_away()
@@ -207,7 +207,7 @@ class KafkaReader(Resumable):
                 messages += self._consumer.consume(CHUNK_ROWS - 1, 0)
             good = [m for m in messages if m.error() is None]
             # The end of a partition behind them is held as well: what is taken later must not seem to lie before it.
-            self._held = messages if self._unknown(good) else []
+            self._held = messages if self._unknown(good, now_s) else []
             if good:
                 self._heard_s = now_s
                 self._heard()
@@ -221,10 +221,12 @@ class KafkaReader(Resumable):
                         self._told(message, message.error(), now_s)
         return self._given(now_s)
 
-    def _unknown(self, messages: list[Any]) -> set[int]:
+    def _unknown(self, messages: list[Any], now_s: float) -> set[int]:
         """Ids of schemas that these messages need, and nobody knows."""
         avro = self._rows.avro
-        return set() if avro is None else avro.unknown([m.value() for m in messages if m.error() is None])
+        if avro is None:
+            return set()
+        return avro.unknown([m.value() for m in messages if m.error() is None], round(now_s * 1e6))
 
     def _take(self, messages: list[Any]) -> None:
         """Messages that are new; those of a partition that waits come again."""

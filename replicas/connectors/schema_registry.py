@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import trio
@@ -41,24 +41,40 @@ class SchemaRegistry:
         self._schemas: dict[int, Any] = {}
         self._refused: dict[int, tuple[str, int]] = {}
 
-    def missing(self, id_: int) -> bool:
-        """Was it never asked for, or asked for in vain a while ago?"""
-        return id_ not in self._schemas and id_ not in self._refused
+    def missing(self, id_: int, now_us: int) -> bool:
+        """Was it never asked for, or asked for in vain a while ago?
+
+        Args:
+          now_us: as ``Clock.monotonic_us`` has it.
+        """
+        if id_ in self._schemas:
+            return False
+        refused = self._refused.get(id_)
+        return refused is None or now_us - refused[1] >= _AGAIN_US
 
     def schema(self, id_: int) -> Any:
         """Of an id that was fetched.  Raises SpeError: the registry does not have it, or not as Avro."""
-        if id_ in self._refused:
-            raise SpeError(self._refused[id_][0])
+        if id_ not in self._schemas:
+            raise SpeError(self._refused[id_][0] if id_ in self._refused else f"{self.name} has no schema {id_}")
         return self._schemas[id_]
 
-    async def fetch(self, env: Env, id_: int) -> None:
+    async def fetch(self, env: Env, ids: Collection[int]) -> None:
         """
         Raises:
           ServerAway: the registry does not answer.
           SpeError: it is none, or it refuses us; or there are too many schemas.
         """
-        now_us = env.clock.monotonic_us()
-        self._refused = {n: one for n, one in self._refused.items() if now_us - one[1] < _AGAIN_US}
+        refused: dict[int, str] = {}
+        try:
+            for one in sorted(ids):
+                await self._fetch(env, one, refused)
+        finally:
+            # All of one time: a message that waits for many would else wait for those that were refused first again.
+            now_us = env.clock.monotonic_us()
+            self._refused = {n: known for n, known in self._refused.items() if now_us - known[1] < _AGAIN_US}
+            self._refused |= {n: (why, now_us) for n, why in refused.items()}
+
+    async def _fetch(self, env: Env, id_: int, refused: dict[int, str]) -> None:
         if len(self._schemas) >= SCHEMAS_MAX:
             raise SpeError(f"{self.name}: messages have more than {SCHEMAS_MAX:,} schemas")
         try:
@@ -69,7 +85,7 @@ class SchemaRegistry:
             raise ServerAway(f"{self.name} does not answer: {why}") from error
         self._answered = True
         if isinstance(found, str):
-            self._refused[id_] = found, now_us
+            refused[id_] = found
         else:
             self._schemas[id_] = found[0]
 

@@ -15,6 +15,7 @@ import trio
 from replicas.connectors.avro_messages import AvroMessages
 from replicas.connectors.schema_registry import SchemaRegistry
 from spe.errors import ServerAway, SpeError
+from spe.runtime.env import Env
 from spe.stream.schema import Schema
 from tests.support.schema_registry import record, registry, written
 from tests.support.source_env import source_env
@@ -28,7 +29,7 @@ def messages(keys: Mapping[str, Any], schema: Schema = SCHEMA, **reader: Any) ->
 
 async def rows(of: AvroMessages, values: Sequence[bytes]) -> tuple[list[Any], dict[int, str]]:
     """Good rows; and why others are bad, by their number from 1."""
-    if unknown := of.unknown(values):
+    if unknown := of.unknown(values, source_env().clock.monotonic_us()):
         await of.learn(source_env(), unknown)
     chunk = of.chunk(values)
     return list(zip(*[c.to_list() for c in chunk.columns])), {m.line: m.reason for m in chunk.malformed}
@@ -93,15 +94,48 @@ async def test_what_is_no_message_is_malformed() -> None:
         assert bad[4].startswith("the record: cannot be read: ")
 
 
+class Told(SchemaRegistry):
+    """A registry that is asked in memory.
+
+    Attributes:
+      has: schemas by id.
+      asked: ids, in order.
+      answer_s: time that each answer takes.
+    """
+
+    def __init__(self, answer_s: float = 0.0) -> None:
+        super().__init__({"url": "http://registry"})
+        self.has: dict[int, Any] = {}
+        self.asked: list[int] = []
+        self.answer_s = answer_s
+
+    async def _ask(self, env: Env, id_: int) -> tuple[Any] | str:
+        self.asked.append(id_)
+        await env.clock.sleep(self.answer_s)
+        return (self.has[id_],) if id_ in self.has else f"no schema {id_}"
+
+
 async def test_a_schema_that_was_missing_is_asked_for_again_later(autojump_clock: Any) -> None:
-    """Virtual time: the clock of the reader jumps, the network does not."""
-    refused = SchemaRegistry({"url": "http://127.0.0.1:1"})
-    refused._refused[7] = "none", 0
-    assert not refused.missing(7)
-    await trio.sleep(31)
-    with pytest.raises(ServerAway, match="does not answer"):
-        await refused.fetch(source_env(), 7)
-    assert refused.missing(7)
+    """Also where no other one is asked for: whoever wrote the messages registers it a moment later."""
+    of = messages({"registry": {"url": "http://registry"}})
+    of._registry = there = Told()
+    values = [written(record(), ROW, 7)]
+    assert await rows(of, values) == ([], {1: "no schema 7"})
+    there.has[7] = record()
+    await trio.sleep(29)
+    assert await rows(of, values) == ([], {1: "no schema 7"}), "not for each message"
+    await trio.sleep(2)
+    assert await rows(of, values) == ([(5, 1, "a")], {})
+    assert there.asked == [7, 7]
+
+
+async def test_ids_that_are_no_schemas_are_asked_for_once_however_long_that_takes(autojump_clock: Any) -> None:
+    of = messages({"registry": {"url": "http://registry"}})
+    of._registry = there = Told(answer_s=5.0)
+    values = [struct.pack(">bI", 0, id_) for id_ in range(10)]
+    assert await rows(of, values) == ([], {n + 1: f"no schema {n}" for n in range(10)})
+    assert of.unknown(values, source_env().clock.monotonic_us()) == set(), "else they would wait for ever"
+    assert there.asked == [*range(10)]
 
 
 async def test_credentials_are_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
