@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO, Final
 from urllib.parse import unquote
 
@@ -49,6 +50,7 @@ class FileRows:
         for chunk in self._format.rows(file, path, skip):
             chunk.malformed = [row._replace(place=f"{path}, {row.where}") for row in chunk.malformed]
             for piece in pieces(chunk, CHUNK_BYTES):
+                piece.where = partial(_place, path, piece.first)  # in the file, which its number will not be
                 yield self._with_folders(piece, folders) if folders else piece
 
     def _of_folder(self, attribute: Attribute, path: str) -> Column:
@@ -80,6 +82,10 @@ class FileRows:
         if self._time is not None and self._time in self._folders:
             chunk.events = chunk.columns[self._schema.index(self._time)].values
         return chunk
+
+
+def _place(path: str, first: int, row: int) -> str:
+    return f"{path}, row {first + row + 1}"
 
 
 def pieces(chunk: RowChunk, size: int) -> Iterator[RowChunk]:

@@ -151,10 +151,16 @@ class EventReader(Resumable):
             if row.data is None:
                 reason = f"an event of more than {EVENT_BYTES} bytes"
                 chunk.malformed.append(_placed(Malformed(self._count + len(good), reason, ""), row.id))
+        first = self._count
+        chunk.where = lambda place: _place(good[place].id, f"row {first + place + 1} since the start")
         self._count += len(rows)
         chunk.cursor = _CURSOR + rows[-1].id
         await accept(chunk)
 
 
 def _placed(row: Malformed, id_: bytes) -> Malformed:
-    return row._replace(place=f"event {id_.decode('utf-8', 'replace')}") if id_ else row
+    return row._replace(place=_place(id_, "")) if id_ else row
+
+
+def _place(id_: bytes, otherwise: str) -> str:
+    return f"event {id_.decode('utf-8', 'replace')}" if id_ else otherwise

@@ -161,10 +161,11 @@ class HttpReceiver(Resumable):
             chunk = await self._env.compute.run(partial(self._chunk, post))
         if isinstance(chunk, Answer):
             return chunk
+        if chunk.malformed and not self._passes:
+            return _refused(chunk)
+        where = "a request without a key" if key is None else f"request {key}"
+        chunk.where = lambda row: f"{where}, row {row + 1}"
         if chunk.malformed:
-            if not self._passes:
-                return _refused(chunk)
-            where = "a request without a key" if key is None else f"request {key}"
             chunk.malformed = [row._replace(place=f"{where}, row {row.line}") for row in chunk.malformed]
         one = _Arrived(key, digest_of(post.body), chunk)
         with trio.move_on_after(TURN_S) as turn:

@@ -7,7 +7,9 @@ partitions advance side by side.  One at its end holds nobody up.  Pure: no clie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,10 +44,12 @@ class Merged(NamedTuple):
 
     Attributes:
       next_offset: shape (partitions,): where each goes on; -1: not known.
+      origin: of a place within the chunk, the partition of its message, and the offset.
     """
 
     chunk: RowChunk
     next_offset: Int64Array
+    origin: Callable[[int], tuple[int, int]]
 
 
 #: Columns of what waits: the number of the batch, of the message in it, its partition, and what it is sorted by.
@@ -154,19 +158,21 @@ class PartitionMerge:
     def _merged(self, chosen: Int64Array) -> Merged:
         numbers = np.unique(chosen[_BATCH]).tolist()
         rows = np.empty(chosen.shape[1], np.int64)
-        malformed: list[Malformed] = []
+        malformed: list[tuple[int, Malformed]] = []
         for number in numbers:
             batch, own = self._batches[number], np.flatnonzero(chosen[_BATCH] == number)
             messages = chosen[_MESSAGE, own]
             rows[own] = batch.row[messages]
-            malformed += [batch.malformed[m] for m in messages[batch.row[messages] < 0].tolist()]
+            bad = np.flatnonzero(rows[own] < 0)
+            malformed += zip(own[bad].tolist(), [batch.malformed[m] for m in messages[bad].tolist()])
             np.maximum.at(self.next_offset, batch.partition[messages], batch.offset[messages] + 1)
         good = np.flatnonzero(rows >= 0)
         columns, events = self._columns(chosen[_BATCH, good], rows[good], numbers)
         places = None if len(good) == len(rows) else good
-        chunk = RowChunk(self.taken, len(rows), events, columns, malformed, places)
+        malformed.sort(key=itemgetter(0))  # they came batch by batch
+        chunk = RowChunk(self.taken, len(rows), events, columns, [one for _, one in malformed], places)
         self.taken += len(rows)
-        return Merged(chunk, self.next_offset.copy())
+        return Merged(chunk, self.next_offset.copy(), partial(_origin, self._batches, chosen))
 
     def _columns(
         self, batch: Int64Array, row: Int64Array, numbers: list[int]
@@ -192,3 +198,8 @@ class PartitionMerge:
         self._batches = [self._batches[n] for n in numbers.tolist()]
         waiting[_BATCH] = np.searchsorted(numbers, waiting[_BATCH])
         self._waiting = waiting
+
+
+def _origin(batches: Sequence[Arrived], chosen: Int64Array, place: int) -> tuple[int, int]:
+    batch, message = batches[chosen[_BATCH, place]], chosen[_MESSAGE, place]
+    return int(batch.partition[message]), int(batch.offset[message])

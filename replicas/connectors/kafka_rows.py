@@ -194,8 +194,13 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
+def place_of(topic: str, partition: int, offset: int) -> str:
+    """Where a message is, in words."""
+    return f"{topic}/{partition} offset {offset}"
+
+
 def _malformed(message: KafkaMessage, reason: str, text: str) -> Malformed:
-    place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+    place = place_of(message.topic(), message.partition(), message.offset())
     return Malformed(message.offset(), reason, printable(text), place)
 
 

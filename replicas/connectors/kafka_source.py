@@ -17,7 +17,7 @@ import trio
 from replicas.connectors.kafka_client import Codes, in_words, library, made, settings
 from replicas.connectors.kafka_merge import PartitionMerge
 from replicas.connectors.kafka_offsets import Gone, Offsets, Partition, array
-from replicas.connectors.kafka_rows import MessageRows
+from replicas.connectors.kafka_rows import MessageRows, place_of
 from replicas.connectors.kafka_topics import TopicMissing, Topics
 from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
 from spe.errors import ServerAway, SpeError
@@ -276,6 +276,7 @@ class KafkaReader(Resumable):
             for merged in self._merge.give(ended):
                 self._offsets = self._offsets.moved(self._partitions, merged.next_offset)
                 merged.chunk.cursor = self._offsets.encode()
+                merged.chunk.where = partial(self._place, merged.origin)
                 chunks.append(merged.chunk)
             self._hold_back()
         if chunks or not self._merge.count:
@@ -285,6 +286,11 @@ class KafkaReader(Resumable):
             self._blocked = f"{self._where}: later messages wait for {', '.join(slow[:3])}, which gives none"
         self._say_away()
         return chunks
+
+    def _place(self, origin: Callable[[int], tuple[int, int]], place: int) -> str:
+        """Where a message of a chunk is."""
+        partition, offset = origin(place)
+        return place_of(*self._partitions[partition], offset)
 
     def _say_away(self) -> None:
         self.away = self._down or self._asking or self._blocked

@@ -272,6 +272,8 @@ class PostgresReader(Resumable):
 
     async def _hand_over(self, accept: Accept, chunk: RowChunk, position: SlotPosition) -> None:
         chunk.cursor = position.encoded()
+        taken = chunk.taken
+        chunk.where = lambda row: self._place(position, row + 1 - taken)
         if chunk.malformed:
             chunk.malformed = [
                 row._replace(place=self._place(position, row.line - self._first - chunk.taken))

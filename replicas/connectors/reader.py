@@ -66,9 +66,10 @@ class RowChunk:
         is made in another thread than the one that uses it.
       malformed: the rows that are missing.
       cursor: of a :class:`Resumable` reader, what it needs to go on behind this chunk; never empty.
+      where: of a place within the chunk, where its row is, in words; None: its number says it.
     """
 
-    __slots__ = ("columns", "cursor", "events", "first", "malformed", "places", "taken")
+    __slots__ = ("columns", "cursor", "events", "first", "malformed", "places", "taken", "where")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class RowChunk:
         malformed: list[Malformed],
         places: Int64Array | None = None,
         cursor: bytes = b"",
+        where: Callable[[int], str] | None = None,
     ) -> None:
         self.first = first
         self.taken = taken
@@ -87,6 +89,7 @@ class RowChunk:
         self.malformed = malformed
         self.places = places
         self.cursor = cursor
+        self.where = where
 
     def __len__(self) -> int:
         return self.taken if self.places is None else len(self.places)
@@ -102,7 +105,7 @@ class RowChunk:
         places = np.flatnonzero(mask) if self.places is None else self.places[mask]
         events = None if self.events is None else self.events[mask]
         columns = tuple([c.select(mask) for c in self.columns])
-        return RowChunk(self.first, self.taken, events, columns, self.malformed, places, self.cursor)
+        return RowChunk(self.first, self.taken, events, columns, self.malformed, places, self.cursor, self.where)
 
     def before_malformed(self) -> RowChunk:
         """What comes before the first malformed row, which stays on its list; the rest was not taken.
@@ -127,7 +130,8 @@ class RowChunk:
     def in_dictionary(self, target: StringDictionary) -> RowChunk:
         """The same rows with all strings in ``target``."""
         columns = tuple([c.in_dictionary(target) for c in self.columns])
-        return RowChunk(self.first, self.taken, self.events, columns, self.malformed, self.places, self.cursor)
+        malformed, places = self.malformed, self.places
+        return RowChunk(self.first, self.taken, self.events, columns, malformed, places, self.cursor, self.where)
 
     def stop_within(self, start: int, stop: int, most_bytes: int) -> int:
         """Where rows from ``start`` on are to end, at ``stop`` at the latest, to be no more bytes; one row at least."""

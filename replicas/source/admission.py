@@ -126,7 +126,7 @@ def rejected_inputs(chunk: RowChunk, mask: BoolArray | None, source: Source, now
     refused = np.flatnonzero(~mask)
     texts = json_rows([column.take(refused) for column in chunk.columns], source.schema)
     for row, event_us, text in zip(places[refused].tolist(), chunk.events[refused].tolist(), texts):
-        place = f"{begin}row {chunk.first + row + 1}{end}"
+        place = f"{begin}row {chunk.first + row + 1}{end}" if chunk.where is None else chunk.where(row)
         why = "too far ahead of the clock" if source.live and event_us > now_us else "beyond the times that are taken"
         reason = f"{source.time}: {format_timestamp(event_us)} is {why}"
         found.append(RejectedInput(chunk.first + row, now_us, place, reason, text))

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -253,6 +254,17 @@ async def test_a_file_of_another_avro_schema_says_which_field(
     schema = {"ts": "timestamp!", "n": "int64!", "name": "int64"}
     proxy = await read_all(source(tmp_path, schema, format="avro"), SimDisk())
     assert str(proxy.fault).startswith(f"{tmp_path}/a: {why}")
+
+
+async def test_a_row_from_the_future_has_its_file(tmp_path: Path, autojump_clock: Any) -> None:
+    """And its row there, not that since the start."""
+    put(tmp_path, "a", jsonl(rows(0, 3)))
+    put(tmp_path, "b", jsonl(rows(3, 1)) + jsonl(rows(4, 1)).replace(b'"ts": ', b'"ts": 1000000000'))
+    one = replace(source(tmp_path), rejected={"kind": "jsonl", "path": "aside", "mode": "stable"})
+    async with reading(one, SimDisk()) as proxy:
+        await trio.sleep(10)
+        found = [row for batch in await proxy.rejected_after(0) for row in batch.rows.columns[0].to_list()]
+    assert found == ["b, row 2"]
 
 
 async def test_a_row_that_cannot_be_understood_has_its_file(tmp_path: Path, autojump_clock: Any) -> None:

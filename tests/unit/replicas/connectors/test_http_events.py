@@ -177,6 +177,8 @@ async def test_types_of_events_and_rows_that_cannot_be_understood(autojump_clock
         ("event 5", f"an event of more than {EVENT_BYTES} bytes"),
     ]
     assert sum(chunk.taken for chunk in reading.chunks) + 1 == 5
+    places = [[chunk.where(n) for n in range(chunk.taken)] for chunk in reading.chunks if chunk.where is not None]
+    assert [place for some in places for place in some] == [f"event {n}" for n in (1, 3, 4, 7)]
 
 
 # --- trouble ---

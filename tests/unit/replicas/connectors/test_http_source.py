@@ -250,6 +250,8 @@ async def test_a_bad_row_is_named_and_its_request_refused(form: str, autojump_cl
         reply = await one.ask(body.encode(), **KEY)
         assert (reply.status, reply.body["rows"], reply.body["left_out"][0]["row"]) == (200, 1, 2)
         assert [row.where for row in one.chunks[0].malformed] == ["request a:1, row 2"]
+        assert one.chunks[0].where is not None
+        assert one.chunks[0].where(0) == "request a:1, row 1"
         assert one.chunks[0].consumed(1) == 2
 
 

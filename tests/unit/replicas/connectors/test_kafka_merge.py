@@ -82,6 +82,16 @@ def test_malformed_messages_go_with_their_place_and_are_behind_the_cursor() -> N
     assert len(found.chunk.places) == 2
 
 
+def test_each_message_has_a_place_and_malformed_ones_are_in_order() -> None:
+    """Of several batches as well."""
+    one = merge(2)
+    one.add(arrived([(0, 7, 10), (0, 8, None), (0, 9, 30)]))
+    one.add(arrived([(1, 3, None), (1, 4, 20), (1, 5, None)]))
+    (found,) = one.give(ended(True, True))
+    assert [found.origin(n) for n in range(6)] == [(1, 3), (0, 7), (0, 8), (1, 4), (1, 5), (0, 9)]
+    assert [m.where for m in found.chunk.malformed] == ["1/3", "0/8", "1/5"]
+
+
 def test_chunks_are_neither_too_many_rows_nor_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_merge, "CHUNK_ROWS", 4)
     one = merge(1)

@@ -251,6 +251,18 @@ async def test_poison_messages_are_kept_aside_with_their_offset(mock: Brokers, t
     assert sorted(logged(again.storage.restarted())) == list(range(8))
 
 
+async def test_messages_that_are_refused_are_reported_by_partition_and_offset(mock: Brokers, topic: str) -> None:
+    """Those from the future as those that cannot be read."""
+    late_us = 10**18
+    mock.send(topic, messages(4))
+    mock.send(topic, [{"value": {"ts": late_us, "n": 9}, "partition": 1}, {"value": b"oops", "partition": 1}])
+    mock.send(topic, messages(4, 4))
+    run = Running(kafka(mock, topic, rejected={"kind": "jsonl", "path": "aside", "mode": "stable"}, ahead_us=1))
+    proxy = await run.until(rows=8)
+    found = [row for one in await proxy.rejected_after(0) for row in one.rows.columns[0].to_list()]
+    assert found == [f"{topic}/1 offset 1", f"{topic}/1 offset 2"]
+
+
 async def test_a_topic_that_is_missing_stops_it(mock: Brokers, topic: str) -> None:
     proxy = await Running(kafka(mock, topic)).until(fault=True)
     assert f"has no topic '{topic}'; make it, or correct topics" in str(proxy.fault)

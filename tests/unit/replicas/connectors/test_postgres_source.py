@@ -92,6 +92,7 @@ class Intake:
         self.rows: list[tuple[Any, ...]] = []
         self.malformed: list[str] = []
         self.places: list[str] = []
+        self.rows_at: list[str] = []
         self._keep = keep
         self._chunks = 0
 
@@ -102,6 +103,8 @@ class Intake:
         self.rows += zip(*[c.to_list() for c in chunk.columns])
         self.malformed += [m.reason for m in chunk.malformed]
         self.places += [m.where for m in chunk.malformed]
+        assert chunk.where is not None
+        self.rows_at += [chunk.where(n) for n in range(chunk.taken)]
         self.cursor = chunk.cursor
         if self._keep is not None and self._chunks >= self._keep:
             raise Killed
@@ -198,6 +201,7 @@ async def test_values_that_do_not_fit_are_malformed(server: PostgresServer, tabl
     assert intake.rows == [(3, 9)]
     assert intake.malformed == ["name: expected int64, got 'x'", "name: null, but the attribute is not nullable"]
     assert intake.places == [f"public.{table}, row {n} of the copy" for n in (1, 2)]
+    assert intake.rows_at == [*intake.places, f"public.{table}, row 3 of the copy"]
     server.query(f"insert into {table} values (4, 'y'), (5, '5')")
     after = Intake(reader_of(table, Schema.of(n="int64", name="int64!")), intake.cursor)
     await take(after, 1)
