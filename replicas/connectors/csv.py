@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, BinaryIO
+from itertools import chain, islice
+from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 from replicas.connectors.file_format import FileFormat, text_of
 from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
@@ -14,6 +14,20 @@ from replicas.connectors.text_files import holds, open_text, opened_part, text_p
 from spe.errors import SpeError
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
+
+#: Characters of a file that are read at once: more than a cell may have.
+_BLOCK: Final = 256 << 10
+
+
+class NoCsv(NamedTuple):
+    """In place of the cells of a row."""
+
+    reason: str
+    text: str
+
+
+#: Of a line without anything: it is a row, so that lines and rows have the same numbers.
+_EMPTY: Final = NoCsv("no CSV: an empty line", "")
 
 
 class CsvRows:
@@ -59,7 +73,7 @@ class CsvRows:
     def chunk(
         self,
         first: int,
-        rows: Sequence[tuple[int, list[str] | str]],
+        rows: Sequence[tuple[int, list[str] | NoCsv]],
         dictionary: StringDictionary | None = None,
         raw: Callable[[int], str] | None = None,
     ) -> RowChunk:
@@ -68,7 +82,7 @@ class CsvRows:
           first: number of the first row.
           rows: line number, and the cells or why this is no CSV.
           dictionary: for texts; None: a new one.
-          raw: the text of row i; None: its cells, joined again.
+          raw: the text of row i; None: its cells, joined again, or what stands in their place.
         """
         least, most = max(self._places, default=-1) + 1, self._width
         bad: dict[int, str] = {}
@@ -77,29 +91,65 @@ class CsvRows:
             if isinstance(row, list) and least <= len(row) and (most is None or len(row) == most):
                 cells.append(row)
                 continue
-            bad[i] = row if isinstance(row, str) else f"expected {most or least} cells, got {len(row)}"
+            bad[i] = row.reason if isinstance(row, NoCsv) else f"expected {most or least} cells, got {len(row)}"
             cells.append([""] * least)
         by_place = list(zip(*(r[:least] for r in cells) if bad or most is None else cells))
         return self._cells.chunk(
             first,
             [by_place[p] for p in self._places],
             [line for line, _ in rows],
-            raw or (lambda i: "" if isinstance(rows[i][1], str) else self._delimiter.join(rows[i][1])),
+            raw or (lambda i: self._text(rows[i][1])),
             StringDictionary() if dictionary is None else dictionary,
             bad,
         )
 
+    def _text(self, row: list[str] | NoCsv) -> str:
+        return row.text if isinstance(row, NoCsv) else self._delimiter.join(row)
 
-def numbered(rows: Any) -> Iterator[tuple[int, list[str] | str]]:
-    """What a csv.reader reads: line number, and the cells or why this is no CSV.  Blank lines are no rows."""
+
+class KeptLines:
+    """The lines of a file for a csv.reader.  The last ones are kept: of a row that is no CSV nothing else is known."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        #: Two blocks, and how many lines came before them.
+        self._older: list[str] = []
+        self._newer: list[str] = []
+        self._gone = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._blocks())  # no step of Python for a line
+
+    def _blocks(self) -> Iterator[list[str]]:
+        while block := self._file.readlines(_BLOCK):
+            self._gone += len(self._older)
+            self._older, self._newer = self._newer, block
+            yield block
+
+    def text(self, first: int, last: int) -> str:
+        """Lines, from 1, without the end of the last one; "" where they are not there any more."""
+        lines = [*self._older, *self._newer][max(0, first - 1 - self._gone) : last - self._gone]
+        return "".join(lines).rstrip("\r\n") if first > self._gone else ""
+
+
+def numbered(rows: Any, text: Callable[[int, int], str]) -> Iterator[tuple[int, list[str] | NoCsv]]:
+    """What a csv.reader reads: line number, and the cells or why this is no CSV.  Blank lines are no rows.
+
+    Args:
+      text: of the lines first … last.
+    """
+    line = rows.line_num
     while True:
         try:
             for row in rows:
+                line = rows.line_num
                 if row:
-                    yield rows.line_num, row
+                    yield line, row
             return
         except csv.Error as error:
-            yield rows.line_num, f"no CSV: {error}"
+            first, line = line + 1, rows.line_num
+            more = f", up to line {line}" if line > first else ""
+            yield first, NoCsv(f"no CSV: {error}{more}", text(first, line))
 
 
 class CsvFiles(FileFormat):
@@ -111,9 +161,14 @@ class CsvFiles(FileFormat):
 
     def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
         with text_of(file) as text:
-            rows = self.table.reader(text)
-            self.read_header(rows, name)
-            yield from self.chunks(rows, skip)
+            yield from self.lines(text, name, skip)
+
+    def lines(self, file: TextIO, name: str, skip: int) -> Iterator[RowChunk]:
+        """From row ``skip`` on, behind the header."""
+        kept = KeptLines(file)
+        rows = self.table.reader(kept)
+        self.read_header(rows, name)
+        yield from self.chunks(rows, skip, kept)
 
     def read_header(self, rows: Any, name: str, *, use: bool = True) -> None:
         """Where there is one.  Raises SpeError naming the columns that are missing."""
@@ -126,8 +181,8 @@ class CsvFiles(FileFormat):
         if use:
             self.table.use_header(names, name)
 
-    def chunks(self, rows: Any, skip: int) -> Iterator[RowChunk]:
-        lines = numbered(rows)
+    def chunks(self, rows: Any, skip: int, kept: KeptLines) -> Iterator[RowChunk]:
+        lines = numbered(rows, kept.text)
         first = sum(1 for _ in islice(lines, skip))
         while taken := list(islice(lines, CHUNK_ROWS)):
             yield self.table.chunk(first, taken)
@@ -143,9 +198,7 @@ class CsvReplay(Replay):
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         with open_text(self._path) as file:
-            rows = self._format.table.reader(file)
-            self._format.read_header(rows, self._path)
-            yield from self._format.chunks(rows, skip)
+            yield from self._format.lines(file, self._path, skip)
 
     def parts(self, size: int) -> list[FilePart]:
         """One part where any cell may be in quotes, for a quoted cell may have lines."""
@@ -161,10 +214,11 @@ class CsvReplay(Replay):
         with open_text(self._path) as file:
             self._format.read_header(self._format.table.reader(file), self._path)
         with opened_part(self._path, one) as file:
-            rows = self._format.table.reader(file)
+            kept = KeptLines(file)
+            rows = self._format.table.reader(kept)
             if one.first == 0:
                 self._format.read_header(rows, self._path, use=False)
-            yield from self._format.chunks(rows, 0)
+            yield from self._format.chunks(rows, 0, kept)
 
 
 class CsvLines:
@@ -174,9 +228,11 @@ class CsvLines:
         self._rows = CsvRows(schema, time, reader)
 
     def chunk(self, first: int, lines: list[str], dictionary: StringDictionary | None = None) -> RowChunk:
-        rows: list[tuple[int, list[str] | str]] = []
-        for line in lines:
+        rows: list[tuple[int, list[str] | NoCsv]] = []
+        for number, line in enumerate(lines, first + 1):
             # One reader per line, so that an open quote spoils its own line only.
-            rows += [(first + len(rows) + 1, row) for _, row in numbered(self._rows.reader([line]))]
-        whole = len(rows) == len(lines)  # each line is one row
-        return self._rows.chunk(first, rows, dictionary, lines.__getitem__ if whole else None)
+            try:
+                rows.append((number, next(self._rows.reader([line]), None) or _EMPTY))
+            except csv.Error as error:
+                rows.append((number, NoCsv(f"no CSV: {error}", line)))
+        return self._rows.chunk(first, rows, dictionary, lines.__getitem__)

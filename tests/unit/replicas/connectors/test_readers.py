@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.connectors import KINDS, Live, Malformed, Replay, RowChunk, open_reader
+from replicas.connectors.csv import CsvLines
 from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
 from spe.errors import SpeError
@@ -149,6 +150,45 @@ def test_malformed_csv_rows_are_kept_aside_with_line_and_reason(tmp_path: Path) 
         (12, "key: not UTF-8"),
     ]
     assert chunks[0].malformed[0] == Malformed(3, "expected 5 cells, got 3", "2,few,1")
+
+
+@pytest.mark.parametrize("block", [1, 1 << 18])
+def test_a_row_that_is_no_csv_has_its_text_and_its_lines(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a quote that is not closed takes the lines behind it; other quoted cells may have lines."""
+    monkeypatch.setattr("replicas.connectors.csv._BLOCK", block)
+    rows = '1,"a\nb"\n2,"x"y\n\n3,"c"\n4,"open\n5,d\n6,"z"z\r\n7,e\n8,"end\n9,f\n'
+    path = written(tmp_path, f"ts,key\n{rows}")
+    chunks = list(
+        replay({"kind": "csv", "path": path, "timestamps": "us"}, Schema.of(ts="int64", key="string")).chunks(0)
+    )
+    assert [row for chunk in chunks for row in zip(*[c.to_list() for c in chunk.columns])] == [
+        (1, "a\nb"),
+        (3, "c"),
+        (7, "e"),
+    ]
+    expected = "',' expected after '\"'"
+    far = block > 1  # else the first of its lines are not kept any more
+    assert [row for chunk in chunks for row in chunk.malformed] == [
+        Malformed(4, f"no CSV: {expected}", '2,"x"y'),
+        Malformed(7, f"no CSV: {expected}, up to line 9", '4,"open\n5,d\n6,"z"z' if far else ""),
+        Malformed(11, "no CSV: unexpected end of data, up to line 12", '8,"end\n9,f'),
+    ]
+
+
+def test_each_line_of_csv_is_a_row() -> None:
+    """An empty one as well: lines and rows have the same numbers, as of events whose data is nothing."""
+    lines = CsvLines(Schema.of(n="int64", key="string"), None, {})
+    chunk = lines.chunk(10, ["1,a", "", "x,b", '"', "\n", "5,c"])
+    assert (chunk.first, chunk.taken, chunk.columns[0].to_list()) == (10, 6, [1, 5])
+    empty = "no CSV: an empty line"
+    assert [(row.line, row.reason, row.text) for row in chunk.malformed] == [
+        (12, empty, ""),
+        (13, "n: expected int64, got 'x'", "x,b"),
+        (14, "no CSV: unexpected end of data", '"'),
+        (15, empty, "\n"),
+    ]
 
 
 def test_a_null_event_time_is_malformed_also_where_nullable(tmp_path: Path) -> None:
