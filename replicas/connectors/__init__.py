@@ -60,7 +60,7 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
         else:
             found = make(source.schema, source.time, source.reader)
         if isinstance(found, Resumable):
-            found.folder = source_folder(source.stream)
+            found.folder, found.ahead_us = source_folder(source.stream), source.ahead_us
         return found
     except KeyError as error:
         raise SpeError(f"source {source.stream}: reader {kind} needs the option {error}") from error

@@ -91,7 +91,11 @@ class PartitionMerge:
         self.next_offset = np.concatenate([self.next_offset, next_offset])
         self.newest = np.concatenate([self.newest, np.full(len(next_offset), BEFORE_TIME, np.int64)])
 
-    def add(self, arrived: Arrived) -> None:
+    def add(self, arrived: Arrived, refused_us: int = END_OF_TIME) -> None:
+        """
+        Args:
+          refused_us: rows whose event time is behind this are not taken, so nothing is ordered by it.
+        """
         n = len(arrived.partition)
         if not n:
             return
@@ -99,18 +103,19 @@ class PartitionMerge:
         new[_BATCH] = len(self._batches)
         new[_MESSAGE] = np.arange(n)
         new[_PARTITION] = arrived.partition
-        new[_KEY] = self._keys(arrived)
+        new[_KEY] = self._keys(arrived, refused_us)
         self._batches.append(arrived)
         self._waiting = new if not self.count else np.concatenate([self._waiting, new], axis=1)
         self.size += int(arrived.size.sum())
 
-    def _keys(self, arrived: Arrived) -> Int64Array:
+    def _keys(self, arrived: Arrived, refused_us: int) -> Int64Array:
         """The largest event time of the partition so far: it never falls, so messages keep their order."""
         events = np.full(len(arrived.partition), BEFORE_TIME, np.int64)
         if arrived.events is None:
             return events
         good = arrived.row >= 0
         events[good] = arrived.events[arrived.row[good]]
+        events[events > refused_us] = BEFORE_TIME
         for partition in np.unique(arrived.partition).tolist():
             own = np.flatnonzero(arrived.partition == partition)
             keys = np.maximum.accumulate(np.maximum(events[own], self.newest[partition]))

@@ -26,6 +26,7 @@ from spe.runtime.log_line import Level, say
 from spe.runtime.server_trouble import Backoff
 from spe.stream.batch import BoolArray, Rows
 from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 
 T = TypeVar("T")
 Accept = Callable[[RowChunk], Awaitable[None]]
@@ -82,6 +83,8 @@ class KafkaReader(Resumable):
         self._commit_refused = False
         #: Times at which something was heard of a broker, and given to the source; and when messages were asked for.
         self._heard_s = self._gave_s = self._polled_s = self._unsure_until_s = 0.0
+        #: The source refuses rows whose event time is behind this.
+        self._refused_us = END_OF_TIME
         #: By index of the partition: the offset behind what arrived, where that is more than what was given.
         self._arrived: dict[int, int] = {}
         #: The offset at which a partition ended, and when.
@@ -160,6 +163,8 @@ class KafkaReader(Resumable):
         self._polled_s = self._gave_s = trio.current_time()
         registry = Backoff(self._env)
         while not self._is_over():
+            if self.ahead_us is not None:
+                self._refused_us = self._env.clock.wall_us() + self.ahead_us
             try:
                 chunks = await self._in_thread(partial(self._poll, trio.current_time()))
             except ServerAway as error:
@@ -251,7 +256,7 @@ class KafkaReader(Resumable):
             messages = [m for m, new in zip(messages, fresh.tolist()) if new]
             partition, offset = partition[fresh], offset[fresh]
         if messages:
-            self._merge.add(self._rows.arrived(messages, partition, offset))
+            self._merge.add(self._rows.arrived(messages, partition, offset), self._refused_us)
 
     def _told(self, message: Any, error: Any, now_s: float) -> None:
         """Something that comes in place of a message."""

@@ -201,9 +201,11 @@ class Resumable(Live):
         say.
       folder: of the source on the disk of its process (``env.storage``).  What a reader must keep besides cursors goes
         into a folder of its own below it.
+      ahead_us: the source refuses rows whose event time is further ahead of its clock; None: it takes them.
     """
 
     cursor: bytes = b""
+    ahead_us: int | None = None
     folder: PurePosixPath = PurePosixPath("sources")
 
     def durable(self, cursor: bytes) -> None:

@@ -82,6 +82,14 @@ def test_malformed_messages_go_with_their_place_and_are_behind_the_cursor() -> N
     assert len(found.chunk.places) == 2
 
 
+def test_a_row_that_is_refused_holds_up_none_behind_it() -> None:
+    one = merge(2)
+    one.add(arrived([(0, 0, 10), (0, 1, 9_000), (0, 2, 20)]), refused_us=8_999)
+    one.add(arrived([(1, 0, 15), (1, 1, 30)]), refused_us=8_999)
+    assert one.newest.tolist() == [20, 30]
+    assert names(one.give(ended(True, False))) == ["0/0", "0/1", "1/0", "0/2", "1/1"]
+
+
 def test_each_message_has_a_place_and_malformed_ones_are_in_order() -> None:
     """Of several batches as well."""
     one = merge(2)
