@@ -76,10 +76,10 @@ def input_rows(source: SourceEntry, data: Path, ended_us: int) -> int | None:
         return round(duration_us(given["duration"]) * float(given.get("rate") or 1000.0) / 1e6)
     file = data / Path(given[source.kind]).expanduser()
     try:
-        if file.stat().st_mtime_ns // 1000 > ended_us:
+        if not file.is_file() or file.stat().st_mtime_ns // 1000 > ended_us:
             return None
         return _rows_of_file(file, source)
-    except OSError:
+    except Exception:  # the readers of Parquet, Arrow and Avro raise many types for a damaged file, or are not here
         return None
 
 
@@ -98,8 +98,9 @@ def _rows_of_file(file: Path, source: SourceEntry) -> int:
         rows = csv.reader(
             lines, delimiter=given.get("delimiter") or ",", quotechar=given.get("quote") or '"', strict=True
         )
-        header = str(given.get("header")).lower() != "false"
-        return _records(rows) - (1 if header else 0)
+        if str(given.get("header")).lower() != "false":
+            next(rows, None)  # also where it is blank, which is no record
+        return _records(rows)
 
 
 def _rows_of_batches(file: Path, kind: str) -> int:
@@ -136,19 +137,30 @@ def _malformed(run: Run, stream: StreamId) -> _Range:
     Each is kept with its line, so one that was read again after a restart is known.  Where not each was kept, there is
     the summary besides, which counts it once for each time that it was read.
     """
-    file = run.path / "malformed" / f"{stream}.jsonl"
-    try:
-        lines = [json.loads(line)["line"] for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, KeyError):
-        lines = []
+    lines, torn = _kept_lines(run.path / "malformed" / f"{stream}.jsonl")
     kept, counted, starts = len(set(lines)), _said(run, stream, "malformed"), _said(run, stream, "starts")
-    if counted <= len(lines) < _KEPT:
+    if counted <= len(lines) < _KEPT and not torn:
         return _Range(kept, kept)
     most = max(kept, counted)
     if starts == 1:
         return _Range(most, most)
     # The last status of a start that was killed may be older than what it read: there may be more than were kept.
-    return _Range(kept, _ANY if len(lines) >= _KEPT else most)
+    return _Range(kept, _ANY if torn or len(lines) >= _KEPT else most)
+
+
+def _kept_lines(file: Path) -> tuple[list[int], bool]:
+    """Numbers of lines that were set aside; and whether some are lost, as a full disk or a power failure tears them."""
+    try:
+        texts = file.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return [], False
+    found = []
+    for text in texts:
+        try:
+            found.append(int(json.loads(text)["line"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found, len(found) < len(texts)
 
 
 def _refused(run: Run, stream: StreamId) -> _Range:

@@ -142,7 +142,7 @@ def judge_run(
         ],
         moves=move_reports(run.moves(), outputs, scene.begun_us),
         settings=settings(as_announced(directory, heard)),
-        configuration=(run.path / "config.yaml").read_text(),
+        configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
         timings_s={what: round(took, 2) for what, took in steps.timings_s.items()},
         evidence=rests_on,

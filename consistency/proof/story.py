@@ -142,7 +142,7 @@ def node_traces(folder: Path, directory: Directory) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for node in directory.nodes:
         path = folder / "trace" / f"{node}.jsonl"
-        lines = path.read_text().splitlines() if path.is_file() else []
+        lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
         read = [line for text in lines if (line := _line(text)) is not None]
         if read:
             found[str(node)] = read

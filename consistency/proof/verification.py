@@ -23,7 +23,7 @@ _EQUAL: Final = 1e-9
 _LINES: Final = 20
 
 
-def read_report(text: str, where: str | Path) -> Report:
+def read_report(text: str | bytes, where: str | Path) -> Report:
     """A ``report.json``.  Raises SpeError, which names the version or the place in it that is wrong."""
     try:
         data = json.loads(text)
@@ -45,6 +45,8 @@ def read_report(text: str, where: str | Path) -> Report:
 def disagreements(kept: Report, again: Report) -> list[str]:
     """Where a report says something else than was found again; a sentence each, the first ones of many."""
     found = []
+    if len(kept.outputs) != len(again.outputs):  # two of one title would hide one another
+        found.append(f"outputs: the report has {len(kept.outputs)}, computed again there are {len(again.outputs)}")
     for place, said, is_ in _unlike("", _plain(kept), _plain(again)):
         found.append(f"{place}: the report says {_shown(said)}, computed again it is {_shown(is_)}")
     more = len(found) - _LINES

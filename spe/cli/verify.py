@@ -86,7 +86,7 @@ def _digests_of_local(place: str | Path, tell: Callable[[str], None]) -> list[st
     path = local_path(str(place))
     if not path.is_file():
         raise SpeError(f"{path}: there is no such file; expected the {_REPORT} of a run")
-    kept = _read(path.read_text(encoding="utf-8"), path)
+    kept = _read(path.read_bytes(), path)
     folder = _run_of(path)
     tell(f"digests of {folder}")
     assert kept.evidence is not None
@@ -103,7 +103,7 @@ def _run_of(path: Path) -> Path:
     return folder
 
 
-def _read(text: str, where: str | Path) -> Report:
+def _read(text: str | bytes, where: str | Path) -> Report:
     from consistency.proof.verification import read_report
 
     found = read_report(text, where)
@@ -117,7 +117,7 @@ def _read(text: str, where: str | Path) -> Report:
 def _configuration_differs(kept: Report, folder: Path) -> list[str]:
     """The first line of a run's configuration that is another one than the report has."""
     try:
-        text = (folder / "config.yaml").read_text(encoding="utf-8")
+        text = (folder / "config.yaml").read_text("utf-8", "replace")
     except OSError as error:
         raise SpeError(f"{folder / 'config.yaml'} cannot be read: {error.strerror}") from error
     if text == kept.configuration:
@@ -179,6 +179,6 @@ def _opened(place: str | Path, spark: SparkSession) -> Iterator[tuple[Run, Repor
         kept = _read(fetched_text(spark, where), where)
     else:
         path = local_path(where)
-        folder, kept = str(_run_of(path)), _read(path.read_text(encoding="utf-8"), path)
+        folder, kept = str(_run_of(path)), _read(path.read_bytes(), path)
     with opened(spark, folder) as run:
         yield run, kept

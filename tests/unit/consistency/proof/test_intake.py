@@ -67,6 +67,8 @@ def keep(path: Path, *lines: int) -> None:
         ("ts|n\n1|'two\n\nlines'\n", {"delimiter": "|", "quote": "'"}, 1),
         ('ts,n\n1,2\n"3"x,4\n5,6\n', {}, 3),
         ("\ufeffts,n\n \n", {}, 1),
+        ("\n1,2\n3,4\n", {}, 2),
+        ("", {}, 0),
         ("", {"header": "False"}, 0),
     ],
 )
@@ -97,6 +99,13 @@ def test_rows_of_arrow_and_avro_files_are_counted(tmp_path: Path, form: str) -> 
     kind = form.removesuffix("_stream")
     assert not source(kind).live
     assert input_rows(source(kind, **{kind: "a"}), tmp_path, NOW_US) == 11
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "avro"])
+def test_rows_of_a_file_that_was_damaged_since_are_not_counted(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a").write_bytes(b"Obj\x01, or anything else")
+    assert input_rows(source(kind, **{kind: "a"}), tmp_path, NOW_US) is None
 
 
 def test_live_inputs_are_not_counted(tmp_path: Path) -> None:
@@ -162,6 +171,21 @@ def test_malformed_rows_read_twice_are_counted_once(tmp_path: Path) -> None:
     keep(tmp_path, 3, 7, 8, 9, 40, 3, 7, 8, 9, 40)
     assert found(run_of(tmp_path, counters(5), counters(5))) == []
     assert found(run_of(tmp_path, counters(2), counters(5))) == []  # the first start was killed before it reported all
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"line": 4, "rea', b"\x00" * 9, b'{"line": 4, "rea{"line": 5}\n{"line": 6}\n', b"7\n"]
+)
+def test_malformed_rows_that_a_power_failure_tore_leave_the_count_open(tmp_path: Path, torn: bytes) -> None:
+    """The run was broken off, so no summary says how many there were."""
+    keep(tmp_path, 1, 2, 3)
+    with (tmp_path / "malformed" / "a.jsonl").open("ab") as file:
+        file.write(torn)
+    assert found(run_of(tmp_path)) == []
+    assert found(run_of(tmp_path, counters(5))) == []
+    assert found(run_of(tmp_path, counters(4))) == [
+        "1 row of its input is missing in its log: 100 rows, 95 tuples, 4 malformed, 0 refused"
+    ]
 
 
 def test_a_missing_row_is_found_although_malformed_rows_were_read_twice(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def changed(path: str, value: Any) -> Report:
     ("text", "said"),
     [
         ("{", "it is not JSON"),
+        (b"\xff\xfe\x80", "it is not JSON"),
         ("[]", "it has no version"),
         ("{}", "it has no version"),
         ('{"version": 7}', "is of version 7; this release reads version 1"),
@@ -35,7 +36,7 @@ def changed(path: str, value: Any) -> Report:
         (report().model_dump_json().replace('"stable":328', '"stable":"many"'), r"outputs\.0\.stable: Input should be"),
     ],
 )
-def test_what_is_no_report_is_refused(text: str, said: str) -> None:
+def test_what_is_no_report_is_refused(text: str | bytes, said: str) -> None:
     with pytest.raises(SpeError, match=said):
         read_report(text, "r.json")
 
@@ -85,3 +86,11 @@ def test_many_differences_are_counted() -> None:
     found = disagreements(report().model_copy(update={"outputs": [one.model_copy(update={"bins": bins})]}), report())
     assert len(found) == 21
     assert found[-1] == "and 21 more"
+
+
+def test_an_output_that_stands_there_twice_is_told() -> None:
+    """The second one is right, and would hide the first."""
+    (right, *_), wrong = report().outputs, changed("outputs.0.stable", 327).outputs[0]
+    twice = report().model_copy(update={"outputs": [wrong, right, *report().outputs[1:]]})
+    count = len(report().outputs)
+    assert disagreements(twice, report()) == [f"outputs: the report has {count + 1}, computed again there are {count}"]
