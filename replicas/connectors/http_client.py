@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -131,7 +132,7 @@ class HttpClient:
     async def done(self) -> None:
         """Reads the rest of a short body, so that the connection can be used again, or closes it."""
         left = _WHY_BYTES
-        with trio.move_on_after(_REST_S):
+        with trio.move_on_after(_REST_S), suppress(EOFError, trio.BrokenResourceError):  # the head has said it all
             while left > 0 and (data := await self.data()):
                 left -= len(data)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:

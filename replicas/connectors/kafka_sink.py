@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -146,20 +147,30 @@ class KafkaSink(ServerSink):
             self._send(producer, position)
             producer.commit_transaction(REQUEST_S)
         except self._kafka.KafkaException as error:
-            return self._failed(error.args[0])
+            return self._failed(producer, error.args[0])
+        except SpeError:
+            self._give_up(producer)
+            raise
         self._refused = None
         self._state = after
         return True
 
-    def _failed(self, error: Any) -> bool:
+    def _failed(self, producer: Any, error: Any) -> bool:
         """False where another producer of this id has begun.  Otherwise raises; the transaction is open, or unknown."""
         if error.code() in self._codes.fenced:
             return False
-        if error.fatal() or error.txn_requires_abort():
-            found = self._in_words(error)
+        found = self._in_words(error)
+        if (error.fatal() or error.txn_requires_abort()) and error.code() not in self._codes.final:
             # A new producer begins with the same rows: it helps if the error was of this producer alone.
-            raise found if error.code() in self._codes.final else ServerAway(str(found))
-        raise self._in_words(error)
+            found = ServerAway(str(found))
+        if not isinstance(found, ServerAway):
+            self._give_up(producer)
+        raise found
+
+    def _give_up(self, producer: Any) -> None:
+        """No producer of ours will end what is open, and readers of what is committed would wait for its time-out."""
+        with suppress(self._kafka.KafkaException):
+            producer.abort_transaction(REQUEST_S)
 
     def _send(self, producer: Any, message: Outgoing) -> None:
         more = {} if message.partition is None else {"partition": message.partition}
@@ -184,6 +195,8 @@ class KafkaSink(ServerSink):
             if entry.batch is not None:
                 yield from self._row_messages(entry, topic, home)
                 continue
+            if self._key:  # rows that are withdrawn may be in partitions that were added since
+                self._counts[topic] = self._count(self._producer, topic)
             told = {"_partition": entry.channel.partition, "_kind": entry.kind, "_id": entry.id}
             value = json.dumps(told).encode()
             for partition in range(self._counts[topic]) if self._key else (home,):

@@ -155,8 +155,14 @@ class Session:
         except psycopg.Error as error:
             raise _not_connected(error, self._name) from None
         self._connection = connection
-        if self._replication:
-            return
+        if not self._replication:
+            try:
+                self._set_up(connection)
+            except BaseException:
+                connection.close()  # nobody else has it
+                raise
+
+    def _set_up(self, connection: Connection) -> None:
         settings = {
             **_SETTINGS,
             "statement_timeout": self._timeout_ms,

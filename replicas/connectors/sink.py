@@ -37,8 +37,10 @@ RESERVED: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
 #: Time between two syncs of a JSON lines file: what a power failure may take back.
 SYNC_US: Final = 1_000_000
 
-#: Bytes read at a time when a file is searched backwards for its last entries.
+#: Bytes read at a time when a file is searched for its last entries.
 _BLOCK: Final = 1 << 16
+#: More is not written between two syncs: a power failure may leave a hole as far from the end.
+_UNSYNCED_BYTES: Final = 64 << 20
 #: Bytes at the beginning of a file that tell a text from what a power failure leaves.
 _HEAD_BYTES: Final = 16
 
@@ -252,12 +254,12 @@ class _JsonLinesFile:
     def _find_end(self) -> tuple[int, bool]:
         """(last stable id, tentative tuples follow) of what earlier sessions wrote.
 
-        Cuts what is no line at all from the end: a kill tears a line, and a power failure may leave anything in place
-        of what was not synced.
+        Cuts what is no line at all from the end, and all from a hole on: a kill tears a line, and a power failure may
+        leave anything in place of what was not synced, also before lines that are whole.
         """
         held: bool | None = None
-        size = end = self._file.size()
-        for offset, line in _backwards(self._file):
+        size, end = self._file.size(), _hole(self._file)
+        for offset, line in _backwards(self._file, end):
             try:
                 entry = json.loads(line) if line.endswith(b"\n") else None
             except ValueError:  # also of bytes that are no text
@@ -301,9 +303,27 @@ def _is_foreign(head: bytes) -> bool:
     return len(head) == _HEAD_BYTES and printable and not text.startswith('{"_')
 
 
-def _backwards(file: AppendFile) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) from the last line of a file to the first."""
-    at = file.size()
+def _hole(file: AppendFile) -> int:
+    """Where the first line near the end begins that is no object; the size, where each is."""
+    size = file.size()
+    at = offset = max(0, size - _UNSYNCED_BYTES)
+    whole, rest = at == 0, b""
+    while at < size:
+        data = file.read(at, min(_BLOCK, size - at))
+        at += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            text = line.strip()
+            if whole and text and not (text.startswith(b"{") and text.endswith(b"}") and b"\0" not in text):
+                return offset
+            whole = True  # the first one may have begun before
+            offset += len(line) + 1
+    return size
+
+
+def _backwards(file: AppendFile, end: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) from the last line before ``end`` to the first."""
+    at = end
     rest = b""
     while at:
         size = min(_BLOCK, at)

@@ -141,6 +141,9 @@ class FakeProducer:
         self._broken = True
         return broken(KafkaError._MSG_TIMED_OUT, txn_requires_abort=True)
 
+    def abort_transaction(self, timeout: float) -> None:
+        self._cluster.end(self._name, "aborted")
+
     def commit_transaction(self, timeout: float) -> None:
         self._check()
         if self._cluster.fails():

@@ -377,6 +377,22 @@ async def test_answers_that_never_end_take_neither_time_nor_memory(autojump_cloc
             await commit(sink, rows(1, 2))
 
 
+@pytest.mark.parametrize("said", [b"x", b""])
+async def test_an_answer_whose_body_breaks_off_is_an_answer(
+    said: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def broken(peer: ServedPeer, asked: Asked) -> None:
+        await peer.stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + said)
+        await trio.aclose_forcefully(peer.stream)
+
+    async with receiver() as (one, env):
+        sink = await opened(sink_of(), env)
+        one.answers = [broken]
+        await commit(sink, rows(0, 1))
+        await commit(sink, rows(1, 2))
+        assert one.keys == [1, 2]
+
+
 # --- the client ---
 
 

@@ -108,6 +108,19 @@ async def test_with_a_key_each_partition_of_the_topic_has_a_whole_story(monkeypa
     assert sorted(kept) == [1, 2, 3, 4]
 
 
+async def test_what_is_withdrawn_is_so_in_partitions_that_the_topic_got_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_kafka.use(monkeypatch, there := cluster())
+    one = await opened(sink(CORRECTIONS, key=(PAYLOAD.names[0],)))
+    there.partitions["out"] = 3
+    there.logs["out", 2] = []
+    feed(one, " ".join(f"T/12{c}" for c in "abcdefgh"))
+    await one.commit(COMPUTE)
+    feed(one, "U(0) S1/12e B20(1) R+")
+    await one.commit(COMPUTE)
+    kinds = [[json.loads(s.value or b"")["_kind"] for _, s in there.readable("out", p)[0]] for p in range(3)]
+    assert all("insert" in each and "undo" in each for each in kinds)
+
+
 async def test_the_process_that_came_last_goes_on_and_the_other_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     first = await opened(sink(), 1)
@@ -171,6 +184,23 @@ async def test_a_transaction_that_must_be_aborted_is_tried_again_where_that_help
     with pytest.raises(SpeError, match=said) as caught:
         await one.store(one._state or b"", b"{}", [])
     assert isinstance(caught.value, ServerAway) == away
+
+
+@pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+async def test_a_transaction_that_is_given_up_is_aborted(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else readers of what is committed would get nothing behind it, from anybody, until it times out."""
+    fake_kafka.use(monkeypatch, there := cluster())
+    one = await opened(sink())
+
+    def refuses(self: Any, topic: str, value: bytes, **more: Any) -> None:
+        raise fake_kafka.broken(code, txn_requires_abort=code != KafkaError.MSG_SIZE_TOO_LARGE)
+
+    monkeypatch.setattr(fake_kafka.FakeProducer, "produce", refuses)
+    feed(one, "S1/5a")
+    with pytest.raises(SpeError) as caught:
+        await one.commit(COMPUTE)
+    assert not isinstance(caught.value, ServerAway)
+    assert there.open == {}
 
 
 def test_several_streams_and_keys_that_do_not_fit_are_refused() -> None:

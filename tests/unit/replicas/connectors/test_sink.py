@@ -274,6 +274,22 @@ def test_garbage_after_a_power_failure_is_removed(tmp_path: Path, garbage: bytes
     assert brief(lines(tmp_path)) == "S1a S2b"
 
 
+@pytest.mark.parametrize("mode", [STABLE, CORRECTIONS])
+def test_a_hole_before_whole_lines_is_rewritten(tmp_path: Path, mode: str) -> None:
+    """Of what was not synced, a power failure may leave the end alone."""
+    sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, mode)
+    feed(sink, "S1/1a S2/2b S3/3c S4/4d")
+    sink.close()
+    path = tmp_path / "out.0.jsonl"
+    first, second, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, second[:9], bytes(len(second) - 9), *rest]))
+    again = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, mode)
+    assert again.reached(ONE) == 1
+    feed(again, "S1/1a S2/2b S3/3c S4/4d S5/5e")
+    again.close()
+    assert brief(lines(tmp_path)) == "S1a S2b S3c S4d S5e"
+
+
 @pytest.mark.parametrize("text", ["date,amount\n2026-01-01,5\n", "Datum,Betrag,Käufer\n2026-01-01,5,ä\n"])
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out.0.jsonl"
