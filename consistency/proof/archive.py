@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Protocol
 
+from consistency.proof.evidence import read_of
 from consistency.proof.judge import REPORT_FOLDER
-from consistency.proof.remote import proven_by
 from consistency.proof.run import Run
 from spe.errors import SpeError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Copied last: a directory without it is no run, so one that is copied in part is none.
 _LAST: Final = PurePosixPath("cluster.json")
-_LOCK: Final = "lock"
 #: Files that are copied at once: what takes long is often the answer of the service.
 _AT_ONCE: Final = 8
 
@@ -56,8 +55,8 @@ class DiskFolder:
 
 def files_of(run: Run) -> list[PurePosixPath]:
     """What is copied, in order."""
-    found = [PurePosixPath(p.relative_to(run.path)) for p in run.path.rglob("*") if p.is_file()]
-    return sorted(n for n in found if n.name != _LOCK and (proven_by(n) or n.parts[0] == REPORT_FOLDER))
+    report = [p for p in (run.path / REPORT_FOLDER).rglob("*") if p.is_file()]
+    return sorted(PurePosixPath(p.relative_to(run.path)) for p in [*read_of(run.path), *report])
 
 
 def archive(run: Run, target: ArchivePlace | RemoteFolder, tell: Callable[[str], None]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,7 @@ from consistency.proof.run import Run
 from spe.connectors.files import FILES
 from spe.errors import SpeError
 from spe.log.format import Segment
+from spe.log.issued import PATH as DATABASE
 from spe.log.provenance import PROVENANCE
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 #: Parts of a file that have a checksum each, at most.
 BLOCKS: Final = 64
 _LEAST_BLOCK_BYTES: Final = 4_096
-#: What the proof reads below the directory of a run.  (The coordinator's database has no digest: to read it may change
-#: it.  What the report says of it is computed again.)
-_FILES: Final = (
+#: What the proof reads below the directory of a run.
+_READ: Final = (
     "config.yaml",
     "cluster.json",
     "events.jsonl",
@@ -39,7 +39,9 @@ _FILES: Final = (
     "malformed/*.jsonl",
     "sources/*/*",
     "clients/*/*/*.seg",
+    "clients/*/*/kept.?",
     f"clients/*/{PROVENANCE}",
+    str(DATABASE),
 )
 _LOCK: Final = "lock"
 NONE: Final[Mapping[Path, FileDigest]] = MappingProxyType({})
@@ -48,10 +50,24 @@ NONE: Final[Mapping[Path, FileDigest]] = MappingProxyType({})
 Stamps = Mapping[Path, tuple[int, int]]
 
 
-def files_of(folder: Path) -> list[Path]:
-    """The files below the directory of a run that the verdict rests on, in order."""
-    found = {p for pattern in _FILES for p in folder.glob(pattern) if p.is_file()}
+def read_of(folder: Path) -> list[Path]:
+    """The files below the directory of a run that the proof reads, in order."""
+    found = {p for pattern in _READ for p in folder.glob(pattern) if p.is_file()}
     return sorted(p for p in found if p.name != _LOCK)
+
+
+def is_read(name: PurePosixPath) -> bool:
+    """Is it one of these, by its path below the directory?"""
+    patterns = [pattern for pattern in _READ if len(PurePosixPath(pattern).parts) == len(name.parts)]
+    return name.name != _LOCK and any(map(name.match, patterns))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files below the directory of a run that the verdict rests on, in order.
+
+    The coordinator's database has no digest: to read it may change it.  What the report says of it is computed again.
+    """
+    return [p for p in read_of(folder) if p != folder / DATABASE]
 
 
 def evidence(run: Run, spark: SparkSession | None = None) -> Evidence:
@@ -197,8 +213,9 @@ def _ranges(kept: FileDigest, now: FileDigest) -> str:
     step = _block_bytes(kept.bytes)
     if step != _block_bytes(now.bytes):
         return ""
-    shared = min(kept.bytes, now.bytes) // step if kept.bytes != now.bytes else len(kept.blocks)
-    differing = [at for at in range(shared) if kept.blocks[at] != now.blocks[at]]
+    pairs = list(zip(kept.blocks, now.blocks))  # a report that somebody wrote may have any number of them
+    shared = min(len(pairs), min(kept.bytes, now.bytes) // step) if kept.bytes != now.bytes else len(pairs)
+    differing = [at for at in range(shared) if pairs[at][0] != pairs[at][1]]
     if not differing:
         return f"equal in the first {plural(shared * step, 'byte')}" if kept.bytes != now.bytes and shared else ""
     spans: list[list[int]] = []

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from consistency.proof.evidence import is_read
 from consistency.proof.hadoop import HadoopFolder, reads
 from consistency.proof.run import Run
 from consistency.proof.scene import Keep
@@ -25,27 +26,11 @@ from consistency.proof.seen import check_all_see, path_unseen
 from spe.errors import SpeError
 from spe.log.announced import ANNOUNCED
 from spe.log.format import FIRST_BYTES, Segment, first_record_bytes
-from spe.log.issued import PATH as DATABASE
-from spe.log.provenance import PROVENANCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-#: What the proof reads of a run beside the segments of streams: patterns below its directory.
-_SMALL: Final = (
-    "*.yaml",
-    "*.json",
-    "events.jsonl",
-    "trace/*.jsonl",
-    "malformed/*.jsonl",
-    "sources/*/*",
-    f"clients/*/{PROVENANCE}",
-    f"clients/*/{ANNOUNCED}/*",
-    "clients/*/*/kept.?",
-    str(DATABASE),
-)
 
 #: Schemes of object storage, which Arrow reads where Hadoop does not.
 _OBJECTS: Final = ("s3", "s3a")
@@ -181,13 +166,6 @@ def fetched_text(spark: SparkSession, uri: str) -> str:
         return Path(aside, name).read_text(encoding="utf-8")
 
 
-def proven_by(name: PurePosixPath) -> bool:
-    """Does the proof read this file below the directory of a run?"""
-    return is_segment(name) or any(
-        name.match(pattern) and len(name.parts) == len(Path(pattern).parts) for pattern in _SMALL
-    )
-
-
 def is_segment(name: PurePosixPath) -> bool:
     """Is it a segment of a stream, which executors read?"""
     return Segment.parse(name.name) is not None and name.parent.name != ANNOUNCED
@@ -199,13 +177,14 @@ def _fetched(folder: RemoteFolder, into: Path) -> Run:
 
     into.mkdir()
     for name, size in listed(folder).items():
+        if not is_read(name):
+            continue
         there = into / name
+        there.parent.mkdir(parents=True, exist_ok=True)
         if is_segment(name):
-            there.parent.mkdir(parents=True, exist_ok=True)
             there.touch()
             os.truncate(there, size)
-        elif proven_by(name):
-            there.parent.mkdir(parents=True, exist_ok=True)
+        else:
             folder.fetch(name, into)
     run = Run.open(into, folder.uri)
     for stream in run.plan.sources:

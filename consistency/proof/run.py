@@ -30,6 +30,7 @@ from spe.log.source_log import source_folder
 from spe.plan.deploy import with_default_client, with_origins, without_external
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.runtime.process_birth import birth_of
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
@@ -121,8 +122,11 @@ class Run:
         What is no log at all is told where it is read: the end of a log may be torn.
         """
         for segment in segments:
-            with (folder / segment.name).open("rb") as file:
-                found = file.read(_MAGIC_BYTES)
+            try:
+                with (folder / segment.name).open("rb") as file:
+                    found = file.read(_MAGIC_BYTES)
+            except FileNotFoundError:
+                continue  # `retain` has deleted it since; what is needed, and gone, is told where it is read
             ours = encode_header(segment)[:_MAGIC_BYTES]
             if found != ours and found.startswith(_LOG):
                 there, here = (text.removeprefix(_LOG).decode("ascii", "replace").strip() for text in (found, ours))
@@ -206,13 +210,15 @@ class Run:
         """Does the supervisor still run, on this machine, and has not told how the run ended?"""
         if self.summary or self.origin:
             return False
+        pid = int(self.facts.get("pid", 0)) or _NOBODY
         try:
-            os.kill(int(self.facts.get("pid", 0)) or _NOBODY, 0)
+            os.kill(pid, 0)
         except (ProcessLookupError, OverflowError):
             return False
         except PermissionError:
             pass
-        return True
+        noted, now = self.facts.get("birth"), birth_of(pid)
+        return not (noted and now) or noted == now
 
     @property
     def where(self) -> str:
@@ -231,7 +237,7 @@ class Run:
 
 def _read_json(path: Path, why: str) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise SpeError(f"{path.parent} is not the directory of a run: it has no {path.name}; {why}") from None
     except (OSError, ValueError) as error:
@@ -241,7 +247,7 @@ def _read_json(path: Path, why: str) -> Any:
 def _read_events(path: Path) -> Iterator[Mapping[str, Any]]:
     """The supervisor's notes.  The last line of a run that was broken off may be torn; any other is an error."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8", "replace").splitlines()
     except OSError as error:
         raise SpeError(f"{path} cannot be read: {error.strerror}; it holds the run's faults and states") from error
     for number, line in enumerate(lines, 1):

@@ -32,6 +32,7 @@ from spe.plan.deploy import check_all_addressed, with_addresses, with_budget, wi
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
+from spe.runtime.process_birth import birth_of
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
 
@@ -172,6 +173,7 @@ class RunDirectory:
         """What :func:`load_target` reads.  It names the file with the secret of the run, and holds no secret."""
         data = {
             "pid": os.getpid(),
+            "birth": birth_of(os.getpid()),
             "cluster": plan.cluster,
             "fingerprint": plan.fingerprint,
             "versions": versions(),

@@ -15,7 +15,7 @@ from consistency.proof.follow.prefix import Altered
 from consistency.proof.follow.ranges import Range, Reading, next_range
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken, LogProgress, LogTaken
 from consistency.proof.follow.result import followed
-from consistency.proof.follow.state import FILE, FOLDER, LATEST, State, Tally, load_state, save_text
+from consistency.proof.follow.state import FILE, FOLDER, LATEST, State, Tally, load_state, save_text, sync_below
 from consistency.proof.judge import suit
 from consistency.proof.kept import freed_at_the_end
 from consistency.proof.report.followed import Followed, FollowedStep
@@ -23,6 +23,7 @@ from consistency.proof.report.words import moment
 from consistency.proof.run import Run
 from consistency.proof.source import source_table
 from consistency.proof.story import begun_us
+from spe.errors import SpeError
 from spe.log.origin import read_identity
 from spe.log.proved import PROVED, encode_proved
 from spe.log.source_log import source_folder
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from consistency.proof.truth import TruthNetwork
 
 RESULT: Final = f"{FOLDER}/follow.json"
+#: The file that Spark writes last.
+_WHOLE: Final = "_SUCCESS"
 
 
 class Following:
@@ -222,11 +225,17 @@ class Following:
         return totals[0], totals[1], totals[2]
 
     def _kept(self, spark: SparkSession) -> dict[StreamId, DataFrame]:
-        """The rows of open windows that the last step left."""
-        folder = self._path / FOLDER / self.state.kept
+        """The rows of open windows that the last step left.  Raises SpeError where some are gone."""
         if not self.state.kept:
             return {}
-        return {StreamId(p.stem): spark.read.parquet(str(p)) for p in sorted(folder.glob("*.parquet"))}
+        folder = self._path / FOLDER / self.state.kept
+        found = sorted(folder.glob("*.parquet"))
+        if not found or not all((p / _WHOLE).is_file() for p in found):  # without them a right run would look wrong
+            raise SpeError(
+                f"{folder} is not whole, and the proof goes on from it; remove {self._path / FOLDER} to prove the run "
+                "from its beginning"
+            )
+        return {StreamId(p.stem): spark.read.parquet(str(p)) for p in found}
 
     def _keep(self, network: TruthNetwork, number: int) -> str:
         """Writes those that the next step needs; gives the name of their folder."""
@@ -234,7 +243,9 @@ class Following:
             return ""
         name = f"open-{number}"
         for stream, frame in network.open.items():
-            frame.coalesce(1).write.mode("overwrite").parquet(str(self._path / FOLDER / name / f"{stream}.parquet"))
+            rows = self._path / FOLDER / name / f"{stream}.parquet"
+            frame.coalesce(1).write.mode("overwrite").parquet(str(rows))
+            sync_below(rows)
         return name
 
     def _save(self, state: State) -> None:

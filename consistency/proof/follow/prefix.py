@@ -84,12 +84,15 @@ class Prefix(BaseModel):
         while len(found.latest) > KEPT:
             oldest = found.latest.pop(0)
             file = folder / oldest.name
-            if _deleted(folder, oldest.name):
-                made = oldest.sha256
-            else:
-                known, made = _digests(file, oldest.bytes, file.stat().st_size)
-                if known != oldest.sha256:
-                    raise Altered(_differs(file, oldest))
+            known = made = oldest.sha256
+            try:
+                if not _deleted(folder, oldest.name):
+                    known, made = _digests(file, oldest.bytes, file.stat().st_size)
+            except FileNotFoundError:
+                if not _deleted(folder, oldest.name):  # it was, since we looked
+                    raise
+            if known != oldest.sha256:
+                raise Altered(_differs(file, oldest))
             found.sha256, found.folded = _folded(found.sha256, oldest.name, made), found.folded + 1
             found.until_us = oldest.until_us
         return found
@@ -114,6 +117,8 @@ class Prefix(BaseModel):
             some = quick or not self.folded or read_kept(DiskStorage(folder), PurePosixPath()).first > 1
             return "" if some else self._oldest_differ(folder)
         except FileNotFoundError as error:
+            if _deleted(folder, Path(error.filename).name):  # it was, since we looked
+                return self.differs(folder, quick=quick)
             return f"{error.filename} is gone, and was read before"
         except OSError as error:
             raise SpeError(f"{folder}: cannot be read: {error.strerror}") from error

@@ -146,6 +146,19 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
+def sync_below(folder: Path) -> None:
+    """What another program wrote into a folder is on the disk when it returns, with its names.  Raises SpeError."""
+    try:
+        for path in (*folder.iterdir(), folder, folder.parent):
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+    except OSError as error:
+        raise SpeError(f"{folder} cannot be written: {error.strerror}") from error
+
+
 def save_text(path: Path, text: str) -> None:
     """Replaces a file as a whole; on the disk when it returns.  Raises SpeError."""
     aside = path.with_name(f".{path.name}.new")

@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from consistency.proof.archive import DiskFolder, archive
 from consistency.proof.evidence import (
     BLOCKS,
     differences,
@@ -19,14 +20,19 @@ from consistency.proof.evidence import (
     digests_outside,
     evidence,
     file_digest,
+    is_read,
+    read_of,
     stamps,
     unchanged,
 )
 from consistency.proof.reading import read
 from consistency.proof.run import Run
+from consistency.proof.story import node_traces
+from spe.config import load
 from spe.errors import SpeError
 from spe.log.announced import RecordedAnnouncement
 from spe.log.provenance import encode_provenance
+from spe.runtime.process_birth import birth_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.wire.messages import Announcement
@@ -134,6 +140,37 @@ def test_a_file_of_any_size_has_few_blocks(tmp_path: Path, size: int) -> None:
     assert found.sha256 == hashlib.sha256(bytes(size)).hexdigest()
 
 
+def test_digests_that_somebody_wrote_are_compared_as_far_as_they_go(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(os.urandom(100_000))
+    kept = file_digest(file, "f")
+    _flip(file, 0)
+    now = [file_digest(file, "f")]
+    for blocks in ([], kept.blocks[:1], kept.blocks * 2):
+        (said,) = differences([kept.model_copy(update={"blocks": blocks})], now)
+        assert said == ("f differs; other bytes in the range 0 to 4,095" if blocks else "f differs")
+
+
+def test_what_has_a_digest_is_what_is_read(run_dir: Path) -> None:
+    """From another file system the same is fetched; but the coordinator's database has no digest."""
+    for name in ("coordinator/state.sqlite", "faults.json", "nodes/n1/1.seg", "clients/client/out.0/kept.0"):
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).write_bytes(b"")
+    names = [PurePosixPath(p.relative_to(run_dir)) for p in run_dir.rglob("*") if p.is_file()]
+    read = {str(name) for name in names if is_read(name)}
+    assert read == {str(p.relative_to(run_dir)) for p in read_of(run_dir)}
+    assert read - {one.path for one in digests_below(run_dir)} == {"coordinator/state.sqlite"}
+    assert {"coordinator/state.sqlite", "clients/client/out.0/kept.0", LOG} <= read
+    assert not {"faults.json", "nodes/n1/1.seg"} & read
+
+
+def test_an_archived_run_has_its_logs_where_their_folder_is_a_link(run_dir: Path, tmp_path: Path) -> None:
+    (run_dir / "sources").rename(tmp_path / "large disk")
+    (run_dir / "sources").symlink_to(tmp_path / "large disk")
+    archive(Run.open(run_dir), DiskFolder(str(tmp_path / "copy")), lambda step: None)
+    assert digests_below(tmp_path / "copy") == digests_below(run_dir)
+
+
 def test_modules_of_the_query_have_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "own_operator_of_test.py"
     module.write_text("from operators.custom import CustomOperator\n\n\nclass Own(CustomOperator):\n    pass\n")
@@ -162,10 +199,35 @@ def test_a_log_of_another_version_is_named_before_anything_is_read(run_dir: Path
         Run.open(run_dir)
 
 
+def test_notes_that_a_power_failure_tore_can_be_read(run_dir: Path) -> None:
+    torn = b'{"t": 1, "event": "\xff\xfe\x80'
+    _append(run_dir / "events.jsonl", torn)
+    (run_dir / "trace").mkdir()
+    (run_dir / "trace" / "n1.jsonl").write_bytes(b'{"t": 1, "event": "state"}\n' + torn)
+    run = Run.open(run_dir)
+    assert [e["event"] for e in run.events] == ["begin"]
+    assert node_traces(run_dir, load(run_dir / "config.yaml", str(run_dir.parent))[1]) == {
+        "n1": [{"t": 1, "event": "state"}]
+    }
+
+
+def test_a_segment_that_is_deleted_while_a_run_is_opened_is_passed_over(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = Run.open(run_dir).source_segments(StreamId("a"))
+    listed = [log, log._replace(first=2)]
+    monkeypatch.setattr(Run, "source_segments", lambda run, stream: listed)
+    assert Run.open(run_dir).source_segments(StreamId("a")) == listed
+
+
 def test_a_run_goes_on_while_its_supervisor_runs_and_has_no_summary(run_dir: Path) -> None:
     facts = json.loads((run_dir / "cluster.json").read_text())
     assert not Run.open(run_dir).going_on
     (run_dir / "cluster.json").write_text(json.dumps(facts | {"pid": os.getpid()}))
     assert Run.open(run_dir).going_on
+    for birth, same in ((birth_of(os.getpid()), True), ("of the boot before", False)):
+        (run_dir / "cluster.json").write_text(json.dumps(facts | {"pid": os.getpid(), "birth": birth}))
+        assert Run.open(run_dir).going_on is same
+    (run_dir / "cluster.json").write_text(json.dumps(facts | {"pid": os.getpid()}))
     (run_dir / "summary.json").write_text('{"verdict": {}}')
     assert not Run.open(run_dir).going_on

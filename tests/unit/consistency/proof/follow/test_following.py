@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from consistency.proof.follow import following, ranges, step
-from consistency.proof.follow.state import State, save_text
+from consistency.proof.follow.state import State, save_text, sync_below
 from consistency.proof.report import followed as model
 from consistency.proof.report.followed import Followed
 from consistency.proof.report.model import Flaw, Verdict
@@ -172,6 +172,24 @@ def test_after_ctrl_c_the_next_start_goes_on(
     judged.clear()
     assert follow(str(path)) == UNKNOWN  # all is proved, and nothing was altered
     assert judged == []
+
+
+def test_a_proof_does_not_go_on_without_the_rows_that_it_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = a_run(tmp_path / "run")
+    stopped_after(3, path, monkeypatch)
+    proof = following.Following(path, 1)
+    proof.state.kept = "open-3"
+    spark: Any = SimpleNamespace(read=SimpleNamespace(parquet=lambda folder: folder))
+    rows = path / "follow" / "open-3" / "counted.parquet"
+    for make in (lambda: None, lambda: rows.mkdir(parents=True)):
+        make()
+        with pytest.raises(SpeError, match=r"open-3 is not whole, and the proof goes on from it; remove"):
+            proof._kept(spark)
+    (rows / "_SUCCESS").touch()
+    sync_below(rows)
+    assert proof._kept(spark) == {"counted": str(rows)}
 
 
 def test_what_was_proved_and_altered_later_is_found_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

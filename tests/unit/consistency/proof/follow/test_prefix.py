@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from consistency.proof.follow import prefix
 from consistency.proof.follow.prefix import KEPT, Altered, Prefix
 from spe.log.format import Segment
+from spe.log.kept import KeptLog, encode_kept
 
 NOON = 1_800_000_000_000_000
 
@@ -68,6 +70,28 @@ def test_a_file_that_is_shorter_or_gone_is_told(tmp_path: Path) -> None:
     assert "is not as it was read" in found.differs(tmp_path)
     path.unlink()
     assert "is gone, and was read before" in found.differs(tmp_path)
+
+
+def test_what_retain_deletes_meanwhile_is_not_taken_for_altered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment goes after it was looked whether it is deleted, and before it is read."""
+    found, read = a_log(tmp_path, KEPT), prefix._digests
+
+    def deleted_first(file: Path, first: int, size: int) -> tuple[str, str]:
+        if file.name == segment(0) and file.exists():
+            (tmp_path / "kept.0").write_bytes(encode_kept(KeptLog(2)))
+            file.unlink()
+        return read(file, first, size)
+
+    monkeypatch.setattr(prefix, "_digests", deleted_first)
+    whole = (tmp_path / segment(0)).read_bytes()
+    assert found.differs(tmp_path) == ""
+    (tmp_path / "kept.0").unlink()
+    (tmp_path / segment(0)).write_bytes(whole)
+    last = tmp_path / segment(KEPT)
+    last.write_bytes(b"records")
+    assert found.read(tmp_path, [(last.name, 7, NOON)]).folded == 1
 
 
 def test_reading_on_finds_what_was_altered_meanwhile(tmp_path: Path) -> None:
