@@ -190,3 +190,13 @@ def test_what_was_verified_goes_to_junit(made: Path, tmp_path: Path) -> None:
     error = ET.parse(file).getroot()[0][0].find("error")
     assert error is not None
     assert "there is no such file" in str(error.get("message"))
+
+
+def test_bytes_that_are_no_text_are_told(made: Path, spark: Spark, capsys: pytest.CaptureFixture[str]) -> None:
+    (made.parent.parent / "config.yaml").write_bytes(b"\xff\xfe\n")
+    assert verify([made], spark.start, told) == DIFFERS
+    assert "config.yaml differs from line 1 on" in capsys.readouterr().out
+    made.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(SpeError, match="is no report: it is not JSON"):
+        verify([made], spark.start, told)
+    assert spark.started == 0
