@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from replicas.connectors.file_format import is_of_storage
 from replicas.connectors.reader import CHUNK_ROWS, RowChunk
-from replicas.connectors.text_columns import chunk_of, epoch_number, expected_timestamp, note_nulls
+from replicas.connectors.text_columns import chunk_of, encode_texts, epoch_number, expected_timestamp, note_nulls
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
@@ -74,7 +74,7 @@ class ArrowColumns:
         bad: dict[int, str] = {}
         columns = [self._column(a, batch.column(n), bad) for a, n in zip(self._schema, self.names)]
         rows = range(first + 1, first + 1 + batch.num_rows)
-        chunk = chunk_of(self._time, first, columns, bad, rows, lambda i: str(batch.slice(i, 1).to_pylist()[0]))
+        chunk = chunk_of(self._time, first, columns, bad, rows, lambda i: _shown(batch.slice(i, 1)))
         return chunk.in_rows()
 
     def _column(self, attribute: Attribute, array: pyarrow.Array, bad: dict[int, str]) -> Column:
@@ -83,7 +83,7 @@ class ArrowColumns:
             valid = array.is_valid().to_numpy(zero_copy_only=False)
             note_nulls(attribute, valid, bad)
         if attribute.type is AttributeType.STRING:
-            return self._strings(attribute.name, array, valid)
+            return self._strings(attribute, array, valid, bad)
         if attribute.type is AttributeType.TIMESTAMP:
             return Column(self._timestamps(attribute, array, bad), valid)
         return Column(canonical(_values(attribute.type, array)), valid)
@@ -122,19 +122,27 @@ class ArrowColumns:
                 bad.setdefault(i, f"{attribute.name}: expected {expected_timestamp(unit)}, got {str(item)[:40]!r}")
         return values
 
-    def _strings(self, name: str, array: pyarrow.Array, valid: BoolArray | None) -> Column:
-        """Arrow finds the distinct texts; only those become Python strings."""
+    def _strings(
+        self, attribute: Attribute, array: pyarrow.Array, valid: BoolArray | None, bad: dict[int, str]
+    ) -> Column:
+        """Arrow finds the distinct texts; only those become Python strings.  It does not look whether they are any."""
         import pyarrow
 
         if pyarrow.types.is_dictionary(array.type):
             if len(array.dictionary) <= DICTIONARY_LIMIT and not array.dictionary.null_count:
-                return self._by_dictionary(name, array, valid)
+                with suppress(UnicodeDecodeError):
+                    return self._by_dictionary(attribute.name, array, valid)
             array = array.dictionary_decode()
         if str(array.type) == "string_view":
             array = array.cast(pyarrow.string())
         encoded = array.dictionary_encode()
         dictionary = StringDictionary()
-        table = dictionary.extend(encoded.dictionary.to_pylist())
+        try:
+            table = dictionary.extend(encoded.dictionary.to_pylist())
+        except UnicodeDecodeError:
+            texts = [b"" if item is None else item for item in array.cast(pyarrow.large_binary()).to_pylist()]
+            decoded = [text.decode("utf-8", "surrogateescape") for text in texts]
+            return Column(encode_texts(attribute, decoded, dictionary, bad), valid, dictionary)
         return _column_of(encoded.indices, valid, table, dictionary, dictionary.code("") if valid is not None else 0)
 
     def _by_dictionary(self, name: str, array: pyarrow.Array, valid: BoolArray | None) -> Column:
@@ -146,6 +154,21 @@ class ArrowColumns:
             table = dictionary.encode(given.to_pylist())  # it may have doubles
             known = self._dictionaries[name] = _Known(given, dictionary, table, dictionary.code(""))
         return _column_of(array.indices, valid, known.table, known.dictionary, known.empty)
+
+
+def _shown(row: pyarrow.RecordBatch) -> str:
+    """A row for people, also where a text is none."""
+    return str({name: _cell(row.column(n)) for n, name in enumerate(row.schema.names)})
+
+
+def _cell(array: pyarrow.Array) -> Any:
+    import pyarrow
+
+    try:
+        return array.to_pylist()[0]
+    except UnicodeDecodeError:
+        whole = array.dictionary_decode() if pyarrow.types.is_dictionary(array.type) else array
+        return whole.cast(pyarrow.large_binary()).to_pylist()[0]
 
 
 class _Known(NamedTuple):

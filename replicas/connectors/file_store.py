@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -101,15 +102,20 @@ class LocalStore:
 
     def trouble(self, error: OSError) -> SpeError:
         refused = isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError)
-        return (FolderRefused if refused else ServerAway)(f"{self.name} cannot be read: {error.strerror or error}")
+        where = self.name if error.filename in (None, str(self._folder)) else error.filename
+        return (FolderRefused if refused else ServerAway)(f"{where} cannot be read: {error.strerror or error}")
 
 
 def _version(file: os.DirEntry[str] | Path) -> FileVersion | None:
-    """None: it is no plain file, or gone."""
+    """None: it is no plain file, or gone, or a link that leads nowhere."""
     try:
         found = file.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
     return FileVersion(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 

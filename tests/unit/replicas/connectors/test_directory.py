@@ -21,6 +21,7 @@ import yaml
 
 from replicas.connectors import open_reader
 from replicas.connectors.file_rows import FileRows, pieces
+from replicas.connectors.file_store import LocalStore
 from replicas.connectors.reader import CHUNK_ROWS, Malformed, RowChunk
 from replicas.simulation.disk import SimDisk
 from replicas.source.proxy import SourceProxy
@@ -254,6 +255,29 @@ async def test_a_file_of_another_avro_schema_says_which_field(
     schema = {"ts": "timestamp!", "n": "int64!", "name": "int64"}
     proxy = await read_all(source(tmp_path, schema, format="avro"), SimDisk())
     assert str(proxy.fault).startswith(f"{tmp_path}/a: {why}")
+
+
+async def test_links_that_lead_nowhere_are_no_files(tmp_path: Path, autojump_clock: Any) -> None:
+    """One that leads to itself made the whole folder unreadable, for ever."""
+    put(tmp_path, "a", jsonl(rows(0, 3)))
+    (tmp_path / "none").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+    proxy = await read_all(source(tmp_path), disk := SimDisk())
+    assert (proxy.fault, proxy.away, logged(disk)) == (None, "", rows(0, 3))
+
+
+def test_what_cannot_be_read_below_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("below"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    (tmp_path / "below").mkdir()
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SpeError, match=re.escape(f"{tmp_path}/below cannot be read: Permission denied")):
+        LocalStore(str(tmp_path)).list()
 
 
 async def test_a_row_from_the_future_has_its_file(tmp_path: Path, autojump_clock: Any) -> None:

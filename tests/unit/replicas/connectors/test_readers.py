@@ -396,6 +396,19 @@ def test_parquet_rows_with_a_forbidden_null_are_malformed(tmp_path: Path) -> Non
     assert malformed(chunks) == [(2, "ts: null, but the attribute is not nullable")]
 
 
+@pytest.mark.parametrize("by_dictionary", [True, False])
+def test_parquet_texts_that_are_no_unicode_are_malformed(by_dictionary: bool, tmp_path: Path) -> None:
+    """Their rows, as of other files, and not the whole file."""
+    data = pyarrow.array([b"a", b"\xffb", None, b"a"], pyarrow.binary())
+    names = pyarrow.Array.from_buffers(pyarrow.string(), 4, data.buffers())
+    path = str(tmp_path / "in.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2, 3, 4], "name": names}), path, use_dictionary=by_dictionary)
+    (chunk,) = replay({"kind": "parquet", "path": path}, Schema.of(n="int64!", name="string"), None).chunks(0)
+    assert [c.to_list() for c in chunk.columns] == [[1, 3, 4], ["a", None, "a"]]
+    (row,) = chunk.malformed
+    assert (row.where, row.reason, row.text) == ("row 2", "name: not UTF-8", "{'n': 2, 'name': b'\\xffb'}")
+
+
 def test_parquet_integers_are_times_in_the_given_unit(tmp_path: Path) -> None:
     path = parquet(tmp_path, ts=pyarrow.array([1, 2**62, -3], pyarrow.int64()))
     options = {"kind": "parquet", "path": path, "timestamps": "ms"}
