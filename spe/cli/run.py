@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Final
@@ -29,7 +30,7 @@ from spe.cli.dashboard.hub import Hub
 from spe.cli.dashboard.page import LOOPBACK, Site, bind_address, fault_kinds, is_local
 from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses, process_specs
-from spe.cli.on_spark import SparkOptions, open_nodes
+from spe.cli.on_spark import SparkNodes, SparkOptions, open_nodes
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch, UnreadWatch
 from spe.cli.reporter import Reporter, reporter
@@ -48,6 +49,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.production import production_env
 from spe.status import ClientStatus, ProcessStatus
+from spe.stream.names import StreamId
 
 #: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
 LEAD_US: Final = 700_000
@@ -94,6 +96,56 @@ def run_document(
     ``spark``: where nodes are to run; None: here.
     The status is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
+    request = check_request(document, data=data, faults=faults, links=links, budget=budget)
+    seed = SystemRandom().getrandbits(32) if seed is None else seed
+    with ExitStack() as stack:
+        nodes = None
+        if spark is not None:
+            nodes = stack.enter_context(open_nodes(spark.master, spark.conf, request.plan, request.directory, links))
+        job = stack.enter_context(
+            open_job(
+                request,
+                run_dir=run_dir,
+                nodes=nodes,
+                seed=seed,
+                duration_us=duration_us,
+                view=view,
+                logs=logs,
+                dashboard=dashboard,
+            )
+        )
+        proof = stack.enter_context(reporter(job.run.path))
+        return job.run.path, trio.run(Supervisor(job, proof if report else None).main)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What is to be run: read, and checked as far as possible before anything is made.
+
+    Attributes:
+      data: the folder that relative paths of data files start from; None: that of the document.
+      directory: who runs what, without external clients.
+      external: what each of these reads.
+      links: what makes links fail.
+      budget: number of standbys that run from the start; None: as the document says.
+      origins: event time at which each replayed source begins, where the document does not say.
+    """
+
+    document: Document
+    data: Path | None
+    plan: Plan
+    directory: Directory
+    external: Mapping[str, Collection[StreamId]]
+    faults: Sequence[Fault]
+    links: LinkMode
+    budget: int | None
+    origins: Mapping[str, int]
+
+
+def check_request(
+    document: Document, *, data: Path | None, faults: Path | None, links: str, budget: int | None
+) -> RunRequest:
+    """Raises SpeError: that cannot be run on this machine."""
     plan, directory = load_document(document, data)
     refuse_logs(document, plan, directory)
     external = {name: client.reads for name, client in directory.clients.items() if client.external}
@@ -108,29 +160,40 @@ def run_document(
     missing = missing_files(plan)
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
-    origins = common_origins(plan)
-    seed = SystemRandom().getrandbits(32) if seed is None else seed
-    with ExitStack() as stack:
-        nodes = None
-        if spark is not None:
-            nodes = stack.enter_context(open_nodes(spark.master, spark.conf, plan, directory, links))
-        addresses = local_addresses(directory) if nodes is None else nodes.addresses(directory)
-        metrics = metrics_addresses(addresses, () if nodes is None else directory.nodes)
-        ways = open_links(mode, plan, directory, addresses, Random(seed))
-        run_directory = RunDirectory.create(run_dir, document)
-        if nodes is not None:
-            nodes.prepare(run_directory, plan, directory)
-        token, secret = stack.enter_context(kept_secret())
+    return RunRequest(document, data, plan, directory, external, schedule, mode, budget, common_origins(plan))
+
+
+@contextmanager
+def open_job(
+    request: RunRequest,
+    *,
+    run_dir: Path | None,
+    nodes: SparkNodes | None,
+    seed: int,
+    duration_us: int | None,
+    view: bool,
+    logs: tuple[str, str],
+    dashboard: str,
+) -> Iterator[Job]:
+    """Makes the directory of a run, with what its processes read; keeps its secret while the block lasts."""
+    plan, directory = request.plan, request.directory
+    addresses = local_addresses(directory) if nodes is None else nodes.addresses(directory)
+    metrics = metrics_addresses(addresses, () if nodes is None else directory.nodes)
+    ways = open_links(request.links, plan, directory, addresses, Random(seed))
+    run_directory = RunDirectory.create(run_dir, request.document)
+    if nodes is not None:
+        nodes.prepare(run_directory, plan, directory)
+    with kept_secret() as (token, secret):
         job = Job(
-            config=document.name,
-            data=(data if data is not None else document.home).absolute(),
-            plan=with_origins(plan, origins),
+            config=request.document.name,
+            data=(request.data if request.data is not None else request.document.home).absolute(),
+            plan=with_origins(plan, request.origins),
             directory=with_addresses(directory, {n: addresses[n] for n in directory.addresses()}),
             run=run_directory,
-            faults=sorted(schedule, key=lambda f: f.at_us),
+            faults=sorted(request.faults, key=lambda f: f.at_us),
             addresses=addresses,
-            origins=origins,
-            external=external,
+            origins=dict(request.origins),
+            external=request.external,
             token=token,
             seed=seed,
             duration_us=duration_us,
@@ -147,17 +210,16 @@ def run_document(
             plan,
             data=str(job.data),
             addresses=addresses,
-            origins=origins,
+            origins=request.origins,
             secret=str(secret),
             seed=seed,
             via=ways.via,
             metrics=metrics,
-            links=str(mode),
+            links=str(request.links),
             **certificates(plan),
-            **({} if budget is None else {"budget": budget}),
+            **({} if request.budget is None else {"budget": request.budget}),
         )
-        proof = stack.enter_context(reporter(run_directory.path))
-        return run_directory.path, trio.run(Supervisor(job, proof if report else None).main)
+        yield job
 
 
 def scraped(plan: Plan, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
