@@ -260,7 +260,9 @@ def load_faults(path: FilePath, directory: Directory) -> list[Fault]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: cannot be read: {error}"]) from error
     return load_faults_text(text, str(path), directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from spe.stream.times import parse_duration
 DONE: Final = 0
 NOT_AS_EXPECTED: Final = 1
 USERS_MISTAKE: Final = 2
+#: What a disk says that is full or may not be written, or that cannot have such a name.
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG})
 INTERRUPTED: Final = 130
 
 Config = Annotated[Path, Parameter(help="The configuration, a YAML file or a Python script.")]
@@ -154,6 +157,8 @@ def run(
     from spe.config import read_document
 
     length = None if duration is None else _duration("--duration", duration)
+    if length is not None and length <= 0:
+        raise SpeError(f"--duration: expected a duration above zero, got {duration!r}")
     spark = None
     if on == "spark":
         from spe.cli.on_spark import SparkOptions
@@ -756,6 +761,8 @@ def _mistakes(error: BaseException) -> Iterator[str]:
         yield f"{error}\n{error.where()}".rstrip()
     elif isinstance(error, SpeError | FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
         yield str(error)
+    elif isinstance(error, OSError) and error.errno in _DISK:
+        yield f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -27,12 +27,14 @@ def status(path: Path, as_json: bool) -> int:
     """Shows the states of all processes once; 1 where one does not answer."""
     target = load_target(path)
     require_addresses(path, target)
-    over = target.folder is not None and not alive(target.supervisor_pid)
     poller = trio.run(_ask_all, target)
     silent = sorted(poller.errors)
     if as_json:
         print(json_text(poller, target.metrics))
     else:
+        if not poller.seen and (over := why_over(target)):
+            print(over)
+            return 1
         env = production_env(Path())
         sight = Sight(
             f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors, loads=True
@@ -41,9 +43,6 @@ def status(path: Path, as_json: bool) -> int:
         console.print(render(target.plan, target.directory, sight))
         if target.metrics and poller.seen:
             console.print(metrics_table(target.metrics))
-        if over and len(silent) == len(poller.errors) and not poller.seen:
-            console.print(f"the run in {path} is over; its figures are in {path / 'summary.json'}", style="bold")
-            return 1
         for name in silent:
             console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False, soft_wrap=True)
     return 1 if silent else 0
@@ -82,8 +81,7 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
         )
     data = fault_data(kind, names, for_, by, one_way)
     fault = one_fault(data, target.directory)
-    if not alive(target.supervisor_pid):
-        raise SpeError(f"the run in {path} is over")
+    refuse_over(target)
     error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})
     if error:
         raise SpeError(error)
@@ -115,6 +113,22 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
 async def _inject(target: Target, data: dict[str, Any]) -> str:
     poller = Poller(target.env(), target.plan, target.addresses, target.token)
     return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
+
+
+def why_over(target: Target) -> str:
+    """That the run is over, and where its figures are; "" for a run that goes on, and for a configuration."""
+    if target.folder is None or alive(target.supervisor_pid):
+        return ""
+    summary = target.folder / "summary.json"
+    if summary.exists():
+        return f"the run in {target.folder} is over; its figures are in {summary}"
+    return f"the run in {target.folder} is over; it was ended before it wrote its figures"
+
+
+def refuse_over(target: Target) -> None:
+    """Raises SpeError for a run that is over: nobody would answer."""
+    if over := why_over(target):
+        raise SpeError(over)
 
 
 def alive(pid: int) -> bool:

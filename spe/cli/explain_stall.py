@@ -10,6 +10,7 @@ import trio
 
 from consistency.explaining.explain import between_us, explain
 from consistency.explaining.model import Condition, Explanation, Look
+from spe.cli.control import refuse_over
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.problems import check_known
@@ -24,6 +25,7 @@ def explain_stall(path: Path, output: str, as_json: bool) -> int:
     require_addresses(path, target)
     if output:
         check_known("output", output, target.plan.query.outputs)
+    refuse_over(target)
     before, now = trio.run(_looks, target)
     found = explain(target.plan, target.directory, before, now, output)
     if as_json:

@@ -8,12 +8,13 @@ from typing import Final
 
 import trio
 
-from spe.cli.control import INJECT_S, alive
+from spe.cli.control import INJECT_S, refuse_over
 from spe.cli.polling import PERIOD_S, Poller, last_of
 from spe.cli.rolling import hindrances, nodes_to_restart, not_back, partitions_of, without_partner
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.supervisor import ROLL
 from spe.errors import SpeError
+from spe.plan.directory import COORDINATOR
 from spe.problems import check_known
 from spe.runtime.env import Env
 from spe.status import NodeStatus
@@ -40,8 +41,7 @@ def restart(path: Path, names: Sequence[str], within_us: int) -> int:
         )
     for name in names:
         check_known("node", name, target.directory.nodes)
-    if not alive(target.supervisor_pid):
-        raise SpeError(f"the run in {path} is over")
+    refuse_over(target)
     return trio.run(
         Rolling(target.env(), target, within_us).restart, [str(n) for n in nodes_to_restart(target.directory, names)]
     )
@@ -55,6 +55,7 @@ def wait(path: Path, node: str, *, partners: bool, within_us: int) -> int:
     """
     target = load_target(path)
     require_addresses(path, target)
+    refuse_over(target)
     rolling = Rolling(target.env(), target, within_us)
     return trio.run(rolling.wait_for_partners if partners else rolling.wait_for, node)
 
@@ -150,4 +151,6 @@ class Rolling:
         """Raises SpeError: neither the file nor the coordinator knows a node of this name."""
         if node not in self._directory.nodes:
             await self._poller.nodes()
-        check_known("node", node, [n for n in self._poller.addresses if not n.startswith(("source:", "client:"))])
+        others = ("source:", "client:")
+        known = [n for n in self._poller.addresses if not n.startswith(others) and n not in (COORDINATOR, SUPERVISOR)]
+        check_known("node", node, known)

@@ -22,6 +22,7 @@ from replicas.faults.state import Action, Conditions, Do, FaultState
 from replicas.link.connection import Identity, secured
 from replicas.link.directory import DirectoryKeeper
 from replicas.local.cluster import READY_S, Cluster, open_cluster
+from replicas.local.ports import check_free
 from replicas.local.process import Managed, Phase, ProcessSpec
 from replicas.on_spark.addresses import placed
 from replicas.producer.server import Server
@@ -96,7 +97,7 @@ def run_document(
     ``spark``: where nodes are to run; None: here.
     The status is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
-    request = check_request(document, data=data, faults=faults, links=links, budget=budget)
+    request = check_request(document, data=data, faults=faults, links=links, budget=budget, dashboard=dashboard)
     seed = SystemRandom().getrandbits(32) if seed is None else seed
     with ExitStack() as stack:
         nodes = None
@@ -111,7 +112,6 @@ def run_document(
                 duration_us=duration_us,
                 view=view,
                 logs=logs,
-                dashboard=dashboard,
             )
         )
         proof = stack.enter_context(reporter(job.run.path))
@@ -128,6 +128,7 @@ class RunRequest:
       external: what each of these reads.
       links: what makes links fail.
       budget: number of standbys that run from the start; None: as the document says.
+      dashboard: ``host:port`` of the page; "" where there is none.
       origins: event time at which each replayed source begins, where the document does not say.
     """
 
@@ -139,11 +140,12 @@ class RunRequest:
     faults: Sequence[Fault]
     links: LinkMode
     budget: int | None
+    dashboard: str
     origins: Mapping[str, int]
 
 
 def check_request(
-    document: Document, *, data: Path | None, faults: Path | None, links: str, budget: int | None
+    document: Document, *, data: Path | None, faults: Path | None, links: str, budget: int | None, dashboard: str
 ) -> RunRequest:
     """Raises SpeError: that cannot be run on this machine."""
     plan, directory = load_document(document, data)
@@ -160,7 +162,10 @@ def check_request(
     missing = missing_files(plan)
     if missing:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
-    return RunRequest(document, data, plan, directory, external, schedule, mode, budget, common_origins(plan))
+    page = bind_address(dashboard)
+    if page:
+        check_free({"--dashboard": page})
+    return RunRequest(document, data, plan, directory, external, schedule, mode, budget, page, common_origins(plan))
 
 
 @contextmanager
@@ -173,7 +178,6 @@ def open_job(
     duration_us: int | None,
     view: bool,
     logs: tuple[str, str],
-    dashboard: str,
 ) -> Iterator[Job]:
     """Makes the directory of a run, with what its processes read; keeps its secret while the block lasts."""
     plan, directory = request.plan, request.directory
@@ -200,7 +204,7 @@ def open_job(
             live_view=view and sys.stdout.isatty(),
             links=ways,
             logs=logs,
-            dashboard=bind_address(dashboard),
+            dashboard=request.dashboard,
             nodes=nodes,
         )
         job.specs = process_specs(job)

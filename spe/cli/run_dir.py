@@ -142,7 +142,7 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
             (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
         except OSError as error:
-            raise SpeError(f"{path} cannot be made: {error}") from error
+            raise SpeError(f"{path} cannot be made: {error.strerror}") from error
         return cls(path)
 
     def log(self, process: str) -> Path:
@@ -183,14 +183,17 @@ class RunDirectory:
         self.write(CLUSTER, data)
 
     def write(self, name: str, data: Any) -> None:
-        """Replaces a JSON file as a whole."""
+        """Replaces a JSON file as a whole.  Raises SpeError: the disk is full, or the like."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.new")
-        with aside.open("w") as file:
-            json.dump(data, file, indent=1, default=str)
-            file.write("\n")
-        os.replace(aside, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with aside.open("w") as file:
+                json.dump(data, file, indent=1, default=str)
+                file.write("\n")
+            os.replace(aside, path)
+        except OSError as error:
+            raise SpeError(f"{path} cannot be written: {error.strerror}") from error
 
     def write_conditions(self, process: str, conditions: Conditions) -> None:
         """What a process finds when it starts (again)."""

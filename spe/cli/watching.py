@@ -7,11 +7,10 @@ from typing import Final
 
 import trio
 
-from spe.cli.control import alive
+from spe.cli.control import alive, refuse_over
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.view import STALE_US, Sight
-from spe.errors import SpeError
 from spe.status import SupervisorStatus
 
 _LOOK_S: Final = 0.5
@@ -29,8 +28,7 @@ class Watch:
         self.path = path
         self.target: Target = load_target(path)
         require_addresses(path, self.target)
-        if self.over:
-            raise SpeError(f"the run in {path} is over; its figures are in {path / 'summary.json'}")
+        refuse_over(self.target)
         self._env = self.target.env()
         self.poller = Poller(self._env, self.target.plan, self.target.addresses, self.target.token)
 

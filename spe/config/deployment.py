@@ -440,6 +440,9 @@ def read_nodes(section: Any, default: NodeDefaults, replicas: int, problems: Pro
     if section is None:
         section = {f"n{i + 1}": {} for i in range(max(1, replicas))}
     elif isinstance(section, list | tuple) and all(isinstance(n, str) for n in section):
+        for i, name in enumerate(section):
+            if name in section[:i]:
+                problems.add(("nodes", i), f"{name!r} is listed twice")
         section = {n: {} for n in section}
     if not isinstance(section, Mapping) or not section:
         problems.add(("nodes",), "expected a list of names, or a mapping: NAME: {address: host:port, x: 2s}")

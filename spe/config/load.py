@@ -89,7 +89,11 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     file = FilePath(path)
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except IsADirectoryError as error:
+        raise ConfigError([f"{file}: is a directory; expected a YAML file or a Python script"]) from error
+    except OSError as error:
+        raise ConfigError([f"{file}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
         raise ConfigError([f"{file}: cannot be read: {error}"]) from error
     return read_script(file) if file.suffix == ".py" else _parsed(text, str(path), file.parent)
 

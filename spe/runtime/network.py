@@ -310,4 +310,6 @@ def _reason(error: BaseException) -> str:
         return _reason(error.__cause__)
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return "the address is in use by another process"
+    if isinstance(error, ConnectionRefusedError):
+        return os.strerror(errno.ECONNREFUSED)  # trio's text repeats the address
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

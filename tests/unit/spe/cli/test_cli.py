@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -390,14 +392,110 @@ def test_a_missing_data_file_is_no_mistake_of_the_configuration(
     assert "No warnings" not in told
 
 
-def test_status_reports_that_a_run_is_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def ended(config: Path) -> Path:
+    """The directory of a run whose supervisor is gone."""
     plan, directory = plan_of()
     run = RunDirectory.create(config.parent / "run", read_document(config))
     run.write_cluster(plan, data=str(config.parent), addresses=local_addresses(directory), origins={}, token="")
     cluster = json.loads((run.path / "cluster.json").read_text())
     run.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond the largest pid
-    assert execute(["status", str(run.path)]) == 1
-    assert "is over; its figures are in" in " ".join(capsys.readouterr().out.split())
+    return run.path
+
+
+def test_status_of_a_run_that_is_over_says_nothing_else(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["status", str(ended)]) == 1
+    assert capsys.readouterr().out == f"the run in {ended} is over; it was ended before it wrote its figures\n"
+    (ended / "summary.json").write_text("{}")
+    assert execute(["status", str(ended)]) == 1
+    assert capsys.readouterr().out == f"the run in {ended} is over; its figures are in {ended / 'summary.json'}\n"
+
+
+@pytest.mark.parametrize("words", [["explain-stall"], ["wait", "n1"], ["wait", "n1", "--partners"]])
+def test_what_asks_processes_refuses_a_run_that_is_over(
+    words: list[str], ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([words[0], str(ended), *words[1:]]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith(f"spe: the run in {ended} is over;")) == ("", True)
+
+
+@pytest.mark.parametrize("name", ["n9", "supervisor"])
+def test_wait_for_what_is_no_node_names_the_nodes_only(
+    name: str, ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = json.loads((ended / "cluster.json").read_text())
+    cluster["pid"], cluster["addresses"]["supervisor"] = os.getpid(), "127.0.0.1:1"
+    (ended / "cluster.json").write_text(json.dumps(cluster))
+    assert execute(["wait", str(ended), name, "--within", "1s"]) == 2
+    assert capsys.readouterr().err == f"spe: no node {name!r}; expected one of: n1, n2\n"
+
+
+@pytest.mark.parametrize("address", ["nowhere", "in use"])
+def test_a_dashboard_that_cannot_be_served_leaves_no_directory_behind(
+    address: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the next try would be refused, because the directory of the run is there already."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        if address == "in use":
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        run = config.parent / "run"
+        assert execute(["run", str(config), "--run-dir", str(run), "--dashboard", address, "--no-view"]) == 2
+    assert capsys.readouterr().err.startswith("spe: --dashboard: ")
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("duration", ["0s", "-5s"])
+def test_a_run_of_no_duration_is_refused(duration: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["run", str(config), f"--duration={duration}", "--dashboard", "nowhere"]) == 2
+    assert capsys.readouterr().err == f"spe: --duration: expected a duration above zero, got '{duration}'\n"
+
+
+def test_a_full_disk_is_told_without_a_traceback(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory.create(config.parent / "run", read_document(config))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("spe.cli.run_dir.os.replace", full)
+    with pytest.raises(SpeError, match=r"faults\.json cannot be written: No space left on device"):
+        run.write("faults.json", [])
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "said"),
+    [
+        (errno.ENOSPC, None, "No space left on device"),
+        (errno.EROFS, "out/a.jsonl", "out/a.jsonl: Read-only file system"),
+    ],
+)
+def test_what_a_disk_refuses_is_told_without_a_traceback(
+    number: int, file: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> int:
+        raise ExceptionGroup("", [OSError(number, os.strerror(number), file)])
+
+    assert run_command(command) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_configuration_that_is_no_file_is_told_without_numbers_of_errors(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["check", str(config.parent)]) == 2
+    assert capsys.readouterr().err == (
+        f"spe: {config.parent}: is a directory; expected a YAML file or a Python script\n"
+    )
+    assert execute(["check", "none.yaml"]) == 2
+    assert capsys.readouterr().err == "spe: none.yaml: cannot be read: No such file or directory\n"
+    assert execute(["run", str(config), "--faults", "none.yaml"]) == 2
+    assert capsys.readouterr().err == "spe: none.yaml: cannot be read: No such file or directory\n"
+
+
+def test_a_node_that_is_listed_twice_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(CONFIG.replace("[n1, n2]", "[n1, n2, n1]"))
+    assert execute(["check", str(config)]) == 2
+    assert "nodes[2]: 'n1' is listed twice" in capsys.readouterr().err
 
 
 def test_reference_writes_what_it_prints(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
