@@ -364,6 +364,9 @@ def inject(
     """Inject a fault into a run, such as: spe inject runs/x cut source:a n1 --for 5s"""
     from spe.cli.control import inject
 
+    for option, text in (("--for", for_), ("--by", by)):
+        if text is not None:
+            _duration(option, text)
     return inject(run_dir, kind, names, for_, by, one_way)
 
 

@@ -85,7 +85,10 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
 
 
 def _duration(text: str) -> int:
-    us = parse_duration(text)
+    try:
+        us = parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"x: {error}") from None
     if not 0 < us < 2**53:
         raise ValueError(f"x: expected a duration above 0, got {text!r}")
     return us

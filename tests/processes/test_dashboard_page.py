@@ -106,6 +106,20 @@ def test_nothing_jumps_while_figures_change() -> None:
         assert complaints(driver) == []
 
 
+def test_the_query_keeps_no_room_of_a_larger_window() -> None:
+    """A window that gets smaller leaves no scroll bars behind: the lines were as large as the query ever was."""
+    with opened(of_small_cluster(lambda second: a_sight(NOW + second * SECOND)), 2000) as driver:
+        graph = "document.querySelector('.graph')"
+        until(driver, f"{graph}?.scrollWidth > 900")
+        resize(driver, 1280, 1000)
+        until(driver, f"{graph}.clientWidth < 900")
+        drawn = int(driver.execute_script("return document.documentElement.dataset.drawn"))
+        until(driver, f"document.documentElement.dataset.drawn > {drawn + 3}")
+        assert driver.execute_script(f"return [{graph}.scrollWidth, {graph}.clientWidth]") == driver.execute_script(
+            f"return [{graph}.clientWidth, {graph}.clientWidth]"
+        )
+
+
 def test_it_can_be_used_with_the_keyboard_alone() -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -184,13 +184,18 @@ def look_of(sight: Sight) -> Look:
     return Look(sight.now_us, statuses, errors, {name: sight.seen[name].took_us for name in statuses})
 
 
+def said_of(phase: str) -> str:
+    """Behind the name of a process."""
+    return f"has {phase}" if phase in (Phase.DIED, Phase.ENDED) else f"is {phase}"
+
+
 def _explained(one: Explanation, sight: Sight) -> dict[str, Any]:
     """As the page gets it.  Where a supervisor knows why a process is down, that is said."""
 
     def known(cause: Cause) -> Cause:
         phase = sight.phases.get(cause.processes[0], Phase.RUNNING) if cause.processes else Phase.RUNNING
         told = cause.kind is CauseKind.DOWN and phase != Phase.RUNNING
-        return replace(cause, why=f"{cause.processes[0]} is {phase}") if told else cause
+        return replace(cause, why=f"{cause.processes[0]} {said_of(phase)}") if told else cause
 
     causes, elsewhere = map(known, one.causes), map(known, one.elsewhere)
     return asdict(replace(one, causes=tuple(causes), elsewhere=tuple(elsewhere)))

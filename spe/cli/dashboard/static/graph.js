@@ -226,8 +226,12 @@ function drawLines(node, layout, frame) {
     const path = wide ? curve(a.x2, a.y, b.x1, b.y) : beside(a, b);
     return {key: `${from}>${to}>${kind}`, path, kind};
   }).filter(Boolean);
-  node.lines.setAttribute("width", node.scrollWidth);
-  node.lines.setAttribute("height", node.scrollHeight);
+  // Without its own size, which would keep the graph as large as it ever was, and so its scroll bars.
+  node.lines.setAttribute("width", 0);
+  node.lines.setAttribute("height", 0);
+  const [width, height] = [node.scrollWidth, node.scrollHeight];
+  node.lines.setAttribute("width", width);
+  node.lines.setAttribute("height", height);
   keyed(node.lines, lines, (one) => one.key, (one) => svg("path", {class: `line l-${one.kind}`}),
     (path, one) => { if (path.getAttribute("d") !== one.path) path.setAttribute("d", one.path); });
 }

@@ -153,6 +153,8 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["inject", "tests", "heal"], "not the directory of a run"),
         (["restart", "tests"], "expected --rolling; spe inject RUN restart NODE restarts a node at once"),
         (["restart", "configs/quickstart.yaml", "--rolling"], "is a configuration; expected the directory of a run"),
+        (["inject", "runs/x", "kill", "n1", "--for", "soon"], "--for: expected a duration"),
+        (["inject", "runs/x", "delay", "n1", "n2", "--by", "3"], "--by: expected a duration"),
         (["wait", "configs/quickstart.yaml", "n1", "--within", "5"], "--within: expected a duration"),
         (["report", "nowhere"], "nowhere: there is no such directory"),
         (["set", "configs/quickstart.yaml", "n1", "x"], "expected NAME=VALUE such as x=4s, got 'x'"),

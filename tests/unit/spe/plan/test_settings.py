@@ -35,7 +35,7 @@ def test_policy_sets_both_and_file_gives_a_setting_back() -> None:
     ("name", "value", "why"),
     [
         ("reconcile", "undo", "'reconcile' cannot be changed while a node runs; expected one of x, alpha, policy"),
-        ("x", "4", "expected a duration such as 500ms"),
+        ("x", "4", "x: expected a duration such as 500ms"),
         ("x", "0s", "x: expected a duration above 0, got '0s'"),
         ("x", "-1s", "x: expected a duration above 0"),
         ("alpha", "1.5", "alpha: expected a number above 0 and at most 1, got '1.5'"),

@@ -10,6 +10,7 @@ import pytest
 from consistency.explaining.model import Condition
 from replicas.local.process import Phase
 from spe.cli.dashboard.frame import CHANNEL, REPLICA, SOURCE, Memory, frame
+from spe.cli.dashboard.hub import said_of
 from spe.cli.dashboard.layout import ClusterLayout, LayoutMaker
 from spe.cli.view import Sight, process_word
 from spe.metrics.histogram import Histogram
@@ -76,6 +77,13 @@ def test_what_a_supervisor_says_of_a_process_hides_its_last_status(phase: Phase)
     assert found["sources"]["b"]["state"] == phase
     assert found["channels"][0]["state"] == f"client {phase}"
     assert found["processes"] == dict.fromkeys(("n1", "source:b", "client:client"), phase)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"), [(Phase.DIED, "has died"), (Phase.ENDED, "has ended"), (Phase.KILLED, "is killed")]
+)
+def test_why_a_process_is_down_is_a_sentence(phase: Phase, said: str) -> None:
+    assert said_of(phase) == said
 
 
 def test_who_does_not_answer_is_silent_or_unreachable_with_the_reason() -> None:
