@@ -127,10 +127,10 @@ class PostgresReader(Resumable):
         self._given = self.cursor
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._notice_silence, env)
-            backoff = Backoff(env)
+            self._backoff = Backoff(env)
             while True:
                 try:
-                    await self._follow(env, accept, backoff)
+                    await self._follow(env, accept)
                 except ServerAway as error:
                     self.away = f"{self._watched.name} does not answer: {error}; trying again"
                     self._asked_s = None
@@ -138,17 +138,15 @@ class PostgresReader(Resumable):
                     if self._session is not None:
                         session, self._session = self._session, None
                         await session.close()
-                await backoff.wait()
+                await self._backoff.wait()
 
     # --- one connection ---
 
-    async def _follow(self, env: Env, accept: Accept, backoff: Backoff) -> None:
+    async def _follow(self, env: Env, accept: Accept) -> None:
         """Until the connection is lost."""
         self._session = await Session.connect(self._watched.name, self._connection, timeout_s=_ANSWER_S)
         server = await self._ask(self._check)
         self._looked = -1
-        backoff.over()
-        self.away = ""
         if not self._given:
             await self._begin(accept, server)
         position = SlotPosition.decoded(self._given)
@@ -165,8 +163,15 @@ class PostgresReader(Resumable):
         await self._until_durable()
         await self._ask(lambda c: slots.drop_copy(c, self._watched))
         while True:
-            if not await self._look(accept):
+            found = await self._look(accept)
+            self._is_there()
+            if not found:
                 await env.clock.sleep(_LOOK_S)
+
+    def _is_there(self) -> None:
+        """It gave something, or has nothing: a server that lets us in and no more is still away."""
+        self._backoff.over()
+        self.away = ""
 
     def _check(self, connection: Connection) -> str:
         self._watched = slots.with_schema(connection, self._watched)
@@ -280,6 +285,7 @@ class PostgresReader(Resumable):
                 for row in chunk.malformed
             ]
         self._first += chunk.taken
+        self._is_there()
         await accept(chunk)
         self._given = chunk.cursor
 

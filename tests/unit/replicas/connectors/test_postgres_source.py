@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from examples.servers.postgres import PASSWORD, PostgresServer
-from replicas.connectors import open_reader
+from replicas.connectors import open_reader, postgres_source
 from replicas.connectors.postgres_source import PostgresReader
 from replicas.connectors.reader import RowChunk
 from replicas.simulation.disk import SimDisk
 from replicas.source.proxy import SourceProxy
 from spe.connectors import READERS
-from spe.errors import SpeError, leaves
+from spe.errors import ServerAway, SpeError, leaves
 from spe.log import read_log
 from spe.log.source_log import check_record, decode_source_batch, decode_source_state, source_folder
 from spe.plan.plan import Source, Watermark
@@ -192,6 +192,31 @@ async def test_each_type_comes_as_it_is_over_both_ways(server: PostgresServer, t
     await take(after, 2)
     expected = [(-(2**63), float("-inf"), True, "é", 1_767_315_845_678_901), (7, 1e-300, False, "", None)]
     assert (intake.rows, after.rows) == (expected, expected)
+
+
+async def test_a_server_that_gives_nothing_stays_away(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lets us in, and whose slot another program reads: said once, and tried more and more rarely."""
+    intake, reader = Intake(reader_of(table)), reader_of(table)
+    server.query(f"insert into {table} values (1, 'a')")
+    await take(intake, 1)
+    seen: list[str] = []
+
+    def refuse(connection: Any, *args: Any) -> None:
+        seen.append(reader.away)
+        if len(seen) < 4:
+            raise ServerAway("replication slot is active")
+        opened(connection, *args)
+
+    opened = postgres_source._open
+    monkeypatch.setattr(postgres_source, "_open", refuse)
+    server.query(f"insert into {table} values (2, 'b')")
+    after = Intake(reader, intake.cursor)
+    await take(after, 1)
+    assert after.rows == [(2, "b")]
+    assert [away.endswith("replication slot is active; trying again") for away in seen[:4]] == [False, True, True, True]
+    assert reader.away == ""
 
 
 async def test_values_that_do_not_fit_are_malformed(server: PostgresServer, table: str) -> None:
