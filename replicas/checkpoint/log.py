@@ -114,8 +114,13 @@ class CheckpointLog(LogReader):
         except OSError as error:
             raise LogError(f"checkpoint log {folder}: cannot be locked: {error}") from error
         log = cls(storage, folder, compute, segment_bytes)
-        await log._scan()
-        await log._take_over()
+        try:
+            await log._scan()
+            await log._take_over()
+        except BaseException:  # also where the task is cancelled: nobody else would ever be let in
+            log.close()
+            storage.unlock(folder / "lock")
+            raise
         return log
 
     async def _take_over(self) -> None:

@@ -216,7 +216,7 @@ class ReplicaLog:
                     path = self._folder / str(old) / _REFUSED
                     if not self._env.storage.exists(path):
                         await self._env.storage.write_atomic(path, f"{folder} follows".encode())
-            except (LogError, OSError):
+            except BaseException:
                 log.close()
                 raise
             if self._log is not None:

@@ -53,6 +53,9 @@ class FaultyStorage:
     def lock(self, path: PurePosixPath) -> None:
         self._inner.lock(path)
 
+    def unlock(self, path: PurePosixPath) -> None:
+        self._inner.unlock(path)
+
 
 class _FaultyFile:
     def __init__(self, storage: FaultyStorage, inner: AppendFile) -> None:

@@ -156,6 +156,9 @@ class SimDisk:
             raise LogError(f"{path} is held by another process")
         self.locks.add(path)
 
+    def unlock(self, path: PurePosixPath) -> None:
+        self.locks.remove(path)
+
     def restarted(self) -> SimDisk:
         """The same disk after the process ended: everything written is there, locks are free, faults are mended."""
         other = SimDisk()

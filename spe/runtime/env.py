@@ -121,6 +121,10 @@ class Storage(Protocol):
         """Takes an exclusive lock until the process ends.  Raises LogError naming the holder."""
         ...
 
+    def unlock(self, path: PurePosixPath) -> None:
+        """Gives back a lock that was taken here."""
+        ...
+
 
 class Compute(Protocol):
     """Where long computations go."""

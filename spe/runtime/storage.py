@@ -135,6 +135,9 @@ class DiskStorage:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
+    def unlock(self, path: PurePosixPath) -> None:
+        os.close(self._locks.pop(path))
+
     def _path(self, path: PurePosixPath) -> Path:
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"expected a path below the storage root, got {str(path)!r}")

@@ -29,6 +29,7 @@ from replicas.placement.moves import Moves
 from replicas.producer.subscription import OutputSubscription
 from replicas.simulation import simulate
 from replicas.simulation.cluster import SimCluster
+from replicas.simulation.disk import SimDisk
 from replicas.simulation.driver import FaultDriver
 from spe.stream.batch import RecDone, Undo
 from spe.stream.names import NodeState
@@ -311,6 +312,12 @@ edited(
     Edit(Ticks, "_look_at", "host.work.wake()  # there", "pass  # there"),
 )
 
+
+@mutant(SimDisk, "unlock", "a task that is cancelled while it opens a checkpoint log keeps its lock (G9)")
+def lock_outlives_a_cancelled_opening(original: Any, self: Any, path: Any) -> None:
+    pass
+
+
 #: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
@@ -329,6 +336,7 @@ PAIRS: Final = {
     "a-move-is-cancelled-before-its-target-hears-of-it": "a-role-never-heard-of-serves",
     "a-node-is-told-to-suspend-after-a-failure": "who-suspends-later-was-silent-before",
     "a-redo-has-no-room-while-its-partner-is-read": "corrections-wait-for-room-beside-a-partner",
+    "a-replica-gets-another-role-as-its-log-is-opened": "lock-outlives-a-cancelled-opening",
     "a-second-connection-is-refused-while-the-first-one-works": "refused-feed-asked-for-again-at-once",
     "a-source-restarts-as-the-run-ends": "run-is-over-before-a-loss-is-noticed",
     "a-standby-is-away-while-its-partition-lacks-a-state": "state-that-is-away-is-not-waited-for",

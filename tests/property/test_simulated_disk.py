@@ -150,3 +150,5 @@ def test_a_failed_sync_keeps_nothing_and_locks_last_for_the_process() -> None:
     with pytest.raises(LogError):
         disk.lock(PurePosixPath("lock"))
     disk.restarted().lock(PurePosixPath("lock"))
+    disk.unlock(PurePosixPath("lock"))
+    disk.lock(PurePosixPath("lock"))

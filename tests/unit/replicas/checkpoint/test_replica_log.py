@@ -45,11 +45,15 @@ class _Disk(SimDisk):
         await super().write_atomic(path, data)
 
 
-async def log_on(disk: SimDisk) -> ReplicaLog:
+def _replica_log(disk: SimDisk, compute: Any) -> ReplicaLog:
     clock: Any = _Clock()
     network: Any = None
-    env = Env(clock, network, disk, _Compute(), Random(0), _Trace())
-    log = ReplicaLog(env, plan().plan, ReplicaId(*PARTITION, A))
+    env = Env(clock, network, disk, compute, Random(0), _Trace())
+    return ReplicaLog(env, plan().plan, ReplicaId(*PARTITION, A))
+
+
+async def log_on(disk: SimDisk) -> ReplicaLog:
+    log = _replica_log(disk, _Compute())
     await log.open()
     return log
 
@@ -75,3 +79,22 @@ async def test_a_log_that_the_disk_kept_from_counting_does_not_count_after_a_res
     disk.refused = None
     await log.replace(slice_to(30))
     assert ends(log) == ends(await log_on(disk.restarted())) == [30]
+
+
+async def test_a_log_whose_opening_was_cancelled_can_be_opened() -> None:
+    """The tasks of a partition are cancelled when it gets another role here; the next ones open it anew."""
+    disk = SimDisk()
+    await (await log_on(disk)).replace(slice_to(10))
+    scope = trio.CancelScope()
+
+    class Cancelled(_Compute):
+        async def run(self, function: Any) -> Any:
+            scope.cancel()
+            return await super().run(function)
+
+    log = _replica_log(disk.restarted(), Cancelled())
+    with scope:
+        await log.open()
+    assert scope.cancelled_caught
+    await log.open()
+    assert (log.trouble, ends(log)) == ("", [10])

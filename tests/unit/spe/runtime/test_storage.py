@@ -142,11 +142,15 @@ async def test_no_path_leads_out_of_the_root(storage: DiskStorage, path: str) ->
         storage.open(PurePosixPath(path))
 
 
-async def test_a_lock_is_held_by_one_and_names_the_holder(storage: DiskStorage, tmp_path: Path) -> None:
+async def test_a_lock_is_held_by_one_until_it_is_given_back_and_names_the_holder(
+    storage: DiskStorage, tmp_path: Path
+) -> None:
     storage.lock(PurePosixPath("source/lock"))
     with pytest.raises(LogError, match=rf"source/lock is in use by process {os.getpid()} on "):
         DiskStorage(tmp_path / "root").lock(PurePosixPath("source/lock"))
     storage.lock(PurePosixPath("source/other"))
+    storage.unlock(PurePosixPath("source/lock"))
+    DiskStorage(tmp_path / "root").lock(PurePosixPath("source/lock"))
 
 
 def test_a_lock_is_taken_on_a_full_disk(storage: DiskStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
