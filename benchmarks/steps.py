@@ -34,6 +34,7 @@ from spe.stream.batch import AnyArray, Batch, Column, Rows
 from spe.stream.names import Kind, StreamId, UnitId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
+from spe.stream.times import END_OF_TIME
 from spe.wire.state import decode_state, encode_large_state
 
 GROUPS: Final = (1_000_000, 10_000_000)
@@ -259,8 +260,8 @@ def measure(name: str, groups: int) -> Meter:
 
 
 def logged(meter: Meter, load: Load) -> None:
-    """A complete slice of a checkpoint log, while snapshots are held: what the stream waits for, and what a thread does
-    beside it."""
+    """Large slices of a checkpoint log, complete ones while snapshots are held: what the stream waits for, and what a
+    thread does beside it."""
     live = Instance(load.unit, logs=True)
     assert live.log is not None, "it was asked for"
     while load.at < load.groups:
@@ -275,6 +276,16 @@ def logged(meter: Meter, load: Load) -> None:
         demand(load.groups <= made.written == written, f"{written} footprints of {load.groups} groups")
         meter.steps("first slice after a slice of the log", live.stable(load.known(Kind.STABLE)))
         del mark
+    rewritten = meter.steps("all of the log anew", _result(live.log.slice_log(load.now, load.now - 1)))[0]
+    demand(rewritten.rewritten == load.groups, f"{rewritten.rewritten} of {load.groups} groups are written anew")
+    del rewritten
+    counted = meter.steps("footprints that count", _result(live.log.live()))[0]
+    demand(sum(len(part.times) for part in counted) == load.groups, "a footprint for each group")
+    del counted
+    for _ in live.stable(load.end(Kind.STABLE)):
+        pass
+    ended = meter.steps("slice of the log in which the window ends", _result(live.log.slice_log(END_OF_TIME)))[0]
+    demand(load.groups == sum(len(part.times) for part in ended.replaced), "each footprint counts no more")
 
 
 def _result(steps: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ copies in portions, a snapshot copies nothing, and a write after it saves the en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from weakref import ref
 
@@ -133,12 +133,31 @@ def filled(count: int, fill: int) -> Steps[IndexArray]:
 
 def chosen(mask: npt.NDArray[np.bool_]) -> Steps[IndexArray]:
     """``mask.nonzero()[0]``, in portions."""
+    return (yield from where(len(mask), lambda start, stop: mask[start:stop]))
+
+
+def where(count: int, test: Callable[[int, int], npt.NDArray[np.bool_]]) -> Steps[IndexArray]:
+    """The entries of 0 … count − 1 for which ``test`` holds, ascending, in portions.
+
+    Args:
+      test: (start, stop) -> of each entry from ``start`` to before ``stop``.
+    """
     found = []
-    for start, stop in portions(len(mask), steps.COPIED):
+    for start, stop in portions(count, steps.COPIED):
         if start:
             yield
-        found.append(mask[start:stop].nonzero()[0] + start)
+        found.append(test(start, stop).nonzero()[0] + start)
     return (yield from picked(found, [None] * len(found))) if found else np.empty(0, np.intp)
+
+
+def numbers(start: int, stop: int) -> Steps[IndexArray]:
+    """``np.arange(start, stop)``, in portions."""
+    array = np.empty(stop - start, np.intp)
+    for first, last in portions(stop - start, steps.COPIED):
+        if first:
+            yield
+        array[first:last] = np.arange(start + first, start + last)
+    return array
 
 
 def inverse(which: IndexArray, numbers: IndexArray, count: int) -> Steps[IndexArray]:

@@ -8,13 +8,13 @@ between replicas and after a restart.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from operators.columns import chosen
+from operators.columns import where
 from operators.ids import IndexArray
 from operators.steps import Steps, finished
 from spe.stream.batch import BoolArray, Int64Array
@@ -30,6 +30,13 @@ Picked = Sequence[tuple[int, IndexArray]]
 LATER: Final = 1 << 15
 
 
+class LiveFootprints(NamedTuple):
+    """Footprints that count, or did: the time of each, and whether it is not final.  Many come in several parts."""
+
+    times: Int64Array
+    not_final: BoolArray
+
+
 @dataclass(slots=True)
 class Footprints:
     """What the end of a slice adds to the log.
@@ -41,8 +48,7 @@ class Footprints:
       count: how many footprints these are.
       rewritten: how many of them only because the older one was from too long ago.
       not_final: how many of them are not final (G3).
-      replaced: times of older footprints that count no more, in parts.
-      replaced_not_final: which of these were not final, in the same parts.
+      replaced: older footprints that count no more, in parts.
       whole: the records are all there is: nothing that was written before counts.
     """
 
@@ -51,30 +57,9 @@ class Footprints:
     count: int = 0
     rewritten: int = 0
     not_final: int = 0
-    replaced: list[Int64Array] = field(default_factory=list)
-    replaced_not_final: list[BoolArray] = field(default_factory=list)
+    replaced: list[LiveFootprints] = field(default_factory=list)
     whole: bool = False
     later: tuple[Tree, Picked] | None = None
-
-    def replaces(self, times: Int64Array, not_final: BoolArray) -> None:
-        """Footprints of these times count no more."""
-        self.replaced.append(times.copy())
-        self.replaced_not_final.append(not_final)
-
-
-class LiveFootprints(NamedTuple):
-    """Footprints that count: the time of each, and whether it is not final."""
-
-    times: Int64Array
-    not_final: BoolArray
-
-    @classmethod
-    def joined(cls, parts: Sequence[LiveFootprints]) -> LiveFootprints:
-        """All of them; one that is all there is is not copied."""
-        if len(some := [part for part in parts if len(part.times)]) == 1:
-            return some[0]
-        nothing = LiveFootprints(np.empty(0, np.int64), np.empty(0, np.bool_))
-        return cls(*(np.concatenate(arrays) for arrays in zip(nothing, *some)))
 
 
 class Later(NamedTuple):
@@ -108,20 +93,27 @@ class Rewriting:
     below: int = UNWRITTEN
     most: int = 0
 
-    def chosen(self, written: Int64Array, counts: BoolArray | None = None) -> Steps[IndexArray]:
+    def chosen(self, written: Int64Array, counts: Callable[[int, int], BoolArray] | None = None) -> Steps[IndexArray]:
         """Which footprints these are, ascending, in portions.
 
         Args:
           written: the time of each, (n,).
-          counts: which of them count, (n,); None: all.
+          counts: (start, stop) -> which of these count; None: all.
         """
         if self.below == UNWRITTEN:
             return np.empty(0, np.intp)
-        older = written < self.below
-        found = yield from chosen(older if counts is None else older & counts)
+
+        def older(start: int, stop: int) -> BoolArray:
+            found: BoolArray = written[start:stop] < self.below
+            return found if counts is None else found & counts(start, stop)
+
+        def then(start: int, stop: int) -> BoolArray:
+            found: BoolArray = written[start:stop] == self.below
+            return found if counts is None else found & counts(start, stop)
+
+        found = yield from where(len(written), older)
         if self.most > 0:
-            then = written == self.below
-            some = (yield from chosen(then if counts is None else then & counts))[: self.most]
+            some = (yield from where(len(written), then))[: self.most]
             self.most -= len(some)
             if len(some):
                 found = np.sort(np.concatenate([found, some]))
@@ -176,8 +168,8 @@ class KeepsCells(ABC):
         """The next slice writes everything: what was written before counts no more, or may be missing."""
 
     @abstractmethod
-    def live_footprints(self) -> LiveFootprints:
-        """Those that count, of the present state; after a restore the log is counted anew."""
+    def live_footprints(self) -> Steps[list[LiveFootprints]]:
+        """Those that count, of the present state, in portions; after a restore the log is counted anew."""
 
     @abstractmethod
     def log_state(self) -> Tree:

@@ -18,7 +18,6 @@ import numpy as np
 from operators.footprints import (
     UNWRITTEN,
     CellRecord,
-    Footprints,
     KeepsCells,
     Later,
     LiveFootprints,
@@ -43,7 +42,7 @@ class SliceLog(NamedTuple):
       commit: what the state has besides.
       written: how many footprints; ``not_final``: how many of them are not final; ``rewritten``: how many of them only
         because older ones were from too long ago.
-      replaced: older ones that count no more.
+      replaced: older ones that count no more, in parts.
       oldest_row: least time of a row that somebody still keeps; None: nobody keeps one.
       whole: of some operator nothing that was written before counts: the log's live footprints are to be counted anew.
       complete: of no operator does anything count that was written before.
@@ -56,7 +55,7 @@ class SliceLog(NamedTuple):
     written: int
     not_final: int
     rewritten: int
-    replaced: LiveFootprints
+    replaced: Sequence[LiveFootprints]
     oldest_row: int | None
     whole: bool
     complete: bool
@@ -137,7 +136,7 @@ class FragmentLog:
                 footprints[name] = found.records
             if found.later is not None:
                 later[name] = Later(_inner(self._fragment.another(name)), *found.later)
-            replaced += _replaced(found)
+            replaced += found.replaced
             count += found.count
             not_final += found.not_final
             rewritten += found.rewritten
@@ -168,7 +167,7 @@ class FragmentLog:
             count,
             not_final,
             rewritten,
-            LiveFootprints.joined(replaced),
+            replaced,
             self.oldest_row(),
             is_whole,
             is_complete,
@@ -202,11 +201,13 @@ class FragmentLog:
         oldest = [operators[name].oldest_needed() for name in self._keeps_rows if name not in self._whole]
         return min((time for time in oldest if time is not None), default=None)
 
-    def live(self) -> LiveFootprints:
-        """Footprints that count."""
+    def live(self) -> Steps[list[LiveFootprints]]:
+        """Footprints that count, in parts."""
         whole = [time for time in self._whole.values() if time != UNWRITTEN]
-        mine = LiveFootprints(np.array(whole, np.int64), np.ones(len(whole), np.bool_))
-        return LiveFootprints.joined([mine, *(operator.live_footprints() for operator in self._cells.values())])
+        live = [LiveFootprints(np.array(whole, np.int64), np.ones(len(whole), np.bool_))]
+        for operator in self._cells.values():
+            live += yield from operator.live_footprints()
+        return live
 
     def forget(self) -> None:
         """The next slice writes everything: the log may lack some of what was written, or it is another's log."""
@@ -300,10 +301,6 @@ class FragmentLog:
 
 def _inner(operator: Operator) -> Operator:
     return operator.operator if isinstance(operator, Skipping) else operator
-
-
-def _replaced(found: Footprints) -> list[LiveFootprints]:
-    return [LiveFootprints(*pair) for pair in zip(found.replaced, found.replaced_not_final, strict=True)]
 
 
 def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[CellRecord]:

@@ -236,7 +236,7 @@ class LoggedFragment:
         end, rows = self.given.time(self.row), self.instance.rows
         begun = time.thread_time_ns()
         made = finished(self.instance.log.slice_log(end, below, most))
-        live = self.instance.log.live() if made.whole else None
+        live = finished(self.instance.log.live()) if made.whole else None
         took_ns = time.thread_time_ns() - begun
         outputs = [o.snapshot() for o in self.instance.outputs]
         last_id = self.instance.outputs[0].last_id

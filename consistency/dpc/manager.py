@@ -20,7 +20,7 @@ from operators.footprints import LiveFootprints
 from operators.fragment_log import SliceLog
 from operators.rejections import Rejection
 from operators.soutput import SOutput
-from operators.steps import Steps
+from operators.steps import Steps, finished
 from operators.sunion.slice import Slice
 from operators.sunion.sunion import SUnion
 from spe.errors import OperatorFailed
@@ -95,7 +95,7 @@ class SliceToLog:
 
     end: int
     made: SliceLog
-    live: LiveFootprints | None
+    live: Sequence[LiveFootprints] | None
     positions: Sequence[int]
     rows: int
     outputs: Sequence[Mapping[str, Any]]
@@ -112,7 +112,7 @@ class Logging(Protocol):
         """What it asked for."""
         ...
 
-    def replayed(self, live: LiveFootprints) -> None:
+    def replayed(self, live: Sequence[LiveFootprints]) -> None:
         """The state of the log is complete again; ``live``: its footprints that count."""
         ...
 
@@ -463,7 +463,7 @@ class UnitReplica:
             return False
         instance.end_replay()
         if self._logging is not None and instance.log is not None:
-            self._logging.replayed(instance.log.live())
+            self._logging.replayed(finished(instance.log.live()))
         elif self._logging is None:  # another configuration: nobody is to remember any more what the log has
             self._without_log(instance)
         if self.state is NodeState.UP_FAILURE and not self._must_go_on(now):  # it was suspended, and this is all
@@ -522,7 +522,7 @@ class UnitReplica:
         assert instance.log is not None, "G1: its state goes to a log"
         assert self._logging is not None, "G1: it asked for it"
         made = yield from instance.log.slice_log(end, below, most)
-        live = instance.log.live() if made.whole and not made.complete else None
+        live = (yield from instance.log.live()) if made.whole and not made.complete else None
         outputs = [o.snapshot() for o in instance.outputs]
         self._logging.took(SliceToLog(end, made, live, self.sunion.needed_from(end), instance.rows, outputs))
 

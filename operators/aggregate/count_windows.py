@@ -11,7 +11,7 @@ from operators import steps
 from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
-from operators.columns import chosen, filled, inverse, picked
+from operators.columns import chosen, filled, inverse, numbers, picked, where
 from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
@@ -21,7 +21,7 @@ from operators.steps import Steps, finished, portions
 from operators.strings import KeptStrings
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
-from spe.stream.batch import Column, Rows
+from spe.stream.batch import BoolArray, Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
@@ -149,13 +149,18 @@ class CountAggregate(StepwiseOperator, KeepsCells):
             self.refusals.results = self._calls.failed(self._cells.parts)
         return Rows(time, t_max, (*self._keys.columns(slots[closing]), *results))
 
+    def _is_open(self, start: int, stop: int) -> BoolArray:
+        """Of each cell from ``start`` to before ``stop``."""
+        found: BoolArray = self._fills()[start:stop] < self._size
+        return found
+
     def _live(self, first: int = 0) -> Steps[IndexArray]:
         """Cells of open windows, ascending, from the number ``first`` on."""
         live = [np.empty(0, np.intp)]
         for start, stop in portions(self._cells.count - first, steps.COPIED):
             if start:
                 yield
-            live.append(first + start + (self._fills()[first + start : first + stop] < self._size).nonzero()[0])
+            live.append(first + start + self._is_open(first + start, first + stop).nonzero()[0])
         return (yield from picked(live, [None] * len(live)))
 
     def _find_open(self) -> Steps[None]:
@@ -205,7 +210,8 @@ class CountAggregate(StepwiseOperator, KeepsCells):
 
         self._is_whole = not self._is_logged or not self._cells.logged
         if self._is_logged:  # which of them are in the log as closed nobody knows; it may say so twice
-            self._closed = [(self._fills()[: self._cells.logged] >= self._size).nonzero()[0]]
+            closed = yield from where(self._cells.logged, lambda start, stop: ~self._is_open(start, stop))
+            self._closed = [closed]
 
     def oldest_needed(self) -> int | None:
         return BEFORE_TIME
@@ -222,13 +228,13 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         self._is_whole = False
         yield from self._write_closings(found)
         logged = cells.logged
-        old = yield from again.chosen(cells.written[:logged], self._fills()[:logged] < self._size)
-        found.replaces(cells.written[old], np.ones(len(old), np.bool_))
+        old = yield from again.chosen(cells.written[:logged], self._is_open)
+        found.replaced += yield from self._footprints_of(old)
         which = yield from picked([old, (yield from self._live(logged))], [None, None])
         found.count = found.not_final = len(which)
         found.rewritten = len(old)
         yield from cells.mark(old, end)
-        yield from cells.mark(np.arange(logged, cells.count), end)
+        yield from cells.mark((yield from numbers(logged, cells.count)), end)
         yield from self.put(found, [(0, which)] if len(which) else [])
         cells.wrote_all()
         if cells.count > self._compact_at:
@@ -252,18 +258,26 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         closed = closed[closed < self._cells.logged]
         if not len(closed):
             return
-        found.replaces(self._cells.written[closed], np.ones(len(closed), np.bool_))
+        found.replaced += yield from self._footprints_of(closed)
         slots = self._cells.slots[closed]
         slots = slots[self._open[slots] < 0]
         if len(slots):
             keys = yield from columns_alone(self._keys, slots)
             found.closings.append({"keys": keys, "born": np.zeros(len(slots), np.int64), "parts": []})
 
-    def live_footprints(self) -> LiveFootprints:
-        self._finish_restore()
-        live = finished(self._live())
-        times = self._cells.written[live[: int(live.searchsorted(self._cells.logged))]]
-        return LiveFootprints(times, np.ones(len(times), np.bool_))
+    def live_footprints(self) -> Steps[list[LiveFootprints]]:
+        yield from self._restored()
+        live = yield from self._live()
+        return (yield from self._footprints_of(live[: int(live.searchsorted(self._cells.logged))]))
+
+    def _footprints_of(self, cells: IndexArray) -> Steps[list[LiveFootprints]]:
+        """Of these cells, in parts; none is final."""
+        found: list[LiveFootprints] = []
+        for start, stop in portions(len(cells), steps.INDEXED):
+            if start:
+                yield
+            found.append(LiveFootprints(self._cells.written[cells[start:stop]], np.ones(stop - start, np.bool_)))
+        return found
 
     def forget_footprints(self) -> Steps[None]:
         yield from self._restored()

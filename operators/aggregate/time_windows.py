@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from operators import steps
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
-from operators.columns import chosen, filled, inverse, picked, sorted_order
+from operators.columns import chosen, filled, inverse, numbers, picked, sorted_order, where
 from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
@@ -78,6 +79,8 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
     def _reset(self) -> None:
         self._keys = KeyIndex(self._key_types)
         self._strings = KeptStrings()
+        # Of what it needs, and not of us: state in a circle would be freed by the garbage collector only, much later.
+        self._new_cells = partial(Cells, self._calls, self._strings, self._is_logged)
         self._panes = Panes(self._math, self._new_cells)
         #: Panes that had footprints when the last slice ended, and those of them with footprints that are not final.
         self._written: dict[int, Cells] = {}
@@ -89,9 +92,6 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         self._sequence = 0
         self._late = Late()
         self._compact_at = steps.SPARE
-
-    def _new_cells(self) -> Cells:
-        return Cells(self._calls, self._strings, self._is_logged)
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
@@ -284,17 +284,17 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         self._is_whole = False
         for number, cells in self._written.items():
             if panes.get(number) is not cells:
-                found.replaces(*self._live(number, cells))
+                found.replaced += yield from self._live(number, cells)
                 self._not_final.discard(number)
         for number, cells in panes.items():
             is_final = self._on is None and self._panes.end(number) <= end
             final = yield from self._made_final(number, cells, is_final)
             old = final if len(final) else (yield from again.chosen(cells.written[: cells.logged]))
-            which = yield from picked([old, np.arange(cells.logged, cells.count)], [None, None])
+            new = yield from numbers(cells.logged, cells.count)
+            which = yield from picked([old, new], [None, None])
             if not len(which):
                 continue
-            live = self._live(number, cells)
-            found.replaces(live.times[old], live.not_final[old])
+            found.replaced += yield from self._live(number, cells, old)
             chosen_cells.append((number, which))
             yield from cells.mark(which, end)
             found.count += len(which)
@@ -324,17 +324,27 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
         if not is_final or number not in self._not_final:
             return np.empty(0, np.intp)
         self._not_final.discard(number)
-        return (yield from chosen(cells.written[: cells.logged] < self._panes.end(number)))
+        end = self._panes.end(number)
+        return (yield from where(cells.logged, lambda start, stop: cells.written[start:stop] < end))
 
-    def _live(self, number: int, cells: Cells) -> LiveFootprints:
-        times = cells.written[: cells.logged].copy()
-        if self._on is not None:  # also late rows come
-            return LiveFootprints(times, np.ones(len(times), np.bool_))
-        return LiveFootprints(times, times < self._panes.end(number))
+    def _live(self, number: int, cells: Cells, which: IndexArray | None = None) -> Steps[list[LiveFootprints]]:
+        """The footprints of these cells of a pane, of all that have one where ``which`` is None, in parts."""
+        found: list[LiveFootprints] = []
+        for start, stop in portions(cells.logged if which is None else len(which), steps.INDEXED):
+            if start:
+                yield
+            times = cells.written[start:stop].copy() if which is None else cells.written[which[start:stop]]
+            # Where windows go by an attribute, late rows come, too.
+            not_final = times < self._panes.end(number) if self._on is None else np.ones(len(times), np.bool_)
+            found.append(LiveFootprints(times, not_final))
+        return found
 
-    def live_footprints(self) -> LiveFootprints:
-        self._finish_restore()
-        return LiveFootprints.joined([self._live(*pane) for pane in self._panes.by_number.items()])
+    def live_footprints(self) -> Steps[list[LiveFootprints]]:
+        yield from self._restored()
+        found: list[LiveFootprints] = []
+        for number, cells in self._panes.by_number.items():
+            found += yield from self._live(number, cells)
+        return found
 
     def forget_footprints(self) -> Steps[None]:
         yield from self._restored()

@@ -5,11 +5,13 @@ Footprints are counted by the slice that they were written in; nothing here know
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from operators.footprints import LiveFootprints
 from spe.stream.times import END_OF_TIME
 
 Counts = NDArray[np.int64]
@@ -96,16 +98,12 @@ class Extent:
         self._use(self._begin, self._end + 1)
         self._records += records
 
-    def replace(self, times: Counts, not_final: NDArray[np.bool_]) -> None:
-        """Footprints that count no more: their cells are closed, or were written anew.
-
-        Args:
-          times: when each was written, (n,).
-          not_final: whether it was not final, (n,).
+    def replace(self, live: Counts, not_final: Counts) -> None:
+        """Footprints that count no more, as :func:`counted` by our slices: their cells are closed, or were written
+        anew.
         """
-        at = np.searchsorted(self._time, times)
-        self._live -= np.bincount(at, minlength=len(self._time))
-        self._open -= np.bincount(at[not_final], minlength=len(self._time))
+        self._live -= live
+        self._open -= not_final
 
     @property
     def ends(self) -> Counts:
@@ -178,16 +176,19 @@ class Extent:
         return np.append(np.minimum.accumulate(at[::-1])[::-1], slices)
 
 
-def counted(ends: Counts, times: Counts, not_final: NDArray[np.bool_]) -> tuple[Counts, Counts]:
+def counted(ends: Counts, parts: Iterable[LiveFootprints]) -> tuple[Counts, Counts]:
     """How many footprints are of each slice, and how many of these are not final; of many it takes a while.
 
     Args:
       ends: of the slices, ascending.
-      times: when each was written, (n,), none before the first slice.
-      not_final: whether it is not final, (n,).
+      parts: the footprints; none is from before the first slice.
     """
-    at = np.searchsorted(ends, times)
-    return np.bincount(at, minlength=len(ends)), np.bincount(at[not_final], minlength=len(ends))
+    live, open_ = np.zeros((2, len(ends)), np.int64)
+    for times, not_final in parts:
+        at = np.searchsorted(ends, times)
+        live += np.bincount(at, minlength=len(ends))
+        open_ += np.bincount(at[not_final], minlength=len(ends))
+    return live, open_
 
 
 def threshold(fits: NDArray[np.bool_], cost: NDArray[np.float64]) -> int:

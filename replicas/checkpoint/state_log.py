@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from operators.footprints import LiveFootprints, Tree
+from operators.footprints import LATER, LiveFootprints, Tree
 from operators.fragment_log import LoggedSlice, SliceLog
 from replicas.checkpoint.extent import Counts, Extent, counted
 from replicas.checkpoint.log import CheckpointLog, Commit, LogKind, LogReader, LogRecord
@@ -47,7 +47,7 @@ class StableSlice:
 
     end: int
     made: SliceLog
-    live: LiveFootprints | None
+    live: Sequence[LiveFootprints] | None
     positions: Sequence[int]
     rows: int
     outputs: Sequence[Tree]
@@ -131,7 +131,7 @@ class StateLog:
         #: Input positions that upstream need not keep; None: the log holds no state yet.
         self._durable: list[int] | None = None
 
-    async def goes_on(self, found: LoggedState, live: LiveFootprints) -> bool:
+    async def goes_on(self, found: LoggedState, live: Sequence[LiveFootprints]) -> bool:
         """The replica has the state of a commit.
 
         Args:
@@ -144,7 +144,7 @@ class StateLog:
         if found.last != self._log.last_sequence:
             return False
         ends = found.extent.ends
-        counts = await self._compute.run(lambda: counted(ends, *live))
+        counts = await self._compute.run(lambda: counted(ends, live))
         self.extent = found.extent
         self.extent.recount(*counts)
         self.lacks = False
@@ -165,11 +165,7 @@ class StateLog:
         """
         if self.lacks and not one.made.complete:
             return False
-        counts: tuple[Counts, Counts] | None = None
-        if (live := one.live) is not None:
-            ends = np.array([one.end]) if one.made.complete else np.unique(np.append(self.extent.ends, one.end))
-            counts = await self._compute.run(lambda: counted(ends, *live))
-        begin, needs = self._count(one, counts)
+        begin, needs = self._count(one, await self._counts(one))
         self.lacks = True
         first = self._first_of(needs)
         try:
@@ -190,18 +186,30 @@ class StateLog:
         self._log.write(one.end, records, commit, first)
         self.written_bytes, self.written_ns = self._log.written_bytes - bytes_before, self._step_ns() - begun_ns
 
-    def _count(self, one: StableSlice, counts: tuple[Counts, Counts] | None) -> tuple[int, int]:
-        """T, and the end of the oldest slice that a reader of this one needs."""
+    async def _counts(self, one: StableSlice) -> tuple[Counts, Counts]:
+        """Of each slice with this one, the footprints that count no more; where ``one.live`` is there, all that do."""
+        ends = np.array([one.end]) if one.made.complete else np.unique(np.append(self.extent.ends, one.end))
+        if one.live is None and sum(len(part.times) for part in one.made.replaced) <= LATER:
+            return counted(ends, one.made.replaced)
+        parts = one.made.replaced if one.live is None else one.live
+        return await self._compute.run(lambda: counted(ends, parts))
+
+    def _count(self, one: StableSlice, counts: tuple[Counts, Counts]) -> tuple[int, int]:
+        """T, and the end of the oldest slice that a reader of this one needs.
+
+        Args:
+          counts: what :meth:`_counts` says.
+        """
         made = one.made
         if made.complete:
             self.extent, self._first = Extent(), self._log.last_sequence + 1
         extent = self.extent
         extent.held = made.oldest_row
         extent.commit(one.end, made.written, one.rows, made.not_final)
-        if counts is not None:
+        if one.live is not None:
             extent.recount(*counts)
         else:
-            extent.replace(made.replaced.times, made.replaced.not_final)
+            extent.replace(*counts)
         needs = min(extent.needs(), one.released_from)
         begin = extent.replay_from()
         extent.cut()

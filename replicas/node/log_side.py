@@ -58,7 +58,7 @@ class LogSide:
         self._again = False
         self._end = BEFORE_TIME
         self.waiting: Waiting | None = None
-        self.remade: LiveFootprints | None = None
+        self.remade: Sequence[LiveFootprints] | None = None
         #: Of each output, the last id that is in the log.
         self._logged = [0 for _ in outputs]
         #: Ends of slices of the log with output, and the last ids in them.
@@ -77,7 +77,7 @@ class LogSide:
         self.waiting = Waiting(one, [log.last_id for log in self._outputs], self._origins())
         self._wake()
 
-    def replayed(self, live: LiveFootprints) -> None:
+    def replayed(self, live: Sequence[LiveFootprints]) -> None:
         self.remade = live
         self._wake()
 

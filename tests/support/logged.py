@@ -14,6 +14,7 @@ import numpy as np
 from operators.aggregate.count_windows import CountAggregate
 from operators.aggregate.group_cells import Cells
 from operators.aggregate.time_windows import WindowAggregate
+from operators.footprints import LiveFootprints
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice
 from operators.steps import finished
@@ -88,17 +89,17 @@ class LoggedRun:
         made = finished(self.log.slice_log(end, below, most))
         records = encode_state({"closings": made.closings, "footprints": made.all_footprints()})
         self.met["closings"] += bool(made.closings)
-        self.met["rewritten"] += most > 0 and len(made.replaced.times) > 0
+        self.met["rewritten"] += most > 0 and any(len(part.times) for part in made.replaced)
         if made.complete:
             self.extent = Extent()
         extent = self.extent
         extent.held = made.oldest_row
         extent.commit(end, made.written, self._rows(end), made.not_final)
-        live = self.log.live()
+        live = live_of(self.log)
         if made.whole and not made.complete:
-            extent.recount(*counted(extent.ends, *live))
+            extent.recount(*counted(extent.ends, [live]))
         else:
-            extent.replace(made.replaced.times, made.replaced.not_final)
+            extent.replace(*counted(extent.ends, made.replaced))
         self.met["final footprints"] += not live.not_final.all()
         expected = Counter(zip(live.times.tolist(), live.not_final.tolist()))
         assert extent.counts() == {
@@ -134,13 +135,18 @@ class LoggedRun:
         log.replayed(commit, last.end)
         assert not fragment.take_rejections()
         assert digest(fragment) == last.digest
-        live = log.live()
+        live = live_of(log)
         assert Counter(zip(live.times.tolist(), live.not_final.tolist())) == last.live
         return fragment, log
 
     def crash(self, cuts: Sequence[int] = ()) -> None:
         """Goes on with the fragment that is made again."""
         self.fragment, self.log = self.remade(cuts)
+
+
+def live_of(log: FragmentLog) -> LiveFootprints:
+    """The footprints that count, in one part."""
+    return LiveFootprints(*map(np.concatenate, zip(*finished(log.live()), strict=True)))
 
 
 def given(fragment: Fragment, unit: Unit, ports: Sequence[Sequence[Tuple]], begin: int, end: int) -> list[list[Tuple]]:

@@ -29,7 +29,7 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import encode_state
-from tests.support.logged import LoggedRun, given, unit_of
+from tests.support.logged import LoggedRun, given, live_of, unit_of
 from tests.support.operators import Tuple, text, tuples
 
 SCHEMA = Schema.of(key="string", value="int64!")
@@ -80,7 +80,7 @@ class Written(LoggedRun):
 
     def held(self) -> tuple[int, int]:
         """T, and how many footprints are live."""
-        return self.extent.replay_from(), len(self.log.live().times)
+        return self.extent.replay_from(), len(live_of(self.log).times)
 
 
 def run_to(specs: dict[str, OperatorSpec], rows: list[Tuple], *ends: int) -> tuple[Written, list[str]]:
@@ -168,7 +168,7 @@ def test_rows_are_numbered_from_the_commit_that_they_are_replayed_from() -> None
     fragment, log = run.remade()
     operator: Any = fragment.operators[StreamId("out")]
     assert operator.log_state()["sequence"] == 5
-    assert log.live().times.tolist() == [10, 10, 20]
+    assert live_of(log).times.tolist() == [10, 10, 20]
 
 
 def test_what_is_rewritten_holds_back_no_replay() -> None:
@@ -269,7 +269,7 @@ def test_rows_from_before_the_log_are_in_it_while_needed() -> None:
     run.crash()
     run.slice(40)
     assert run.log.oldest_row() is not None
-    assert (run.log.live().times.tolist(), run.extent.replay_from()) == ([], 10)
+    assert (live_of(run.log).times.tolist(), run.extent.replay_from()) == ([], 10)
     run.crash()
     assert len(run.slice(51)[0]) == 1
 
@@ -309,7 +309,7 @@ def test_the_newest_footprint_counts() -> None:
     old = run.made[0].footprints["out"][0]
     state = run.made[-1].commit["operators"]["out"]["state"]
     finished(operator.reconstruct(state, state, [CellRecord(10, old), CellRecord(21, tree)]))
-    assert operator.live_footprints().times.tolist() == [21, 21]
+    assert [part.times.tolist() for part in finished(operator.live_footprints())] == [[21, 21]]
 
 
 @pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 10, 10)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from consistency.dpc.manager import SliceToLog
@@ -35,7 +37,7 @@ class Log:
     def took(self, one: SliceToLog) -> None:
         self.ends.append(one.end)
 
-    def replayed(self, live: LiveFootprints) -> None: ...
+    def replayed(self, live: Sequence[LiveFootprints]) -> None: ...
 
 
 @worlds

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from operators.footprints import LiveFootprints
 from replicas.checkpoint import extent as module
-from replicas.checkpoint.extent import SLICE_RECORDS, Choices, Extent, Pacing
+from replicas.checkpoint.extent import SLICE_RECORDS, Choices, Extent, Pacing, counted
 from replicas.checkpoint.targets import ASSUMED, SLICES_MOST, to_rewrite
 from spe.plan.continuous import Continuous
 from spe.stream.times import END_OF_TIME
@@ -22,12 +24,19 @@ def yes(count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.ones(count, bool)
 
 
+def replace(extent: Extent, when: np.ndarray[Any, Any], not_final: np.ndarray[Any, Any]) -> None:
+    """Footprints of these times count no more; in two parts."""
+    middle = len(when) // 2
+    parts = [LiveFootprints(when[at], not_final[at]) for at in (slice(middle), slice(middle, None))]
+    extent.replace(*counted(extent.ends, parts))
+
+
 def trace_15() -> Extent:
     """Live footprints: 40 @10, 10 @20, 30 @30; q from there 500, 350, 150; u 900, 600, 200."""
     extent = Extent()
     for time, records, rows, dead in ((10, 150, 100, 110), (20, 200, 400, 190), (30, 150, 800, 120)):
         extent.commit(time, records, rows, records)
-        extent.replace(np.full(dead, time), yes(dead))
+        replace(extent, np.full(dead, time), yes(dead))
     extent.commit(40, 0, 1000, 0)
     return extent
 
@@ -71,7 +80,7 @@ def test_replay_begins_at_the_oldest_that_is_not_final() -> None:
     extent = Extent()
     extent.commit(10, 2, 2, 2)
     extent.commit(20, 1, 4, 1)
-    extent.replace(times(10), yes(1))
+    replace(extent, times(10), yes(1))
     extent.commit(30, 0, 6, 0)
     assert (extent.replay_from(), extent.needs()) == (10, 10)
     assert (extent.choices().records[0], extent.choices().rows[0]) == (3 + 3 * SLICE_RECORDS, 4)
@@ -82,7 +91,7 @@ def test_final_cells_hold_the_log_but_no_replay() -> None:
     extent = Extent()
     for time in (10, 20, 30):
         extent.commit(time, 1, time, 0)
-    extent.replace(times(10), ~yes(1))
+    replace(extent, times(10), ~yes(1))
     assert (extent.replay_from(), extent.needs()) == (30, 20)
     extent.cut()
     assert (extent.replay_from(), extent.needs()) == (30, 20)
@@ -109,7 +118,7 @@ def test_choices_are_those_of_a_count_cell_by_cell(seed: int) -> None:
     for time in range(10, 10 * random.randint(2, 12), 10):
         new = [(time, random.random() < 0.6) for _ in range(random.randint(0, 5))]
         dead = [c for c in cells if random.random() < 0.3]
-        extent.replace(times(*(t for t, _ in dead)), np.array([o for _, o in dead], bool))
+        replace(extent, times(*(t for t, _ in dead)), np.array([o for _, o in dead], bool))
         for one in dead:
             cells.remove(one)
         rows[time] = rows.get(time - 10, 0) + random.randint(0, 9)
@@ -142,7 +151,7 @@ def test_slices_without_anything_are_counted(log: Continuous, most: int) -> None
             read.append(int(choices.slices[0]))
             if to_rewrite(choices, log, ASSUMED):
                 extent.commit(time, 1, time // 100, 1)
-                extent.replace(times(extent.needs()), yes(1))
+                replace(extent, times(extent.needs()), yes(1))
         extent.cut()
     assert most <= max(read) <= most + 101
     assert extent.replay_from() >= SLICES_MOST
@@ -160,7 +169,7 @@ def test_of_one_slice_more_may_be_written() -> None:
     extent.commit(10, 3, 5, 2)
     extent.commit(20, 1, 9, 1)
     extent.commit(20, 2, 9, 1)
-    extent.replace(np.array([10, 10]), np.array([True, True]))
+    replace(extent, np.array([10, 10]), np.array([True, True]))
     assert extent.counts() == {10: (1, 0), 20: (3, 2)}
     choices = extent.choices()
     records = choices.records - SLICE_RECORDS * choices.slices

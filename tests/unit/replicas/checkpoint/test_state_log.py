@@ -98,7 +98,7 @@ class Replica:
         self.released = [one for one in self.released if one[0] <= found.end]
         read = [one for _, part in found.released for one in part]
         assert read == [list(one) for one in self.released][len(self.released) - len(read) :]
-        await self.state.goes_on(found, self.operators.live())
+        await self.state.goes_on(found, finished(self.operators.live()))
         self.end = found.end
         self.begins.append(found.begin)
 
@@ -114,7 +114,7 @@ class Replica:
             StableSlice(
                 end,
                 made,
-                self.operators.live() if made.whole else None,
+                finished(self.operators.live()) if made.whole else None,
                 [bisect_left(port, end, key=itemgetter(0)) for port in self.ports],
                 sum(bisect_left(port, end, key=itemgetter(0)) for port in self.ports),
                 [{"end": end}],
@@ -219,7 +219,7 @@ async def test_footprints_are_counted_off_the_event_loop() -> None:
         await one.slice(20)
         found = await read_state(one.log, Here())
         assert found is not None
-        await one.state.goes_on(found, one.operators.live())
+        await one.state.goes_on(found, finished(one.operators.live()))
     assert calls.call_count == 2
     assert one.state.extent.counts() == {10: (3, 3), 20: (1, 1)}
 
@@ -277,7 +277,7 @@ async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_
     found = await read_state(one.log, Here())
     assert found is not None
     assert found.begin > 10
-    await one.state.goes_on(found, one.operators.live())
+    await one.state.goes_on(found, finished(one.operators.live()))
     await one.sync()
     assert one.acknowledged == [2, 0]
 
@@ -295,11 +295,11 @@ async def test_what_a_thread_writes_for_the_replica_before_is_not_taken_for_what
     assert list(found.positions)[-1] == 20
     assert list(found.extent.ends)[-1] == 20
     one.state.lacks = True
-    assert not await one.state.goes_on(found, one.operators.live())
+    assert not await one.state.goes_on(found, finished(one.operators.live()))
     assert one.state.lacks, "a complete state is to follow"
     found = await read_state(one.log, Here())
     assert found is not None
-    assert await one.state.goes_on(found, one.operators.live())
+    assert await one.state.goes_on(found, finished(one.operators.live()))
 
 
 async def test_one_copy_does_for_what_was_acknowledged() -> None:
@@ -372,7 +372,7 @@ def test_extent_counts_anew() -> None:
     extent = Extent()
     for end in (10, 20, 30):
         extent.commit(end, 5, end, 5)
-    live = FragmentLog(UNIT, Fragment(UNIT)).live()
-    extent.recount(*counted(extent.ends, *live))
+    live = finished(FragmentLog(UNIT, Fragment(UNIT)).live())
+    extent.recount(*counted(extent.ends, live))
     assert extent.counts() == {}
     assert extent.replay_from() == extent.needs() == 30
