@@ -108,7 +108,7 @@ class SpillFolder:
       folder: theirs alone; what is in it is removed.
       limit_bytes: of all files together.
       told: called when spilling stops working, with the reason, and with "" when it works again.
-      room: called when there is room again for somebody who found too many pieces waiting.
+      room: called when there may be room again for somebody who found none.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class SpillFolder:
         self._segments = 0
         self._queue: deque[tuple[Shelf, Handle]] = deque()
         self._queued = 0
-        self._put_off = False
+        #: Bytes of the smallest piece that was refused since somebody was last told that there is room; 0: none was.
+        self._put_off = 0
         self._unwanted: deque[_Segment] = deque()
         self._work = trio.Event()
         #: Bytes of all files, and of what waits to be written.
@@ -152,14 +153,12 @@ class SpillFolder:
         """May this many bytes be written now?"""
         if self._clock.monotonic_us() < self._retry_at:
             self.refused += 1
-            return False
-        if self.used + length > self._limit:
+        elif self.used + length > self._limit:
             self._fail(f"{self._limit} bytes are in use, which is the limit", retry=False)
-            return False
-        if self._queue and self._queued + length > QUEUE_BYTES:
-            self._put_off = True
-            return False
-        return True
+        elif not self._queue or self._queued + length <= QUEUE_BYTES:
+            return True
+        self._put_off = min(length, self._put_off or length)
+        return False
 
     def enqueue(self, shelf: Shelf, handle: Handle) -> None:
         """Queues a piece to be written."""
@@ -172,6 +171,7 @@ class SpillFolder:
         """Takes a piece out of the queue: it need not be written any more."""
         self._queued -= handle.length
         self.used -= handle.length
+        self._work.set()
 
     def remove(self, segment: _Segment) -> None:
         """Queues a segment to be removed: nothing in it is wanted any more."""
@@ -192,7 +192,7 @@ class SpillFolder:
             self._work = trio.Event()
             if await self.step():
                 continue
-            wait_us = self._retry_at - self._clock.monotonic_us() if self._queue else 0
+            wait_us = self._retry_at - self._clock.monotonic_us() if self._queue or self._put_off else 0
             with trio.move_on_after(wait_us / 1e6 if wait_us > 0 else float("inf")):
                 await self._work.wait()
 
@@ -206,7 +206,18 @@ class SpillFolder:
                 self._storage.remove(self._folder / name)
 
     async def step(self) -> bool:
-        """Removes one file or writes one piece; False: there is nothing to do now."""
+        """Removes one file or writes one piece; False: there is nothing to do now.  Then somebody may have room."""
+        done = await self._step()
+        if self._put_off and self._has_some_room():
+            self._put_off = 0
+            self._room()
+        return done
+
+    def _has_some_room(self) -> bool:
+        waits = self._clock.monotonic_us() < self._retry_at
+        return not waits and self.used + self._put_off <= self._limit and 2 * self._queued <= QUEUE_BYTES
+
+    async def _step(self) -> bool:
         for _ in range(len(self._unwanted)):
             segment = self._unwanted.popleft()
             if not segment.readers:
@@ -225,9 +236,6 @@ class SpillFolder:
             return True
         self._queue.popleft()
         self._works()
-        if self._put_off and 2 * self._queued <= QUEUE_BYTES:
-            self._put_off = False
-            self._room()
         return True
 
     def stored(self, handle: Handle) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+from trio.testing import MockClock
 
 from replicas.simulation.disk import SimDisk
 from spe.runtime import spill
@@ -19,7 +20,7 @@ from spe.runtime.spill import RETRY_US, SEGMENT_BYTES, Handle, Shelf, SpillDamag
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
-from tests.support.spilling import Spilling, drive, read_back
+from tests.support.spilling import Directly, Spilling, drive, read_back
 
 FOLDER = PurePosixPath("spill/n1")
 SCHEMA = Schema.of(n="int64", s="string")
@@ -112,7 +113,10 @@ def test_at_the_limit_writes_are_refused_until_there_is_room() -> None:
     assert world.shelf.write(batch(0)) is None
     assert world.told == ["1000 bytes are in use, which is the limit"]
     assert world.folder.refused == 2
+    world.settle()
+    assert world.rooms == 0
     world.forget(*handles)
+    assert world.rooms == 1, "who was refused is told"
     world.write(batch(0))
     assert world.told[1:] == [""]
 
@@ -127,11 +131,47 @@ def test_a_full_disk_is_logged_once_retried_later_and_loses_nothing() -> None:
     world.settle()
     assert world.told == ["No space left on device"]
     assert world.shelf.read(waiting).upto_id == 6  # the piece is still in memory
+    assert world.rooms == 0
     world.now += RETRY_US
     world.settle()
+    assert world.rooms == 1, "who was refused meanwhile is told"
     again = world.write(batch(6))
     assert world.told == ["No space left on device", ""]
     assert [read_back(world.shelf, h).upto_id for h in (kept, waiting, again)] == [3, 6, 9]
+
+
+def test_who_was_refused_is_told_when_pieces_that_waited_are_forgotten() -> None:
+    world = World(limit=1_000)
+    handles = []
+    while (handle := world.shelf.write(batch(0))) is not None:
+        handles.append(handle)
+    for one in handles:
+        world.shelf.forget(one)
+    world.settle()
+    assert (world.rooms, world.folder.used) == (1, 0)
+
+
+async def test_a_disk_that_refused_is_tried_again_though_nothing_waits_to_be_written(autojump_clock: MockClock) -> None:
+    told = trio.Event()
+
+    class Clock(SystemClock):
+        def monotonic_us(self) -> int:
+            return round(trio.current_time() * 1e6)
+
+    disk = SimDisk()
+    folder = SpillFolder(disk, Directly(), Clock(), FOLDER, 1 << 30, told=lambda why: None, room=told.set)
+    shelf = folder.shelf(SCHEMA)
+    disk.space_left = 10
+    async with trio.open_nursery() as nursery:
+        await nursery.start(folder.run)
+        handle = shelf.write(batch(0))
+        assert handle is not None
+        await trio.sleep(1)
+        assert shelf.write(batch(3)) is None
+        shelf.forget(handle)
+        with trio.fail_after(RETRY_US / 1e6):
+            await told.wait()
+        nursery.cancel_scope.cancel()
 
 
 def test_a_piece_is_in_memory_until_it_is_written() -> None:
