@@ -363,9 +363,11 @@ class UnitReplica:
         """
         if self.state is NodeState.RECOVERING or self._lacks is not None:
             return False
-        if self._working is not None or (self._redo is not None and self._redo.rebuilding):
+        if self._working is not None:
             return True  # advance works on it
-        if self._redo is None and self._mark is not None and self.sunion.tainted:
+        if self._redo is not None:
+            return self._redo.rebuild(self._slice_rows)  # whoever waits for a snapshot may be who calls advance
+        if self._mark is not None and self.sunion.tainted:
             return self._remake(self._mark)
         return False
 
@@ -537,7 +539,7 @@ class UnitReplica:
             released = self._measured(lambda: sunion.release_stable(self._slice_rows), now)
         if released is not None:
             if self._held_since is not None:
-                sunion.clocks.shift(now - self._held_since, now)
+                sunion.shift_clocks(now - self._held_since, now)
                 self._held_since = None
             self._emit_stable(self._live, released)
             if self._working is not None:
@@ -606,7 +608,7 @@ class UnitReplica:
         return self._due(now, self._node.alpha_x_us) is not None
 
     def _due(self, now: int, wait_us: int) -> int | None:
-        if self.sunion.clocks.waited(now) < wait_us:
+        if self.sunion.waited(now) < wait_us:
             return None
         return self.sunion.due(now, wait_us=wait_us, hard_us=self._node.hard_us, fresh=self._inputs.fresh(now))
 
@@ -724,8 +726,8 @@ class UnitReplica:
         if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
+                self.sunion.pause_live()  # first: where a piece is on disk it is called again
                 self.live_runs = False
-                self.sunion.pause_live()
                 self._outputs.announce(self.state, False)
             elif self._partner is not None:
                 # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.

@@ -24,7 +24,7 @@ from operators.sunion.slice_end import merge_divided, slice_end
 from operators.sunion.spilled_chunk import SpilledChunk, spill_oldest
 from spe.runtime.spill import Spill, piece_bytes
 from spe.stream.names import Kind
-from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -43,9 +43,12 @@ class SUnion:
       redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
       old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
         as long as it likes.
+      ahead_us: rows are ahead whose bucket ends later than so long after their input's boundary.
 
     Attributes:
       clocks: how long buckets have waited.
+      ahead: how long those have waited in which only rows are that are ahead.  An operator that ends releases its last
+        windows, however far they reach: that says nothing about when the other inputs are to be expected there.
       next: start of the next bucket of the live instance.
       redo_next: of the redo instance; None when there is none.
       restart: n*, the start of the first bucket released tentatively; None while untainted.
@@ -64,6 +67,7 @@ class SUnion:
         spills: Sequence[Spill] | None = None,
         redo_bytes: int = 256 << 20,
         old_us: int = 3_600_000_000,
+        ahead_us: int = END_OF_TIME,
     ) -> None:
         self._bucket_us = bucket_us
         self.tentative_limit = tentative_bytes
@@ -82,7 +86,8 @@ class SUnion:
         self.tentative_dropped = 0
         #: Bytes of stable tuples held (for redo, or because an input lags).
         self.stable_bytes = 0
-        self.clocks = BucketClocks(bucket_us, old_us)
+        self.clocks, self.ahead = BucketClocks(bucket_us, old_us), BucketClocks(bucket_us, old_us)
+        self._ahead_us = ahead_us
         self.spilled = False
         #: What lies before is being loaded, piece by piece, and must not be spilled again meanwhile.
         self._wanted = BEFORE_TIME
@@ -100,6 +105,7 @@ class SUnion:
     def validate_rows(self) -> None:
         """The same of all that is held, chunk by chunk."""
         self.clocks.validate()
+        self.ahead.validate()
         for one in self.inputs:
             one.validate_rows()
         chunks = [chunk for one in self.inputs for chunk in one.stable]
@@ -128,19 +134,43 @@ class SUnion:
 
     # --- clocks ---
 
+    def came(self, latest: int, boundary: int, now: int) -> None:
+        """Rows up to time ``latest``, on an input whose boundary of either kind is ``boundary``."""
+        limit = saturating_add(boundary, self._ahead_us - self._bucket_us)
+        near = latest if boundary == BEFORE_TIME else min(latest, limit)
+        self.clocks.arrived(near, now)
+        if near < latest:
+            self.ahead.arrived(latest, now)
+
+    def set_waits(self, old_us: int, ahead_us: int) -> None:
+        """Another X counts."""
+        self.clocks.old_us = self.ahead.old_us = old_us
+        self._ahead_us = ahead_us
+
+    def shift_clocks(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us`` (T1)."""
+        self.clocks.shift(gap_us, now)
+        self.ahead.shift(gap_us, now)
+
+    def waited(self, now: int) -> int:
+        """Age of the oldest running clock; 0 when none runs."""
+        return max(self.clocks.waited(now), self.ahead.waited(now))
+
     def _forget_clocks(self) -> None:
         low = self.next if self.redo_next is None else min(self.next, self.redo_next)
         if self.restart is not None:
             # Released, but unstable: R1 asks for their age, and they are released once more (R7).
             low = min(low, self.stable_end)
         self.clocks.forget(low)
+        self.ahead.forget(low)
 
     def due(self, now: int, *, wait_us: int, hard_us: int, fresh: Sequence[bool]) -> int | None:
         """End of the last bucket that may not wait any longer (T3, T4), or None.
 
         Args:
-          wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
-          hard_us: age from which it goes in any case.
+          wait_us: age from which a bucket goes as soon as every fresh input has delivered it; one with rows that are
+            ahead only where no other input is fresh.
+          hard_us: age from which any other one goes in any case.
           fresh: per input, whether something is still to be expected of it soon (T2).
         """
         end = self.clocks.end_by_age(hard_us, now)
@@ -148,6 +178,8 @@ class SUnion:
         if waiting:
             complete = floor_to(min(waiting), self._bucket_us)
             end = max(end, min(complete, self.clocks.end_by_age(wait_us, now)))
+        if self.ahead and not any(f and not i.ended() for i, f in zip(self.inputs, fresh, strict=True)):
+            end = max(end, self.ahead.end_by_age(wait_us, now))
         return end if end > self.next else None
 
     def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:

@@ -86,6 +86,8 @@ class Input(Choosing):
 
         MAIN counts, not the furthest of all producers: if MAIN always lags another one, that would never be true.
         """
+        if self.port.frontier >= END_OF_TIME:
+            return True
         main = self.main
         return main is not None and main.opened and self.port.frontier >= self.producers[main.producer].frontier
 

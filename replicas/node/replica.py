@@ -78,6 +78,7 @@ class Replica:
             spills=None if shelf is None else [shelf(plan.query.schema_of(c.stream)) for c in channels],
             redo_bytes=plan.limits.input_bytes,
             old_us=_old_us(self.node),
+            ahead_us=self.node.alpha_x_us,
         )
         self.reading = InputSide(plan, directory, id, self.sunion, now)
         self.serving = OutputSide(plan, directory, id, now, effects, shelf, changes)
@@ -113,7 +114,7 @@ class Replica:
     def _set_node(self, node: Node, now: int) -> None:
         """Another X, α or policy counts, in one step for all parts; how it reconciles stays as it began (X1)."""
         self.node = node = replace(node, reconcile=self.node.reconcile, checkpoints=self.node.checkpoints)
-        self.sunion.clocks.old_us = _old_us(node)
+        self.sunion.set_waits(_old_us(node), node.alpha_x_us)
         self.reading.set_node(node)
         self.recovery.set_node(node)
         self.core.set_node(node, now)
@@ -194,7 +195,7 @@ class Replica:
         """
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
             return 0
-        return max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
+        return max(0, self.node.alpha_x_us - self.sunion.waited(now))
 
     def watch_skew(self, now: int) -> list[str]:
         """See :meth:`InputSide.watch_skew`."""

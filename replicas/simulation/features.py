@@ -49,6 +49,11 @@ class Feature(enum.StrEnum):
         "an input fails for long, its correction takes seconds, and as it goes on, something else fails, or nothing",
     )
     RETENTION = "retention", 0.10, "logs of sources and recordings of clients whose oldest part is deleted"
+    LONG_WINDOWS = (
+        "long windows",
+        0.15,
+        "windows of 1 to 20 s: the last ones reach far beyond the end of an input",
+    )
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

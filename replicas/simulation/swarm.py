@@ -16,7 +16,7 @@ from replicas.simulation.retention import with_retention
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.shortage import with_little_room
-from replicas.simulation.topologies import LONG_BUCKET_MS, random_configuration
+from replicas.simulation.topologies import LONG_BUCKET_MS, random_configuration, with_long_windows
 from spe.config import load_data
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -63,6 +63,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         config = with_little_room(Random(f"shortage {seed}"), config)
     if Feature.LOGS in features:
         config = with_logs(Random(f"logs {seed}"), config)
+    if Feature.LONG_WINDOWS in features:
+        config = with_long_windows(Random(f"windows {seed}"), config)
     if Feature.RETENTION in features and not features & _WITHOUT_RETENTION:
         config = with_retention(Random(f"retention {seed}"), config)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)

@@ -6,7 +6,7 @@ All streams carry ``key`` (int64), ``v`` (int64) and ``p`` (float64), so that an
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -35,6 +35,9 @@ _EXTREME_SCHEMA: Final = {
     "flag": "bool",
     "stamp": "timestamp",
 }
+#: How many times as long windows of time are in runs that have long ones; their keys.
+_LONG_WINDOWS: Final = (10, 20, 40)
+_LENGTHS: Final = frozenset(("tumbling", "sliding", "slide"))
 _FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
 _X_MS: Final = (400, 700, 1000, 2000)
 _BUCKET_MS: Final = 40
@@ -157,6 +160,21 @@ def _source(random: Random, name: str, seconds: int, disorder_ms: int) -> dict[s
         case "short":
             generator["duration"] = f"{max(1, seconds // 2)}s"
     return {"boundary": f"{_BOUNDARY_MS}ms", "disorder": f"{disorder_ms}ms", "from": {"generator": generator}}
+
+
+def with_long_windows(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration in which windows of time are many times as long; not of joins, whose pairs grow faster."""
+    times = random.choice(_LONG_WINDOWS)
+
+    def longer(window: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: f"{times * int(v.removesuffix('ms'))}ms" if k in _LENGTHS else v for k, v in window.items()}
+
+    def changed(operator: Mapping[str, Any]) -> dict[str, Any]:
+        ((kind, what),) = operator.items()
+        is_longer = kind != "join" and "window" in what
+        return {kind: {**what, "window": longer(what["window"])}} if is_longer else {kind: what}
+
+    return {**config, "query": {name: changed(operator) for name, operator in config["query"].items()}}
 
 
 def _with_extremes(random: Random, source: dict[str, Any]) -> None:

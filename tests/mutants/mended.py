@@ -14,6 +14,7 @@ from consistency.checking.finding import Finding
 from consistency.checking.orders import _Checker
 from consistency.checking.preferred import _Follow
 from consistency.dpc.manager import UnitReplica
+from operators.sunion.sunion import SUnion
 from replicas.client.client import Client
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
@@ -312,6 +313,12 @@ edited(
     Edit(Ticks, "_look_at", "host.work.wake()  # there", "pass  # there"),
 )
 
+edited(
+    "what-is-ahead-starts-the-clocks-of-others",
+    "the last windows of an input that has ended say when the other inputs are late (B3)",
+    Edit(SUnion, "came", "self.clocks.arrived(near, now)", "self.clocks.arrived(latest, now)"),
+)
+
 
 @mutant(SimDisk, "unlock", "a task that is cancelled while it opens a checkpoint log keeps its lock (G9)")
 def lock_outlives_a_cancelled_opening(original: Any, self: Any, path: Any) -> None:
@@ -341,6 +348,7 @@ PAIRS: Final = {
     "a-source-restarts-as-the-run-ends": "run-is-over-before-a-loss-is-noticed",
     "a-standby-is-away-while-its-partition-lacks-a-state": "state-that-is-away-is-not-waited-for",
     "a-top-k-of-part-of-the-input-equals-another-result": "right-results-always-count",
+    "a-window-reaches-far-beyond-the-end-of-its-input": "what-is-ahead-starts-the-clocks-of-others",
     "a-window-that-closes-early-for-its-source-ends": "nothing-comes-early",
     "all-are-killed-as-a-move-ends": "leaves-before-the-target-is-safe",
     "all-nodes-lose-power-over-durable-checkpoints": "ids-start-again",

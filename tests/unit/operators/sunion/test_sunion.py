@@ -451,6 +451,57 @@ class TestBackPressure:
         assert one.tentative_bytes == 0
 
 
+class TestAhead:
+    """B3: an operator that ends releases its last windows, however far beyond its boundary they reach."""
+
+    def ended(self) -> SUnion:
+        """Both inputs are at 10 when one ends with a window to 96, at time 101."""
+        sunion = SUnion(inputs=[(0, True)] * 2, streams=1, bucket_us=D, ahead_us=WAIT)
+        for at in (0, 1):
+            B(sunion, at, 100, 10)
+        assert show(sunion.release_stable(100)) == "| 10"
+        S(sunion, 0, 101, 1, (95, "w"))
+        B(sunion, 0, 101, END_OF_TIME, 1)
+        return sunion
+
+    def test_the_other_input_may_take_its_time(self) -> None:
+        sunion, seen = self.ended(), []
+        for time in range(20, 101, 10):
+            now = 90 + time
+            assert due(sunion, now - 1, True, True) is None
+            assert sunion.oldest_unstable_is_young(now - 1, WAIT)
+            B(sunion, 1, now, time)
+            seen.append(show(sunion.release_stable(100)))
+        assert seen[:2] == ["| 20", "| 30"]
+        assert seen[-1] == "95w | 100"
+
+    def test_while_the_other_input_has_failed_it_goes_as_all_else_does(self) -> None:
+        sunion = self.ended()
+        assert due(sunion, 100 + WAIT, True, False) == 20, "the boundary of both came first"
+        assert due(sunion, 101 + WAIT, True, False) == 100
+        sunion.taint()
+        assert show(sunion.release_tentative(100, 100)) == "95w | 100"
+        assert due(sunion, 101 + 10 * WAIT, True, False) is None
+
+    def test_it_is_no_later_for_a_standstill_of_ours(self) -> None:
+        sunion = self.ended()
+        sunion.shift_clocks(50, 151)
+        assert due(sunion, 150 + WAIT, True, False) == 20
+        assert due(sunion, 151 + WAIT, True, False) == 100
+
+    def test_it_waits_while_another_one_is_fresh(self) -> None:
+        sunion = SUnion(inputs=[(0, True)] * 3, streams=1, bucket_us=D, ahead_us=WAIT)
+        for at in range(3):
+            B(sunion, at, 100, 10)
+        sunion.release_stable(100)
+        S(sunion, 0, 101, 1, (95, "w"))
+        B(sunion, 0, 101, END_OF_TIME, 1)
+        for time in range(20, 81, 10):
+            B(sunion, 1, 90 + time, time)  # input 2 has failed
+            end = due(sunion, 90 + time, True, True, False)
+            assert end is None or end <= time + D
+
+
 def test_old_buckets_share_a_clock_without_effect() -> None:
     """B3: a failure may last for days; buckets older than 2X need no clock of their own."""
 

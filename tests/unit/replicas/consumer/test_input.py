@@ -422,6 +422,12 @@ class TestUsefulness:
         case.hear("r1", STABLE, frontier=10)
         assert not case.input.caught_up()
 
+    def test_who_has_read_the_end_is_caught_up_whoever_is_away(self) -> None:
+        case = Case()
+        assert not case.input.caught_up()
+        case.input.port.add_boundary(Boundary(Kind.STABLE, END_OF_TIME, 0), 0)
+        assert case.input.caught_up()
+
 
 class TestCorrections:
     def test_a_refused_second_connection_is_retried_later(self) -> None:
