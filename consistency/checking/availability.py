@@ -22,14 +22,12 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
 from spe.plan.directory import Directory
 from spe.plan.in_force import SharesInForce
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
-from spe.plan.timing import needed_wait_us
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History, Received, Sent
 from spe.stream.ids import Channel
@@ -66,8 +64,6 @@ def check_availability(run: CheckedRun) -> Iterator[Finding]:
     history, static, plan, directory, in_force, bounds, counters = run
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
-    if early := _early(history, plan, directory, in_force, bounds):
-        tentative = {k: [e for e in v if not any(a <= e.at_us < b for a, b in early)] for k, v in tentative.items()}
     excuses = _Excuses(plan, directory, counters)
     paths: dict[World, Paths] = {}
     for name, client in directory.clients.items():
@@ -348,20 +344,6 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
         one.at.append(event.at_us)
         one.high.append(high)
     return dict(found)
-
-
-def _early(
-    history: History, plan: Plan, directory: Directory, in_force: InForce, bounds: Bounds
-) -> list[tuple[int, int]]:
-    """When results are ahead of their time: a source that ends closes its last windows, and other inputs are waited for
-    until they come as far.  Where αX has no room for that, what comes then is tentative first."""
-    windows = [getattr(o.spec, "window", None) for o in plan.query.operators]
-    ahead_us = sum(w.size_us for w in windows if w is not None)
-    alpha_x_us = in_force.shortest_alpha_x_us([(of, n) for of, nodes in directory.placement.items() for n in nodes])
-    if not ahead_us or alpha_x_us >= ahead_us + max(needed_wait_us(plan, u)[1] for u in plan.units):
-        return []
-    over_us = ahead_us + bounds.settle_us
-    return [(e.at_us, e.at_us + over_us) for e in history if isinstance(e, Sent) and e.frontier_us >= END_OF_TIME]
 
 
 def _coverage(
