@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -152,7 +153,7 @@ class SegmentWriter:
         return sum(self._size(s) for s in self._all)
 
     def closed(self, now_us: int) -> list[ClosedSegment]:
-        """Segments that are synced and written no more, in order; their time is that of receipt.
+        """Segments that are synced and written no more, in order; their time is that of receipt, which never falls.
 
         Args:
           now_us: wall clock.
@@ -160,9 +161,11 @@ class SegmentWriter:
         open_ = len(self._left) + (self._file is not None)
         settled = self._all[: len(self._all) - max(1, open_)]
         behind = self._all[1 : len(settled) + 1]
+        # Where the clock was put back, what came then is as old as what came before.
+        until = accumulate((self._begun_us(next_, now_us) for next_ in behind), max)
         return [
-            ClosedSegment(one, self._size(one), next_.first - 1, 0, self._begun_us(next_, now_us))
-            for one, next_ in zip(settled, behind, strict=True)
+            ClosedSegment(one, self._size(one), next_.first - 1, 0, until_us)
+            for one, next_, until_us in zip(settled, behind, until, strict=True)
         ]
 
     def leave_older(self, than_us: int) -> None:

@@ -60,7 +60,7 @@ class RecordingRetention:
         self._copies = ArchiveCopies(retain.archive, open_archive, env.compute)
         self._recorder = recorder
         self._schemas = {folder: schemas[c] for folder, c in recorder.folders().items() if c is not None}
-        self._holders = {folder: Holders() for folder in self._schemas}
+        self._holders = {folder: Holders() for folder in recorder.folders()}
         self._held: tuple[HolderStatus, ...] = ()
         self._over = HeldLog(env, f"client {client}: recording")
         self._refused = NotReleased(env, f"client {client}: recording")
@@ -98,17 +98,25 @@ class RecordingRetention:
         held: list[HolderStatus] = []
         for folder, writer in writers.items():
             segments = [one.closed for one in found[:count] if one.folder == folder]
-            free, channel = len(segments), channels[folder]
-            if channel is not None:
-                known = proved_of_recording(self._env.storage, self._client, str(channel)) if segments else None
-                proved = needed_from(self._retain, known)
-                free, needed = self._holders[folder].free(segments, now, proved=proved)
-                held += needed
+            proved = self._needed(channels[folder]) if segments else None
+            free, needed = self._holders[folder].free(segments, now, proved=proved)
+            held += needed
             left = await self._release(folder, writer, segments[:free]) if free else []
             if left:
                 held.append(HolderStatus(holder=TENTATIVE, since_us=now, bytes=sum(one.nbytes for one in left)))
         self._held = _together(held)
         tell_if_long(self._over, self._held, now)
+
+    def _needed(self, channel: Channel | None) -> int | None:
+        """The first record that the proof needs.  What nodes announced has no place in a proof: all is needed while
+        nobody proves the results."""
+        if channel is not None:
+            return needed_from(self._retain, self._proved(channel))
+        results = [c for c in self._recorder.folders().values() if c is not None]
+        return needed_from(self._retain, None) if any(self._proved(c) is None for c in results) else None
+
+    def _proved(self, channel: Channel) -> int | None:
+        return proved_of_recording(self._env.storage, self._client, str(channel))
 
     async def _release(
         self, folder: PurePosixPath, writer: SegmentWriter, segments: list[ClosedSegment]

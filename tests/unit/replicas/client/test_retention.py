@@ -69,6 +69,37 @@ async def test_by_age_counts_when_it_was_received(autojump_clock: trio.testing.M
     assert 30 * SECOND < first.arrived_us <= 40 * SECOND
 
 
+async def test_what_a_clock_that_went_back_stamped_is_archived_before_it_goes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Deleted is a prefix of each channel, and each of its segments was due and copied."""
+    storage, archive = SimDisk(), SimDisk()
+    recorder = Recorder(storage, FOLDER, SCHEMAS, segment_bytes=300)
+    for at, element in enumerate(parse(STORY)):
+        recorder.write(Change(ONE, element, (at if at < 30 else 11 + (at - 30) // 20) * SECOND))
+    await recorder.sync()
+    before = set(storage.list(CHANNEL))
+    env = source_env(storage, epoch_us=80 * SECOND)
+    retain = Retain(for_us=65 * SECOND, archive="x")
+    await RecordingRetention(env, "dashboard", retain, recorder, SCHEMAS, trio.Lock(), lambda place: archive).look()
+    gone = {name for name in before - set(storage.list(CHANNEL)) if name.endswith(".seg")}
+    assert gone
+    assert gone <= set(archive.list(CHANNEL))
+
+
+async def test_what_was_announced_stays_while_nobody_proves(autojump_clock: trio.testing.MockClock) -> None:
+    storage, retain = SimDisk(), Retain(for_us=20 * SECOND)
+    recorder = recorded(storage, STORY, announced=40)
+    await recorder.sync()
+    retention = retaining(storage, recorder, retain)
+    await retention.look()
+    assert len(list(read_announced(storage, announced_folder(FOLDER)))) == 40
+    assert [h.holder for h in retention.status().held] == [PROOF]
+    await storage.write_atomic(PROVED, encode_proved({}, {"dashboard": {"out/0": 33, "out/1": 1}}).encode())
+    await retention.look()
+    assert len(list(read_announced(storage, announced_folder(FOLDER)))) < 40
+
+
 async def test_what_is_written_or_not_synced_stays(autojump_clock: trio.testing.MockClock) -> None:
     storage = SimDisk()
     recorder = recorded(storage, STORY)
