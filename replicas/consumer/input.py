@@ -134,6 +134,7 @@ class Input(Choosing):
         self._news(now)
         feed.last_arrival = now
         feed.ahead_since = None
+        self._in_vain = 0
         if isinstance(element, Batch):
             self._batch(feed, element, now)
         elif isinstance(element, Boundary):

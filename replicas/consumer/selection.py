@@ -30,6 +30,8 @@ from spe.wire.messages import Mode
 
 #: The wait before another try doubles up to this.
 RETRY_LONGEST_US: Final = 1_000_000
+#: How often patience with a producer that gives nothing doubles while none of them gives anything.
+_DOUBLED_MOST: Final = 4
 
 
 class Choosing:
@@ -70,6 +72,8 @@ class Choosing:
         self.set_useless(useless_us)
         self._corrections = corrections
         self._generation = 0
+        #: Producers that were turned to since something last came.
+        self._in_vain = 0
         self.set_producers(producers)
 
     def set_useless(self, useless_us: int) -> None:
@@ -275,6 +279,7 @@ class Choosing:
                 actions.append(Close(main.generation, f"{best.name} is better"))
                 self.port.main_changed()
             self.switches += 1
+            self._in_vain += 1
             self.main = self._new_feed(best.name, MAIN, now)
             self.main.relieves = best.state is NodeState.STABILIZATION and best.full
             actions.append(self._open(self.main))
@@ -318,7 +323,10 @@ class Choosing:
         return producer.retry_at <= now or (self.main is not None and self.main.producer == producer.name)
 
     def _stalled(self, now: int) -> bool:
-        """Nothing stable came, and another STABLE replica has more: ours is cut off without knowing it."""
+        """Nothing stable came, and another STABLE replica has more: ours is cut off without knowing it.
+
+        Once each was tried in vain, none may have had the time to answer: each gets twice as long as the one before.
+        """
         main = self.main
         if main is None or main.paused:
             return False
@@ -335,7 +343,8 @@ class Choosing:
             return False
         if main.behind_since is None:
             main.behind_since = now
-        return now - main.behind_since > self._stall_us
+        doubled = min(max(0, self._in_vain - len(self.producers)), _DOUBLED_MOST)
+        return now - main.behind_since > self._stall_us << doubled
 
     def _useful(self, producer: Producer, now: int) -> bool:
         """F4: does it show new results, or is its silence no fault of its own?"""

@@ -209,6 +209,22 @@ class TestChoice:
         assert case.choose(30 + STALL) == []
         assert opens(case.choose(31 + 2 * STALL)) == [("r2", MAIN)]
 
+    def test_producers_that_are_slow_to_answer_get_the_time(self) -> None:
+        """On a machine that is overloaded a subscription takes seconds: who always leaves too early gets nothing."""
+        case, taken = Case(), []
+        for now in range(0, 100 * STALL, STALL // 4):
+            for name in ("r1", "r2"):
+                case.hear(name, STABLE, now, frontier=now + 10)
+            taken += [(now, a) for a in case.choose(now) if isinstance(a, Open)]
+            for at, one in taken:
+                if at + 3 * STALL == now:
+                    case.input.opened(one.generation, now)
+                if at + 3 * STALL <= now:
+                    case.input.element(one.generation, Boundary(Kind.STABLE, now, 0), now)
+        assert case.port.frontier > 90 * STALL
+        assert len(taken) <= 5
+        assert case.input._in_vain == 0
+
     def test_an_ended_stream_is_never_stalled(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)
