@@ -826,7 +826,8 @@ class UnitReplica:
         was_slice, self._is_logging = not self._is_logging, False
         self._paused = False
         replays = self._live.replay is not None
-        if was_slice and self.state is NodeState.UP_FAILURE and not self.sunion.tainted and not replays:
+        suspended = was_slice and self.state is NodeState.UP_FAILURE and not self.sunion.tainted and not replays
+        if suspended and not self._is_late(now):
             self._move(Event.HEALED)
         leave, self._leave = self._leave, None
         if isinstance(leave, int):

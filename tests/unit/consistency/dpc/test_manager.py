@@ -866,6 +866,24 @@ class TestSlicesInPortions:
         assert released == GROUPS
         assert most == FEW
 
+    def test_a_suspended_replica_is_stable_when_no_late_bucket_is_left(self) -> None:
+        """T6: also where a slice of its backlog takes several steps."""
+        world = stable_until_ten(with_windows(failure=Policy.SUSPEND))
+        for begin in (10, 30):
+            deliver_groups(world, begin, 110)
+        world.B(0, 110, 80)
+        world.live[1] = False
+        world.run(160)
+        assert world.states[-1] == "UP_FAILURE"
+        world.live[1] = True
+        for at in (0, 1):
+            world.B(at, 400, 90)
+        while world.replica.advance(400)[0]:
+            is_late = world.replica._working is not None or world.sunion.stable_end > world.sunion.next
+            assert world.states[-1] == ("UP_FAILURE" if is_late else "STABLE")
+        assert rows_out(world) == 2 * GROUPS
+        assert world.states[-1] == "STABLE"
+
     def test_recovery_ends_although_a_slice_waits_at_each_call(self) -> None:
         """A3: each slice is finished before the next one arrives, but at each call of the replica one waits."""
         world = with_windows()
