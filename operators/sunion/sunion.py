@@ -168,9 +168,8 @@ class SUnion:
         """End of the last bucket that may not wait any longer (T3, T4), or None.
 
         Args:
-          wait_us: age from which a bucket goes as soon as every fresh input has delivered it; one with rows that are
-            ahead only where no other input is fresh.
-          hard_us: age from which any other one goes in any case.
+          wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
+          hard_us: age from which it goes in any case; where only rows are that are ahead, if no input is fresh.
           fresh: per input, whether something is still to be expected of it soon (T2).
         """
         end = self.clocks.end_by_age(hard_us, now)
@@ -178,8 +177,10 @@ class SUnion:
         if waiting:
             complete = floor_to(min(waiting), self._bucket_us)
             end = max(end, min(complete, self.clocks.end_by_age(wait_us, now)))
-        if self.ahead and not any(f and not i.ended() for i, f in zip(self.inputs, fresh, strict=True)):
-            end = max(end, self.ahead.end_by_age(wait_us, now))
+            ahead = self.ahead.end_by_age(wait_us, now)
+            end = max(end, ahead) if ahead <= complete else end
+        else:
+            end = max(end, self.ahead.end_by_age(hard_us, now))
         return end if end > self.next else None
 
     def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:

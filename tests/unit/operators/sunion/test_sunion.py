@@ -489,6 +489,16 @@ class TestAhead:
         assert due(sunion, 150 + WAIT, True, False) == 20
         assert due(sunion, 151 + WAIT, True, False) == 100
 
+    def test_an_input_whose_end_is_tentative_is_no_other_one(self) -> None:
+        sunion = SUnion(inputs=[(0, True)] * 2, streams=1, bucket_us=D, ahead_us=WAIT)
+        for at in (0, 1):
+            B(sunion, at, 100, 10)
+        sunion.release_stable(100)
+        T(sunion, 0, 101, (95, "w"))
+        b(sunion, 0, 101, END_OF_TIME)
+        assert due(sunion, 101 + WAIT, True, False) == 100
+        assert due(sunion, 101 + HARD, False, False) == 100
+
     def test_it_waits_while_another_one_is_fresh(self) -> None:
         sunion = SUnion(inputs=[(0, True)] * 3, streams=1, bucket_us=D, ahead_us=WAIT)
         for at in range(3):
