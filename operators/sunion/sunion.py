@@ -169,7 +169,7 @@ class SUnion:
 
         Args:
           wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
-          hard_us: age from which it goes in any case; where only rows are that are ahead, if no input is fresh.
+          hard_us: age from which it goes in any case; one with only rows that are ahead, if no input is fresh.
           fresh: per input, whether something is still to be expected of it soon (T2).
         """
         end = self.clocks.end_by_age(hard_us, now)
