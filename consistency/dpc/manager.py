@@ -608,7 +608,7 @@ class UnitReplica:
         return self._due(now, self._node.alpha_x_us) is not None
 
     def _due(self, now: int, wait_us: int) -> int | None:
-        if self.sunion.waited(now) < wait_us:
+        if not self.sunion.may_be_due(now, wait_us):
             return None
         return self.sunion.due(now, wait_us=wait_us, hard_us=self._node.hard_us, fresh=self._inputs.fresh(now))
 

@@ -108,7 +108,7 @@ class SUnionInput:
         if self.tentative:
             self._drop_tentative()
         if latest >= owner.clocks.reached:
-            owner.came(latest, self.tentative_frontier, now)
+            owner.rows_came(latest, self.tentative_frontier, now)
 
     def _width_of(self, rows: Rows) -> int:
         """Bytes per row, as the first batch had them: exact but for masks that come later."""
@@ -124,7 +124,7 @@ class SUnionInput:
         self.held = True
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
-        owner.came(int(rows.time[-1]), self.tentative_frontier, now)
+        owner.rows_came(int(rows.time[-1]), self.tentative_frontier, now)
         chunk = Chunk(rows, 0, None, low, self._width or self._width_of(rows)).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:

@@ -43,7 +43,7 @@ class SUnion:
       redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
       old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
         as long as it likes.
-      ahead_us: rows are ahead whose bucket ends later than so long after their input's boundary.
+      ahead_us: rows are ahead that are further beyond their input's boundary than this, microseconds of tuple time.
 
     Attributes:
       clocks: how long buckets have waited.
@@ -88,6 +88,8 @@ class SUnion:
         self.stable_bytes = 0
         self.clocks, self.ahead = BucketClocks(bucket_us, old_us), BucketClocks(bucket_us, old_us)
         self._ahead_us = ahead_us
+        #: Since when no input is fresh that is not as far as the rows that are ahead; None: one is, or none is ahead.
+        self._alone_since: int | None = None
         self.spilled = False
         #: What lies before is being loaded, piece by piece, and must not be spilled again meanwhile.
         self._wanted = BEFORE_TIME
@@ -134,27 +136,28 @@ class SUnion:
 
     # --- clocks ---
 
-    def came(self, latest: int, boundary: int, now: int) -> None:
-        """Rows up to time ``latest``, on an input whose boundary of either kind is ``boundary``."""
-        limit = saturating_add(boundary, self._ahead_us - self._bucket_us)
-        near = latest if boundary == BEFORE_TIME else min(latest, limit)
+    def rows_came(self, latest: int, boundary: int, now: int) -> None:
+        """Rows up to time ``latest`` came, on an input whose boundary of either kind is ``boundary``."""
+        known = max(boundary, self.released_for_good())  # whoever was just installed has heard no boundary yet
+        near = latest if known == BEFORE_TIME else min(latest, saturating_add(known, self._ahead_us))
         self.clocks.arrived(near, now)
         if near < latest:
             self.ahead.arrived(latest, now)
 
-    def set_waits(self, old_us: int, ahead_us: int) -> None:
+    def set_old(self, old_us: int) -> None:
         """Another X counts."""
         self.clocks.old_us = self.ahead.old_us = old_us
-        self._ahead_us = ahead_us
 
     def shift_clocks(self, gap_us: int, now: int) -> None:
         """We were not running for the last ``gap_us`` (T1)."""
         self.clocks.shift(gap_us, now)
         self.ahead.shift(gap_us, now)
+        if self._alone_since is not None:
+            self._alone_since = min(self._alone_since + gap_us, now)
 
-    def waited(self, now: int) -> int:
-        """Age of the oldest running clock; 0 when none runs."""
-        return max(self.clocks.waited(now), self.ahead.waited(now))
+    def may_be_due(self, now: int, wait_us: int) -> bool:
+        """May a bucket be due that has waited for so long?  Else :meth:`due` need not be asked."""
+        return bool(self.ahead) or self.clocks.waited(now) >= wait_us
 
     def _forget_clocks(self) -> None:
         low = self.next if self.redo_next is None else min(self.next, self.redo_next)
@@ -169,7 +172,8 @@ class SUnion:
 
         Args:
           wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
-          hard_us: age from which it goes in any case; one with only rows that are ahead, if no input is fresh.
+          hard_us: age from which it goes in any case; one with only rows that are ahead, once no other input was fresh
+            for as long.
           fresh: per input, whether something is still to be expected of it soon (T2).
         """
         end = self.clocks.end_by_age(hard_us, now)
@@ -177,11 +181,24 @@ class SUnion:
         if waiting:
             complete = floor_to(min(waiting), self._bucket_us)
             end = max(end, min(complete, self.clocks.end_by_age(wait_us, now)))
-            ahead = self.ahead.end_by_age(wait_us, now)
-            end = max(end, ahead) if ahead <= complete else end
         else:
+            complete = END_OF_TIME
+        if self._is_alone(complete, now, hard_us):
             end = max(end, self.ahead.end_by_age(hard_us, now))
         return end if end > self.next else None
+
+    def _is_alone(self, complete: int, now: int, hard_us: int) -> bool:
+        """Was no input fresh for long that has yet to come as far as the rows that are ahead?
+
+        Args:
+          complete: what all fresh ones have delivered.
+        """
+        if not self.ahead or complete < self.ahead.reached:
+            self._alone_since = None
+            return False
+        if self._alone_since is None:
+            self._alone_since = now
+        return now - self._alone_since >= hard_us
 
     def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:
         """Would we stay stable if we redid now? (R1)"""

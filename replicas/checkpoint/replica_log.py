@@ -216,8 +216,9 @@ class ReplicaLog:
                     path = self._folder / str(old) / _REFUSED
                     if not self._env.storage.exists(path):
                         await self._env.storage.write_atomic(path, f"{folder} follows".encode())
-            except BaseException:
+            except BaseException:  # also where the task is cancelled: it may count, and is opened again then
                 log.close()
+                self._env.storage.unlock(folder / "lock")
                 raise
             if self._log is not None:
                 self._log.close()

@@ -31,7 +31,7 @@ from spe.wire.messages import Mode
 #: The wait before another try doubles up to this.
 RETRY_LONGEST_US: Final = 1_000_000
 #: How often patience with a producer that gives nothing doubles while none of them gives anything.
-_DOUBLED_MOST: Final = 4
+_DOUBLED_MOST: Final = 2
 
 
 class Choosing:
@@ -90,6 +90,7 @@ class Choosing:
                 self._forget(feed)
                 actions.append(Close(feed.generation, f"{feed.producer} has left"))
         self.producers = {name: self.producers.get(name) or Producer(name) for name in order}
+        self._in_vain = 0
         return actions
 
     def validate(self) -> None:
@@ -146,6 +147,7 @@ class Choosing:
             return
         if incarnation != producer.incarnation:
             producer.begins(now)
+            self._in_vain = 0
         producer.alive = True
         if fill is not None:
             producer.fill = fill

@@ -29,6 +29,7 @@ from spe.plan.directory import Directory
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.plan.settings import same_waits
+from spe.plan.timing import ordinary_lead_us
 from spe.runtime.spill import Spill
 from spe.status import ReplicaStatus
 from spe.stream.ids import Channel, ReplicaId
@@ -78,7 +79,7 @@ class Replica:
             spills=None if shelf is None else [shelf(plan.query.schema_of(c.stream)) for c in channels],
             redo_bytes=plan.limits.input_bytes,
             old_us=_old_us(self.node),
-            ahead_us=self.node.alpha_x_us,
+            ahead_us=ordinary_lead_us(plan, self.unit),
         )
         self.reading = InputSide(plan, directory, id, self.sunion, now)
         self.serving = OutputSide(plan, directory, id, now, effects, shelf, changes)
@@ -114,7 +115,7 @@ class Replica:
     def _set_node(self, node: Node, now: int) -> None:
         """Another X, α or policy counts, in one step for all parts; how it reconciles stays as it began (X1)."""
         self.node = node = replace(node, reconcile=self.node.reconcile, checkpoints=self.node.checkpoints)
-        self.sunion.set_waits(_old_us(node), node.alpha_x_us)
+        self.sunion.set_old(_old_us(node))
         self.reading.set_node(node)
         self.recovery.set_node(node)
         self.core.set_node(node, now)
@@ -195,7 +196,7 @@ class Replica:
         """
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
             return 0
-        return max(0, self.node.alpha_x_us - self.sunion.waited(now))
+        return 0 if self.sunion.ahead else max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
 
     def watch_skew(self, now: int) -> list[str]:
         """See :meth:`InputSide.watch_skew`."""

@@ -45,6 +45,15 @@ def depth(plan: Plan, unit: Unit) -> int:
     return 1 + max((depth(plan, plan.producer[i.stream]) for i in unit.inputs if i.stream in plan.producer), default=0)
 
 
+def ordinary_lead_us(plan: Plan, unit: Unit) -> int:
+    """How far a row of a healthy input is at most beyond its boundary, microseconds of tuple time (B3).
+
+    The boundary lags behind the tuples (disorder) and is rounded, and the rows of a bucket come before its end does.
+    """
+    sources = [s for i in unit.inputs for s in origins(plan, i.stream)]
+    return plan.bucket_us + max((s.boundary_us + s.disorder_us for s in sources), default=0)
+
+
 def needed_wait_us(plan: Plan, unit: Unit) -> tuple[int, int]:
     """Shortest αX of a unit: (by tuple time alone, with normal delay), microseconds of wall time (T7).
 

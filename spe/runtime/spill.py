@@ -158,6 +158,7 @@ class SpillFolder:
         elif not self._queue or self._queued + length <= QUEUE_BYTES:
             return True
         self._put_off = min(length, self._put_off or length)
+        self._work.set()
         return False
 
     def enqueue(self, shelf: Shelf, handle: Handle) -> None:
@@ -190,10 +191,12 @@ class SpillFolder:
         task_status.started()
         while True:
             self._work = trio.Event()
+            began = self._clock.monotonic_us()
             if await self.step():
                 continue
-            wait_us = self._retry_at - self._clock.monotonic_us() if self._queue or self._put_off else 0
-            with trio.move_on_after(wait_us / 1e6 if wait_us > 0 else float("inf")):
+            waits = (self._queue or self._put_off) and self._retry_at > began  # else a disk would be asked without end
+            left_us = max(0, self._retry_at - self._clock.monotonic_us())
+            with trio.move_on_after(left_us / 1e6 if waits else float("inf")):
                 await self._work.wait()
 
     async def clear(self) -> None:

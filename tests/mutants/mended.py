@@ -311,7 +311,7 @@ edited(
 edited(
     "what-is-ahead-starts-the-clocks-of-others",
     "the last windows of an input that has ended say when the other inputs are late (B3)",
-    Edit(SUnion, "came", "self.clocks.arrived(near, now)", "self.clocks.arrived(latest, now)"),
+    Edit(SUnion, "rows_came", "self.clocks.arrived(near, now)", "self.clocks.arrived(latest, now)"),
 )
 
 

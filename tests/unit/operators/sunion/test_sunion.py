@@ -454,12 +454,17 @@ class TestBackPressure:
 class TestAhead:
     """B3: an operator that ends releases its last windows, however far beyond its boundary they reach."""
 
-    def ended(self) -> SUnion:
-        """Both inputs are at 10 when one ends with a window to 96, at time 101."""
-        sunion = SUnion(inputs=[(0, True)] * 2, streams=1, bucket_us=D, ahead_us=WAIT)
-        for at in (0, 1):
+    def make(self, count: int = 2) -> SUnion:
+        """All inputs are at 10 at time 100."""
+        sunion = SUnion(inputs=[(0, True)] * count, streams=1, bucket_us=D, ahead_us=D)
+        for at in range(count):
             B(sunion, at, 100, 10)
         assert show(sunion.release_stable(100)) == "| 10"
+        return sunion
+
+    def ended(self, count: int = 2) -> SUnion:
+        """One of them ends with a window to 96, at time 101."""
+        sunion = self.make(count)
         S(sunion, 0, 101, 1, (95, "w"))
         B(sunion, 0, 101, END_OF_TIME, 1)
         return sunion
@@ -467,7 +472,7 @@ class TestAhead:
     def test_the_other_input_may_take_its_time(self) -> None:
         sunion, seen = self.ended(), []
         for time in range(20, 101, 10):
-            now = 90 + time
+            now = 90 + time + HARD - WAIT  # later than the boundary of the first one by all that αX has room for
             assert due(sunion, now - 1, True, True) is None
             assert sunion.oldest_unstable_is_young(now - 1, WAIT)
             B(sunion, 1, now, time)
@@ -475,41 +480,53 @@ class TestAhead:
         assert seen[:2] == ["| 20", "| 30"]
         assert seen[-1] == "95w | 100"
 
-    def test_while_the_other_input_has_failed_it_goes_as_all_else_does(self) -> None:
+    def test_once_no_other_input_was_fresh_for_long_it_goes(self) -> None:
         sunion = self.ended()
-        assert due(sunion, 100 + WAIT, True, False) == 20, "the boundary of both came first"
-        assert due(sunion, 101 + WAIT, True, False) == 100
+        assert due(sunion, 101, True, False) is None
+        assert due(sunion, 101 + HARD - 1, True, False) == 30, "others start clocks as ever"
+        assert due(sunion, 101 + HARD, True, False) == 100
         sunion.taint()
         assert show(sunion.release_tentative(100, 100)) == "95w | 100"
         assert due(sunion, 101 + 10 * WAIT, True, False) is None
 
     def test_it_is_no_later_for_a_standstill_of_ours(self) -> None:
         sunion = self.ended()
+        assert due(sunion, 101, True, False) is None
         sunion.shift_clocks(50, 151)
-        assert due(sunion, 150 + WAIT, True, False) == 20
-        assert due(sunion, 151 + WAIT, True, False) == 100
+        assert due(sunion, 151 + HARD - 1, True, False) == 30
+        assert due(sunion, 151 + HARD, True, False) == 100
+
+    def test_a_short_failure_of_the_other_input_lets_nothing_go(self) -> None:
+        sunion = self.ended()
+        for time in range(20, 81, 10):
+            B(sunion, 1, 90 + time, time)
+            sunion.release_stable(100)
+            assert due(sunion, 90 + time, True, False) is None, "a moment between two producers"
+            assert due(sunion, 91 + time, True, True) is None
 
     def test_an_input_whose_end_is_tentative_is_no_other_one(self) -> None:
-        sunion = SUnion(inputs=[(0, True)] * 2, streams=1, bucket_us=D, ahead_us=WAIT)
-        for at in (0, 1):
-            B(sunion, at, 100, 10)
-        sunion.release_stable(100)
+        sunion = self.make()
         T(sunion, 0, 101, (95, "w"))
         b(sunion, 0, 101, END_OF_TIME)
-        assert due(sunion, 101 + WAIT, True, False) == 100
-        assert due(sunion, 101 + HARD, False, False) == 100
+        assert due(sunion, 101, True, False) is None
+        assert due(sunion, 101 + HARD, True, False) == 100
 
     def test_it_waits_while_another_one_is_fresh(self) -> None:
-        sunion = SUnion(inputs=[(0, True)] * 3, streams=1, bucket_us=D, ahead_us=WAIT)
-        for at in range(3):
-            B(sunion, at, 100, 10)
-        sunion.release_stable(100)
-        S(sunion, 0, 101, 1, (95, "w"))
-        B(sunion, 0, 101, END_OF_TIME, 1)
+        sunion = self.ended(3)
         for time in range(20, 81, 10):
             B(sunion, 1, 90 + time, time)  # input 2 has failed
             end = due(sunion, 90 + time, True, True, False)
             assert end is None or end <= time + D
+
+    def test_it_is_ahead_of_where_a_replica_was_installed(self) -> None:
+        """Which has heard no boundary yet."""
+        sunion = SUnion(inputs=[(0, True)] * 2, streams=1, bucket_us=D, ahead_us=D)
+        sunion.install(10, [0, 0])
+        S(sunion, 0, 101, 1, (95, "w"))
+        B(sunion, 0, 101, END_OF_TIME, 1)
+        B(sunion, 1, 101, 10)
+        assert due(sunion, 101 + HARD - 1, True, True) is None
+        assert due(sunion, 101 + HARD, True, True) in (20, 30)
 
 
 def test_old_buckets_share_a_clock_without_effect() -> None:

@@ -81,6 +81,23 @@ async def test_a_log_that_the_disk_kept_from_counting_does_not_count_after_a_res
     assert ends(log) == ends(await log_on(disk.restarted())) == [30]
 
 
+async def test_a_log_that_counts_though_its_making_was_cancelled_can_be_opened() -> None:
+    scope = trio.CancelScope()
+
+    class Cancelling(SimDisk):
+        def remove(self, path: PurePosixPath) -> None:
+            super().remove(path)
+            scope.cancel()
+
+    log = await log_on(Cancelling())
+    with scope:
+        await log.replace(slice_to(10))
+    assert scope.cancelled_caught
+    await log.forget()
+    await log.open()
+    assert (log.trouble, ends(log)) == ("", [10])
+
+
 async def test_a_log_whose_opening_was_cancelled_can_be_opened() -> None:
     """The tasks of a partition are cancelled when it gets another role here; the next ones open it anew."""
     disk = SimDisk()

@@ -151,7 +151,10 @@ def test_who_was_refused_is_told_when_pieces_that_waited_are_forgotten() -> None
     assert (world.rooms, world.folder.used) == (1, 0)
 
 
-async def test_a_disk_that_refused_is_tried_again_though_nothing_waits_to_be_written(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("first", ["refused", "forgotten"])
+async def test_a_disk_that_refused_is_tried_again_though_nothing_waits_to_be_written(
+    first: str, autojump_clock: MockClock
+) -> None:
     told = trio.Event()
 
     class Clock(SystemClock):
@@ -167,6 +170,9 @@ async def test_a_disk_that_refused_is_tried_again_though_nothing_waits_to_be_wri
         handle = shelf.write(batch(0))
         assert handle is not None
         await trio.sleep(1)
+        if first == "forgotten":
+            shelf.forget(handle)
+            await trio.sleep(1)
         assert shelf.write(batch(3)) is None
         shelf.forget(handle)
         with trio.fail_after(RETRY_US / 1e6):
