@@ -150,7 +150,7 @@ def where(count: int, test: Callable[[int, int], npt.NDArray[np.bool_]]) -> Step
     return (yield from picked(found, [None] * len(found))) if found else np.empty(0, np.intp)
 
 
-def numbers(start: int, stop: int) -> Steps[IndexArray]:
+def consecutive(start: int, stop: int) -> Steps[IndexArray]:
     """``np.arange(start, stop)``, in portions."""
     array = np.empty(stop - start, np.intp)
     for first, last in portions(stop - start, steps.COPIED):

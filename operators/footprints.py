@@ -107,13 +107,13 @@ class Rewriting:
             found: BoolArray = written[start:stop] < self.below
             return found if counts is None else found & counts(start, stop)
 
-        def then(start: int, stop: int) -> BoolArray:
+        def at_that_time(start: int, stop: int) -> BoolArray:
             found: BoolArray = written[start:stop] == self.below
             return found if counts is None else found & counts(start, stop)
 
         found = yield from where(len(written), older)
         if self.most > 0:
-            some = (yield from where(len(written), then))[: self.most]
+            some = (yield from where(len(written), at_that_time))[: self.most]
             self.most -= len(some)
             if len(some):
                 found = np.sort(np.concatenate([found, some]))

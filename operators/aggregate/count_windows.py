@@ -11,7 +11,7 @@ from operators import steps
 from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
-from operators.columns import chosen, filled, inverse, numbers, picked, where
+from operators.columns import chosen, consecutive, filled, inverse, picked, where
 from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
@@ -234,7 +234,7 @@ class CountAggregate(StepwiseOperator, KeepsCells):
         found.count = found.not_final = len(which)
         found.rewritten = len(old)
         yield from cells.mark(old, end)
-        yield from cells.mark((yield from numbers(logged, cells.count)), end)
+        yield from cells.mark((yield from consecutive(logged, cells.count)), end)
         yield from self.put(found, [(0, which)] if len(which) else [])
         cells.wrote_all()
         if cells.count > self._compact_at:

@@ -18,7 +18,7 @@ from operators import steps
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
-from operators.columns import chosen, filled, inverse, numbers, picked, sorted_order, where
+from operators.columns import chosen, consecutive, filled, inverse, picked, sorted_order, where
 from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
@@ -290,7 +290,7 @@ class WindowAggregate(PaneOperator[Cells], KeepsCells):
             is_final = self._on is None and self._panes.end(number) <= end
             final = yield from self._made_final(number, cells, is_final)
             old = final if len(final) else (yield from again.chosen(cells.written[: cells.logged]))
-            new = yield from numbers(cells.logged, cells.count)
+            new = yield from consecutive(cells.logged, cells.count)
             which = yield from picked([old, new], [None, None])
             if not len(which):
                 continue
