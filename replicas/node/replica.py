@@ -196,7 +196,9 @@ class Replica:
         """
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
             return 0
-        return 0 if self.sunion.ahead else max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
+        if self.sunion.ahead and not all(self.reading.fresh(now)):
+            return 0
+        return max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
 
     def watch_skew(self, now: int) -> list[str]:
         """See :meth:`InputSide.watch_skew`."""

@@ -355,7 +355,6 @@ PAIRS: Final = {
     "full-correction-that-nobody-reads": "nobody-reads-who-has-no-room",
     "full-upstream-waits-for-a-checkpoint-while-undo-is-tainted": "no-checkpoint-while-undo-is-tainted",
     "killed-in-the-moment-of-its-restart": "killed-as-it-starts-and-lives",
-    "room-is-made-behind-the-end": "room-wakes-nobody",
     "rows-are-ahead-of-the-clock-that-promises": "only-silent-sources-are-apart",
     "rows-that-redo-needs-are-on-disk": "acknowledgements-of-rows-on-disk-are-exact",
     "small-buffers-between-checkpoints-on-disk": "small-buffers-never-fill",

@@ -46,6 +46,7 @@ from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections,
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_load_meter as load_meter
 from tests.unit.replicas.node import test_replica as replica
+from tests.unit.replicas.node import test_ticks as ticks
 from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_balance as balance
 from tests.unit.replicas.placement import test_coordination as coordination
@@ -119,6 +120,7 @@ UNITS: Final[dict[str, Test]] = {
     "stale-directory-taken": directory.test_a_process_never_returns_to_an_older_version,
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
+    "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,
     "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
     "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
