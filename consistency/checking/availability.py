@@ -225,15 +225,11 @@ class _Claim:
         return late_us(self._shares.entered_us(self.channel, at_us, late_us) or 0)
 
     def _changes(self, period: _Period) -> list[_Change]:
-        """The changes for the better.  Who can have a better producer turns to it, and that may have to wait for X.
-
-        Where steps take their time, what a link was cut for comes at once, and is worked off first.
-        """
+        """The changes for the better.  Who can have a better producer turns to it, and that may have to wait for X."""
         found = []
         for part in period[1:]:
             bounds = self._bounds.among(part.world)
-            backlog_us = bounds.turn_us * (part.from_us - period[0].from_us) // self.plan.bucket_us
-            settled_us = part.from_us + self._delay_us + bounds.resettle_us + backlog_us
+            settled_us = part.from_us + self._delay_us + bounds.resettle_us
             if self._suspends:
                 settled_us += bounds.correct_us
             found.append(_Change(part.from_us, settled_us, settled_us + self._limit_us(part.world)))
