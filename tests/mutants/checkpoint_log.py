@@ -149,7 +149,7 @@ edited(
 edited(
     "final-footprints-hold-replay-back",
     "input is replayed for pieces that nothing can change any more (G3)",
-    Edit(Extent, "replace", "at[not_final]", "at[:0]"),
+    Edit(Extent, "replace", "self._open -= not_final", "pass"),
 )
 edited(
     "log-cut-at-t",
