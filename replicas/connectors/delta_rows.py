@@ -131,7 +131,7 @@ def _bounds(column: Any, type_: Any) -> tuple[Any, Any]:
         if math.isnan(low) or pc.any(pc.is_nan(column)).as_py():
             high = math.inf
             low = -math.inf if math.isnan(low) else low
-        return max(low, -_FLOAT_MAX), min(high, _FLOAT_MAX)
+        return min(max(low, -_FLOAT_MAX), _FLOAT_MAX), min(max(high, -_FLOAT_MAX), _FLOAT_MAX)
     if pa.types.is_string(type_):
         return low[:_TEXT_CHARS], high if len(high) <= _TEXT_CHARS else high[:_TEXT_CHARS] + _LAST_CHARACTER
     return low, high
