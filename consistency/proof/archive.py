@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consistency.proof.evidence import read_of
-from consistency.proof.judge import REPORT_FOLDER
-from consistency.proof.run import Run
+from consistency.proof.run import REPORT_FOLDER, Run
 from spe.errors import SpeError
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from consistency.proof.report.model import (
     Verdict,
 )
 from consistency.proof.report.page import page
-from consistency.proof.run import Run
+from consistency.proof.run import REPORT_FOLDER, Run
 from consistency.proof.scene import Keep, Scene
 from consistency.proof.story import begun_us, ended_us, fault_spans, node_traces, something_failed, tracks
 from spe.errors import SpeError
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from consistency.proof.truth import TruthNetwork
 
-#: Below the directory of a run.
-REPORT_FOLDER: Final = "report"
 _LITTLE_BYTES: Final = 64 << 20
 #: Settings of Spark for fewer bytes.
 _FOR_LITTLE: Final = {

@@ -46,6 +46,10 @@ _EVENTS: Final = "events.jsonl"
 _SUMMARY: Final = "summary.json"
 
 
+#: Below the directory of a run.
+REPORT_FOLDER: Final = "report"
+
+
 @dataclass(frozen=True)
 class Run:
     """A run that can be judged.

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import spe
-from consistency.proof.judge import REPORT_FOLDER, judge_run, suit, write_report
+from consistency.proof.judge import judge_run, suit, write_report
 from consistency.proof.remote import opened
 from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
-from consistency.proof.run import Run
+from consistency.proof.run import REPORT_FOLDER, Run
 from consistency.proof.trouble import explained
 from replicas.faults.model import read_faults
 from replicas.simulation.cluster import SimCluster
