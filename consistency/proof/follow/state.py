@@ -16,6 +16,7 @@ from consistency.proof.offenders import FIRST
 from consistency.proof.report.followed import FollowedStep
 from consistency.proof.report.model import Flaw, FlawCount, Offender, Verdict
 from spe.errors import SpeError
+from spe.runtime.storage import sync_folder
 from spe.stream.times import BEFORE_TIME
 
 #: Below the directory of a run.
@@ -149,12 +150,11 @@ def alone(folder: Path) -> Iterator[None]:
 def sync_below(folder: Path) -> None:
     """What another program wrote into a folder is on the disk when it returns, with its names.  Raises SpeError."""
     try:
-        for path in (*folder.iterdir(), folder, folder.parent):
-            opened = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+        for path in folder.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(folder)
+        sync_folder(folder.parent)
     except OSError as error:
         raise SpeError(f"{folder} cannot be written: {error.strerror}") from error
 
@@ -169,10 +169,6 @@ def save_text(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         raise SpeError(f"{path} cannot be written: {error.strerror}") from error
