@@ -44,8 +44,6 @@ _CONFIG: Final = "config.yaml"
 _CLUSTER: Final = "cluster.json"
 _EVENTS: Final = "events.jsonl"
 _SUMMARY: Final = "summary.json"
-
-
 #: Below the directory of a run.
 REPORT_FOLDER: Final = "report"
 
