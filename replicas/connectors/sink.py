@@ -39,7 +39,7 @@ SYNC_US: Final = 1_000_000
 
 #: Bytes read at a time when a file is searched for its last entries.
 _BLOCK: Final = 1 << 16
-#: More is not written between two syncs: a power failure may leave a hole as far from the end.
+#: A hole that a power failure left is looked for so far from the end; usually less is written between two syncs.
 _UNSYNCED_BYTES: Final = 64 << 20
 #: Bytes at the beginning of a file that tell a text from what a power failure leaves.
 _HEAD_BYTES: Final = 16
