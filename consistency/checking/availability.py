@@ -24,7 +24,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
-from spe.plan.directory import Directory
+from spe.plan.directory import Directory, Role
 from spe.plan.in_force import SharesInForce
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
@@ -116,7 +116,8 @@ class _Excuses:
     lag: the application itself is behind.
     little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8) or clients
       that have sinks (A1), what is kept for these alone can fill a buffer, and who is full blocks.  The same once all
-      that run a partition or stand by for it have been down at once: nobody can take their place (A2).
+      that run a partition, or stand by for it and have room to run it, have been down at once: nobody can take their
+      place, or only who has no state (A2).
     apart: sources that are paced differently are further apart in tuple time than a bucket waits.
     any other kind: its effect is not known here.
     """
@@ -128,7 +129,10 @@ class _Excuses:
             c.sinks for c in directory.clients.values()
         )
         self._fills = self._tight and disks
-        self._hosting = [frozenset(of) for of in directory.roles.values()]
+        self._hosting = [
+            frozenset(n for n, role in roles.items() if role is Role.ACTIVE or not directory.fills(n))
+            for roles in directory.roles.values()
+        ]
         #: Since when a partition has been lost, with all that stood by for it, microseconds.
         self._lost_us: float = inf
         hosts = (

@@ -80,12 +80,7 @@ class _Checker:
         self._each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
         #: From when on who recovers may be known to lack a state.
         self._lacking_us = 4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us)
-        loads = directory.recovery.loads
-        self._load = {
-            str(id): cores[id.partition % len(cores)]
-            for id in directory.roles
-            if (own := loads.get(id.unit)) is not None and (cores := own.cores)
-        }
+        self._load = {str(id): cores for id, cores in directory.expected_cores.items()}
         self.runs: dict[str, dict[str, NodeState]] = {str(n): {} for n in directory.nodes}
         self.planned: dict[str, list[str]] | None = None
         self.planned_us = 0

@@ -57,15 +57,11 @@ def _in_turn(directory: Directory, of: PartitionId) -> int | None:
 
     What ``recovery_order.py`` asks for then.
     """
-    loads = directory.recovery.loads
-    if not loads:
+    if not directory.recovery.loads:
         return 1
     standbys = directory.standbys[of].nodes
-    for node in standbys:
-        hosted = [id for id in directory.roles if node in directory.hosts(id) and id.unit in loads]
-        needed = sum(cores[id.partition % len(cores)] for id in hosted if (cores := loads[id.unit].cores))
-        if needed > directory.nodes[node].capacity * directory.coordinator.cap:
-            return None
+    if any(directory.fills(node) for node in standbys):
+        return None
     return max(len(directory.standbys_on(node)) for node in standbys)
 
 

@@ -270,6 +270,17 @@ class Directory:
         """Every node that has a role for a partition: its replicas first, then its standbys."""
         return self._hosts[partition]
 
+    @cached_property
+    def expected_cores(self) -> Mapping[PartitionId, float]:
+        """Shares of a core that partitions are expected to need: of those of which the configuration says it."""
+        loads = {id: self.recovery.loads.get(id.unit, ExpectedLoad()).cores for id in self.roles}
+        return {id: cores[id.partition % len(cores)] for id, cores in loads.items() if cores}
+
+    def fills(self, node: NodeId) -> bool:
+        """Whether all that a node has a role for is expected to need more cores than it may give (rule O1)."""
+        needed = sum(cores for id, cores in self.expected_cores.items() if node in self.roles[id])
+        return needed > self.nodes[node].capacity * self.coordinator.cap
+
     def replicas_on(self, node: NodeId) -> tuple[ReplicaId, ...]:
         return tuple(ReplicaId(p.unit, p.partition, node) for p, nodes in self.placement.items() if node in nodes)
 

@@ -19,7 +19,7 @@ from consistency.checking.schedule import FaultInterval, World
 from consistency.checking.verdict import Premise, RunVerdict, judge
 from spe.plan.continuous import Continuous
 from spe.plan.deploy import Deployed
-from spe.plan.directory import CoordinatorSettings, Standbys
+from spe.plan.directory import CoordinatorSettings, ExpectedLoad, RecoverySettings, Role, Standbys
 from spe.plan.nodes import Checkpoints, Policy
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.topk import TopKSpec
@@ -27,7 +27,7 @@ from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Rows
 from spe.stream.history import Delivered, History, Opened, Received
 from spe.stream.ids import Channel
-from spe.stream.names import Kind, StreamId
+from spe.stream.names import Kind, NodeId, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME, SECOND
 from tests.support.histories import told
@@ -491,6 +491,26 @@ def test_small_buffers_are_an_excuse_once_a_partition_was_down(together: bool) -
     judged = verdict("\n".join(text), deployed=tight)
     assert bool([f for f in judged.findings if f.rule == "results come within kX"]) is not together
     assert bool(judged.counters.amounts["p1 excused little room_us"]) is together
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0])
+def test_a_standby_counts_where_it_has_room_for_all_that_it_stands_by_for(capacity: float) -> None:
+    """Whose only other standby has no cores for it comes back without a state, and who feeds it blocks (A2, O1)."""
+    plan, directory = make_plan()
+    (of,) = directory.roles
+    directory = replace(
+        directory,
+        roles={of: {NodeId("n1a"): Role.ACTIVE, NodeId("n1b"): Role.STANDBY}},
+        nodes={n: replace(one, capacity=capacity) for n, one in directory.nodes.items()},
+        recovery=RecoverySettings(loads={of.unit: ExpectedLoad((0.5,))}),
+    )
+    tight = Deployed(replace(plan, limits=replace(plan.limits, input_bytes=1_000)), directory)
+    died = ["30 down n1a", "33 up n1a", "33 state u1/0@n1a STABLE"]
+    text = sorted([*running(60, given=(0, 30)).splitlines(), *died], key=lambda line: float(line.split()[0]))
+    judged = verdict("\n".join(text), deployed=tight)
+    full = capacity * directory.coordinator.cap < 0.5
+    assert bool([f for f in judged.findings if f.rule == "results come within kX"]) is not full
+    assert bool(judged.counters.amounts["p1 excused little room_us"]) is full
 
 
 def test_policy_suspend_owes_no_tentative_results() -> None:
