@@ -106,17 +106,22 @@ def faulty(
     if Feature.COSTLY_STATE in features:
         state_ns = random.choice(_STATE_NS)  # each of many small steps cannot take long as well: nobody would catch up
         options = {**options, "state_ns": min(_STATE_NS) if options else state_ns}
-    return Scenario(seed, config, options, faults, heal_us, GRACE_US)
+    grace_us = GRACE_US * _in_turn(plan, directory) if "turn_us" in options else GRACE_US
+    return Scenario(seed, config, options, faults, heal_us, grace_us)
+
+
+def _in_turn(plan: Plan, directory: Directory) -> int:
+    """How many replicas correct one after the other: those of one level in turn, each level after the one before it."""
+    levels = max(depth(plan, unit) for unit in plan.units)
+    return levels * max(len(directory.hosts(of)) for of in directory.placement)
 
 
 def _slowest_work(plan: Plan, directory: Directory) -> dict[str, Any]:
     """Steps with which a correction takes seconds.
 
-    Replicas of one level correct in turn, and each level after the one before it, with all that came meanwhile.  A node
-    that is busy for a part u of the time corrects 1/u - 1 times as fast as rows come, so n of them in turn take
-    (1 - u)^-n - 1 times as long as the failure.  One or two are busy for a third of the time.
+    Each in turn corrects what came meanwhile as well.  A node that is busy for a part u of the time corrects 1/u - 1
+    times as fast as rows come, so n of them in turn take (1 - u)^-n - 1 times as long as the failure.  One or two are
+    busy for a third of the time.
     """
-    levels = max(depth(plan, unit) for unit in plan.units)
-    in_turn = levels * max(len(directory.hosts(of)) for of in directory.placement)
-    busy = 1 - (1 + _LONG) ** (-1 / max(2, in_turn))
+    busy = 1 - (1 + _LONG) ** (-1 / max(2, _in_turn(plan, directory)))
     return {"limits": {"slice_rows": 10}, "turn_us": round(busy * LONG_BUCKET_MS * MILLISECOND)}
