@@ -114,10 +114,10 @@ class _Excuses:
       not leave it, for something still comes.
     loss: what is lost comes again after 0.2 s, 0.6 s, 1.4 s, …: no bound that is worth a claim holds for all sends.
     lag: the application itself is behind.
-    little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8) or clients
-      that have sinks (A1), what is kept for these alone can fill a buffer, and who is full blocks.  The same once all
-      that run a partition, or stand by for it and have room to run it, have been down at once: nobody can take their
-      place, or only who has no state (A2).
+    little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8), checkpoint
+      logs (G5) or clients that have sinks (A1), what is kept for these alone can fill a buffer, and who is full blocks.
+      The same once all that run a partition, or stand by for it and have room to run it, have been down at once: nobody
+      can take their place, or only who has no state (A2).
     apart: sources that are paced differently are further apart in tuple time than a bucket waits.
     any other kind: its effect is not known here.
     """
@@ -128,7 +128,7 @@ class _Excuses:
         disks = any(n.checkpoints.disk for n in directory.nodes.values()) or any(
             c.sinks for c in directory.clients.values()
         )
-        self._fills = self._tight and disks
+        self._fills = self._tight and (disks or bool(directory.logs))
         self._hosting = [
             frozenset(n for n, role in roles.items() if role is Role.ACTIVE or not directory.fills(n))
             for roles in directory.roles.values()

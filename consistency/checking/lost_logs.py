@@ -1,4 +1,8 @@
-"""S6: a source that lost its log is not read by those who have read it, and says so; nothing is lost silently."""
+"""S6: a source that lost its log is not read by those who have read it, and says so; nothing is lost silently.
+
+Who has nothing of the lost log, as a process that starts when nobody else can be reached, may read the one in its
+place, and whoever has nothing may read that process: their tuples are others.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,49 @@ import numpy as np
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.rows import Reference, row_digests
+from spe.plan.plan import Plan
 from spe.stream.batch import Batch
-from spe.stream.history import Delivered, History, Note, Opened, ProcessDown, Received, host_of
+from spe.stream.history import Delivered, Event, History, Note, Opened, ProcessDown, Received, StateChanged, host_of
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 
 
+class OtherLogs:
+    """Who has read, also through others, a log that took the place of a lost one.
+
+    Args:
+      lost: when each source lost its log, microseconds.
+    """
+
+    def __init__(self, plan: Plan, lost: Mapping[StreamId, int]) -> None:
+        self._plan = plan
+        self._lost = lost
+        self._readers: set[str] = set()
+
+    def __contains__(self, who: str) -> bool:
+        """``who``: a replica, or a client, as the history goes on (``see``)."""
+        return who in self._readers
+
+    def see(self, event: Event) -> None:
+        if not self._lost:
+            return
+        match event:
+            case ProcessDown(_, host):  # its replicas begin anew; what a client has is on its disk
+                self._readers = {r for r in self._readers if r.startswith("client:") or host_of(r) != host}
+            case StateChanged(_, replica, runs=False):
+                self._readers.discard(replica)
+            case Received(at_us, consumer, channel, producer):
+                if self._is_other(channel, producer, at_us):
+                    self._readers.add(consumer)
+
+    def _is_other(self, channel: Channel, producer: str, at_us: int) -> bool:
+        if channel.stream in self._plan.sources:
+            return at_us > self._lost.get(channel.stream, at_us)
+        return f"{self._plan.maker_of(channel)}@{producer}" in self._readers
+
+
 def check_lost_logs(
-    history: History, reference: Reference, lost: Mapping[StreamId, int], counters: Counters
+    history: History, plan: Plan, reference: Reference, lost: Mapping[StreamId, int], counters: Counters
 ) -> Iterator[Finding]:
     """Yields findings of P4.
 
@@ -32,6 +71,8 @@ def check_lost_logs(
             match event:
                 case ProcessDown(_, host):
                     readers = {r for r in readers if host_of(r) != host}
+                case StateChanged(_, replica, runs=False):  # it has put its state away
+                    readers.discard(replica)
                 case Received(at_us, consumer, of, _, generation) if of == channel:
                     if at_us <= lost_us:
                         readers.add(consumer)
@@ -47,17 +88,27 @@ def check_lost_logs(
                 if (host, name) not in notes:
                     what = f"{channel}: {host} says nothing of the log that was lost at {lost_us / 1e6:.3f} s"
                     yield Finding("P4", "another log is said", history.end_us, consumer, what)
-    yield from _wrong_rows(history, reference)
+    yield from _wrong_rows(history, reference, OtherLogs(plan, lost), counters)
 
 
-def _wrong_rows(history: History, reference: Reference) -> Iterator[Finding]:
-    """What clients hold as stable is the beginning of what the lost logs give."""
+def _wrong_rows(history: History, reference: Reference, others: OtherLogs, counters: Counters) -> Iterator[Finding]:
+    """What clients hold as stable is the beginning of what the lost logs give, but of who had nothing of these."""
     digests = {channel: row_digests(rows) for channel, (_, rows) in reference.items()}
+    has, renewed = set[tuple[str, Channel]](), set[tuple[str, Channel]]()
     for event in history:
+        others.see(event)
         if not isinstance(event, Delivered) or not isinstance(event.element, Batch):
             continue
         batch = event.element
         if batch.kind is not Kind.STABLE or not len(batch):
+            continue
+        key = (event.consumer, event.channel)
+        if key not in has:
+            has.add(key)
+            if event.consumer in others:
+                counters.add("outputs that begin with the log in place of a lost one")
+                renewed.add(key)
+        if key in renewed:
             continue
         ids, known = batch.row_ids(), digests[event.channel]
         inside = ids <= len(known)

@@ -13,7 +13,9 @@ import numpy as np
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
+from consistency.checking.lost_logs import OtherLogs
 from consistency.checking.rows import joined, row_digests
+from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Undo
 from spe.stream.history import Buffers, Delivered, Event, History, Opened, ProcessUp, Received
 from spe.stream.ids import Channel
@@ -24,17 +26,16 @@ _Sequence = tuple[str, Channel, int]
 
 
 def check_permanence(
-    history: History, counters: Counters, lost: Mapping[StreamId, int] | None = None
+    history: History, plan: Plan, counters: Counters, lost: Mapping[StreamId, int] | None = None
 ) -> Iterator[Finding]:
     """See the module.  Yields findings of P4.
 
     Args:
-      lost: when sources lost their logs, microseconds: the tuples of the next log are others, and who has read nothing
-        yet, as a process that has just started, may read them (S6).
+      lost: when sources lost their logs, microseconds: the tuples of the next log are others.
     """
     yield from _undos(history, counters)
-    yield from _contents(history, counters, lost or {})
-    yield from _digests(history, counters)
+    yield from _contents(history, counters, OtherLogs(plan, lost or {}))
+    yield from _digests(history, counters, OtherLogs(plan, lost or {}))
 
 
 def _undos(history: History, counters: Counters) -> Iterator[Finding]:
@@ -66,14 +67,13 @@ def _undo(
             yield Finding("P4", "an undo takes nothing stable", event.at_us, event.consumer, what)
 
 
-def _contents(history: History, counters: Counters, lost: Mapping[StreamId, int]) -> Iterator[Finding]:
+def _contents(history: History, counters: Counters, others: OtherLogs) -> Iterator[Finding]:
     """Of all stable tuples that anybody ever received of a channel, those of one id are one tuple."""
     arrivals: dict[Channel, list[Received | Delivered]] = defaultdict(list)
     for event in history:
-        if isinstance(event, Received | Delivered):
-            element, lost_us = event.element, lost.get(event.channel.stream)
-            if lost_us is not None and event.at_us > lost_us:
-                continue
+        others.see(event)
+        if isinstance(event, Received | Delivered) and event.consumer not in others:
+            element = event.element
             if isinstance(element, Batch) and element.kind is Kind.STABLE and len(element):
                 arrivals[event.channel].append(event)
     for channel, events in sorted(arrivals.items()):
@@ -95,11 +95,12 @@ def _contents(history: History, counters: Counters, lost: Mapping[StreamId, int]
             yield Finding("P4", "a stable id has one content", second.at_us, second.consumer, what)
 
 
-def _digests(history: History, counters: Counters) -> Iterator[Finding]:
+def _digests(history: History, counters: Counters, others: OtherLogs) -> Iterator[Finding]:
     """Replicas that made as many tuples of a channel made the same ones."""
     known: dict[tuple[Channel, int], tuple[int, Event, str]] = {}
     for event in history:
-        if isinstance(event, Buffers):
+        others.see(event)
+        if isinstance(event, Buffers) and event.replica not in others:
             for channel, count, digest in event.digests:
                 before = known.setdefault((channel, count), (digest, event, event.replica))
                 counters.add("digests compared", before[2] != event.replica)

@@ -343,8 +343,10 @@ class _Judge:
         longest_us = 0
         for channel in self._place.inputs if self._bounds.turn_us else ():
             at, times = self._told.frontiers.get((self._place.name, channel), ([], []))
-            came = times[bisect_left(at, self._begun_us()) : bisect_right(at, at_us)]
-            known = [time for time in came if BEFORE_TIME < time < END_OF_TIME]
+            begin, end = bisect_left(at, self._begun_us()), bisect_right(at, at_us)
+            if begin < end and times[begin] == BEFORE_TIME:
+                begin = 0  # it begins with what it read at first
+            known = [time for time in times[begin:end] if BEFORE_TIME < time < END_OF_TIME]
             longest_us = max(longest_us, known[-1] - known[0]) if known else longest_us
         return self._bounds.turn_us * longest_us // self._plan.bucket_us
 

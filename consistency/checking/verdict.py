@@ -107,8 +107,8 @@ def judge(
     counters.add("virtual time_us", history.end_us)
     if premise.lost:
         lost = [
-            *check_permanence(history, counters, premise.lost),
-            *check_lost_logs(history, reference, premise.lost, counters),
+            *check_permanence(history, plan, counters, premise.lost),
+            *check_lost_logs(history, plan, reference, premise.lost, counters),
         ]
         cover(history, plan, directory, counters)
         verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
@@ -116,7 +116,7 @@ def judge(
     static = intervals(history, plan, directory, in_force)
     run = CheckedRun(history, static, plan, directory, in_force, bounds, counters)
     found = [
-        *check_permanence(history, counters),
+        *check_permanence(history, plan, counters),
         *check_feeds(history, plan, counters),
         *check_switching(history, plan, reference, counters),
         *check_availability(run),

@@ -110,6 +110,8 @@ class Coordination:
         self._repeat_us = max(REPEAT_US, 2 * plan.timing.heartbeat_us)
         self._alive: set[NodeId] = set()
         self._heard: set[NodeId] = set()
+        #: Since when all nodes are waited for.
+        self._begun_at = now
         self._partitions = {id: _Partition(now) for id in directory.standbys}
         #: Of each replica of a partition: the smallest id that it still has in all its outputs, and their origin.
         self._begins: dict[PartitionId, dict[NodeId, tuple[int, str]]] = {}
@@ -159,6 +161,7 @@ class Coordination:
         self._alive.discard(node)
         if not self._alive:
             self._heard.clear()  # we may have been cut off: wait for all nodes again
+            self._begun_at = now
         self._forget(node)
         for one in self._partitions.values():
             self._runs(one, node, None, now)
@@ -252,15 +255,17 @@ class Coordination:
         state = one.running.get(node, NodeState.RECOVERING)
         if now - one.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
             state = NodeState.RECOVERING  # its last news may be old
-        gone = node in self._heard and node not in self._alive
-        if gone or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
+        if self._gone(node, now) or (state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us):
             return None
         return state
 
-    def unable(self, standbys: Mapping[PartitionId, NodeId]) -> frozenset[PartitionId]:
-        """Partitions whose standby here was heard, and is dead."""
-        dead = self._heard - self._alive
-        return frozenset(id for id, node in standbys.items() if node in dead)
+    def unable(self, standbys: Mapping[PartitionId, NodeId], now: int) -> frozenset[PartitionId]:
+        """Partitions whose standby here is dead."""
+        return frozenset(id for id, node in standbys.items() if self._gone(node, now))
+
+    def _gone(self, node: NodeId, now: int) -> bool:
+        """A node does not answer, and is not one that may be about to start."""
+        return node not in self._alive and (node in self._heard or now - self._begun_at >= self._recovery_us)
 
     # --- orders ---
 

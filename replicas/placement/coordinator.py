@@ -280,14 +280,15 @@ class Coordinator(Bystander):
             now = self._env.clock.monotonic_us()
             if every_us is not None and now >= next_at:
                 next_at = now + every_us
-                if (rates := self._meter.take(now)) and activation.settled:
+                unable = self.coordination.unable(activation.first, now)
+                if (rates := self._meter.take(now)) and (activation.settled or activation.target & unable):
                     await self._choose(rates)
             if activation.step(partial(self.coordination.helper, now=now)) is not None:
                 await self._want()
 
     async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
         try:
-            unable = self.coordination.unable(self.activation.first)
+            unable = self.coordination.unable(self.activation.first, self._env.clock.monotonic_us())
             choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
         except ConfigError as error:  # what runs goes on
             self._env.trace.event("no_choice", why=str(error))

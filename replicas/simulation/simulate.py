@@ -143,7 +143,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         cluster.over_time,
         reference,
         premise=premise,
-        bounds=replace(Bounds.of(plan, in_force.directory), turn_us=scenario.turn_us()),
+        bounds=replace(Bounds.of(plan, in_force.directory), turn_us=_turn_us(scenario, cluster)),
         recompute=cluster.reference,
         in_force=in_force,
     )
@@ -159,6 +159,12 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     if cluster.longest_step_s:
         outcome.counters.add("runs in which state costs time")
     return outcome
+
+
+def _turn_us(scenario: Scenario, cluster: SimCluster) -> int:
+    """What a slice of work takes at most, where each takes something whatever is held."""
+    turn_us = scenario.turn_us()
+    return max(turn_us, round(cluster.longest_step_s * 1e6)) if turn_us else 0
 
 
 def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:

@@ -309,6 +309,17 @@ edited(
 )
 
 edited(
+    "the-dead-are-waited-for",
+    "a node that was dead when the coordinator was cut off may come for ever, and its standby is chosen (H7)",
+    Edit(
+        Coordination,
+        "_gone",
+        "(node in self._heard or now - self._begun_at >= self._recovery_us)",
+        "node in self._heard",
+    ),
+)
+
+edited(
     "what-is-ahead-starts-the-clocks-of-others",
     "the last windows of an input that has ended say when the other inputs are late (B3)",
     Edit(SUnion, "rows_came", "self.clocks.arrived(near, now)", "self.clocks.arrived(latest, now)"),
@@ -322,6 +333,7 @@ def lock_outlives_a_cancelled_opening(original: Any, self: Any, path: Any) -> No
 
 #: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
+    "a-choice-waits-for-a-node-that-died-before-a-cut": "the-dead-are-waited-for",
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
     "a-client-is-restarted-and-its-dead-process-still-acts": "dead-client-is-still-told",
     "a-client-is-cut-off-from-all-whom-it-knows": "only-known-producers-are-asked",

@@ -295,7 +295,7 @@ def test_random_changes_lose_no_tuple(seed: int) -> None:
                 assert last.version.number > 1
                 found = [
                     *check_directories(cluster.history, Counters()),
-                    *check_permanence(cluster.history, Counters()),
+                    *check_permanence(cluster.history, plan, Counters()),
                     *check_feeds(cluster.history, plan, Counters()),
                     *check_switching(cluster.history, plan, reference, Counters()),
                     *check_completeness(cluster.history, plan, last, reference, Counters()),

@@ -1,6 +1,7 @@
 """Histories as text, a line per event: ``SECONDS what whose …``.  Elements: tests/support/streams.py.
 
-    1.0 up HOST            1.0 down HOST           1.0 state REPLICA STABLE         (or STABILIZATION fresh)
+    1.0 up HOST            1.0 down HOST           1.0 state REPLICA STABLE         (STABILIZATION fresh, …)
+                                                   1.0 state REPLICA RECOVERING gone
     1.0 open WHO PRODUCER #1 main 0 T*             (position, and T* where there is one)
     1.0 recv WHO PRODUCER #1 main: S1/3a B10       1.0 give CLIENT: S1/3a
     1.0 promote WHO #2     1.0 close WHO #1
@@ -63,7 +64,7 @@ def _events(line: str, schema: Schema, pool: StringPool) -> Iterator[Event]:
         case "down", [host]:
             yield ProcessDown(at, host)
         case "state", [replica, state, *rest]:
-            yield StateChanged(at, replica, NodeState[state], rest == ["fresh"])
+            yield StateChanged(at, replica, NodeState[state], rest == ["fresh"], rest != ["gone"])
         case "open", [who, producer, number, mode, position, *rest]:
             t_star = int(rest[0]) if rest else BEFORE_TIME
             generation, held = int(number[1:]), bool(rest)

@@ -12,6 +12,7 @@ import pytest
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
 from consistency.checking.in_force import InForce
+from consistency.checking.lost_logs import check_lost_logs
 from consistency.checking.masked import is_masked
 from consistency.checking.permanence import check_permanence
 from consistency.checking.rows import Reference
@@ -154,11 +155,53 @@ def test_a_correct_subscription_has_no_findings(text: str) -> None:
     assert verdict(text).findings == []
 
 
-@pytest.mark.parametrize(("lost_us", "findings"), [(2_500_000, 0), (4_500_000, 1)])
-def test_the_log_in_place_of_a_lost_one_has_other_tuples(lost_us: int, findings: int) -> None:
-    """A process that has just started may read them; of what came before, one id has one content."""
-    history = told(BAD_FEEDS["P4", "a stable id has one content"])
-    assert len(list(check_permanence(history, Counters(), {OUT.stream: lost_us}))) == findings
+#: What a replica reads of a source before its log is lost, and of the log in its place.
+READS_A, ANEW = "u1/0@n1a<a source:a", "u1/0@n1b<a source:a"
+#: The log of source a is lost at 2.5 s; n1b has just started, and has read nothing before.
+RENEWED = (
+    f"1 open {READS_A} #1 main 0\n1 recv {READS_A} #1 main: S1/10a\n2 up n1b\n"
+    f"3 open {ANEW} #1 main 0\n3 recv {ANEW} #1 main: S1/10b\n"
+)
+LOST = {StreamId("a"): 2_500_000}
+
+
+def of_lost_logs(text: str) -> list[str]:
+    plan, _ = make_plan()
+    history, counters = told(RENEWED + text), Counters()
+    found = [
+        *check_permanence(history, plan, counters, LOST),
+        *check_lost_logs(history, plan, REFERENCE, LOST, counters),
+    ]
+    return sorted(f.rule for f in found if f.rule != "another log is said")
+
+
+def test_the_log_in_place_of_a_lost_one_has_other_tuples() -> None:
+    """Who has nothing of the lost one may read it, and so may whoever reads that process alone."""
+    before = "1 open client:c n1a #1 main 0\n2 recv client:c n1a #1 main: S1/10x\n"
+    behind = "3 open u2/0@n2a<s1 n1b #1 main 0\n4 recv u2/0@n2a<s1 n1b #1 main: S1/10y\n"
+    digests = "5 buffers u1/0@n1a 0 no 0 7:1\n5 buffers u1/0@n1b 0 no 0 7:2"
+    assert of_lost_logs(before + behind + digests) == []
+    assert [f.rule for f in check_permanence(told(RENEWED + digests), make_plan()[0], Counters(), {})] == [
+        "a stable id has one content",
+        "replicas make the same tuples",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("put_away", "rules"),
+    [("", ["another log is not read"]), ("2 down n1a\n2 up n1a\n", []), ("2 state u1/0@n1a RECOVERING gone\n", [])],
+    ids=["runs on", "killed", "retired"],
+)
+def test_who_has_read_a_lost_log_does_not_read_the_other(put_away: str, rules: list[str]) -> None:
+    assert of_lost_logs(f"{put_away}3 open {READS_A} #2 main 0\n4 recv {READS_A} #2 main: S1/10b") == rules
+
+
+def test_an_output_goes_on_with_the_lost_log_or_begins_with_the_other() -> None:
+    deliver = "4 open client:c n1b #1 main 0\n5 recv client:c n1b #1 main: S1/10y\n5 give client:c: S1/10y"
+    assert of_lost_logs(deliver) == []
+    held = "1 open client:c n1a #1 main 0\n2 recv client:c n1a #1 main: S1/10x\n2 give client:c: S1/10x\n"
+    other = "4 open client:c n1b #2 main 1\n5 recv client:c n1b #2 main: S2/20y\n5 give client:c: S2/20y"
+    assert of_lost_logs(held + other) == ["stable rows are those of the lost log"]
 
 
 def test_a_rec_done_between_undo_and_correction_is_found() -> None:

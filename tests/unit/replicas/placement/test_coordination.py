@@ -277,11 +277,24 @@ def test_a_helper_that_does_not_start_is_not_waited_for() -> None:
     world.nodes[B] = STABLE
     world.at(20)
     assert coordination.helper(FIRST, 5 + RECOVERY) is STABLE
-    assert coordination.unable({PARTITION: FIRST.node}) == frozenset()
+    assert coordination.unable({PARTITION: FIRST.node}, 20) == frozenset()
     world.nodes[B] = None
     world.at(30)
     assert coordination.helper(FIRST, 31) is None
-    assert coordination.unable({PARTITION: FIRST.node}) == {PARTITION}
+    assert coordination.unable({PARTITION: FIRST.node}, 31) == {PARTITION}
+
+
+def test_who_is_not_heard_is_waited_for_as_long_as_a_recovery_may_take() -> None:
+    """From the beginning, and again from when all were lost: the coordinator may have been cut off."""
+    world = World()
+    coordination, standby = world.coordination, {PARTITION: B}
+    assert coordination.unable(standby, RECOVERY - 1) == frozenset()
+    assert coordination.unable(standby, RECOVERY) == {PARTITION}
+    coordination.heard(B, [], RECOVERY)
+    assert coordination.unable(standby, RECOVERY) == frozenset()
+    coordination.lost(B, 2 * RECOVERY)
+    assert coordination.unable(standby, 3 * RECOVERY - 1) == frozenset()
+    assert coordination.unable(standby, 3 * RECOVERY) == {PARTITION}
 
 
 def test_a_standby_that_is_away_may_return_with_a_state() -> None:
