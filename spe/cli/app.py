@@ -732,7 +732,7 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         command, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
     except CycloptsError as error:
-        print(f"spe: {error}\nTry: spe --help", file=sys.stderr)
+        print(f"spe: {error}\nTry: {' '.join(('spe', *(error.command_chain or ()), '--help'))}", file=sys.stderr)
         return USERS_MISTAKE
     if getattr(command, "__module__", "") != __name__:  # --help and --version do their own printing
         command(*bound.args, **bound.kwargs)

@@ -342,10 +342,11 @@ class Supervisor:
                 self._note = ""
                 reason = await self._until_over(cluster, faults, begun_us)
                 ended_us = env.clock.wall_us()
+                down = {name for name, process in cluster.processes.items() if not process.alive}
                 await self._last_words(cluster)
                 nursery.cancel_scope.cancel()
         # The cluster has ended: what it recorded is complete.
-        summary = figures(job.plan, job.directory, self._history, faults.happenings, begun_us, ended_us)
+        summary = figures(job.plan, job.directory, self._history, faults.happenings, begun_us, ended_us, down=down)
         summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
         summary |= {"never_returned": self._never_returned}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}

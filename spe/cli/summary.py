@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -22,11 +22,25 @@ from spe.status import ClientStatus, HistogramStatus, LogStatus, NodeStatus, Rep
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId
 
+#: State of a replica whose process did not run at the end, whatever it was last heard to be.
+DOWN: Final = "DOWN"
+
 
 def figures(
-    plan: Plan, directory: Directory, history: EventList, happenings: Sequence[Happening], begun_us: int, ended_us: int
+    plan: Plan,
+    directory: Directory,
+    history: EventList,
+    happenings: Sequence[Happening],
+    begun_us: int,
+    ended_us: int,
+    *,
+    down: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Everything that was measured, in plain data; times in microseconds."""
+    """Everything that was measured, in plain data; times in microseconds.
+
+    Args:
+      down: processes that did not run at the end.
+    """
     ran = _as_run(directory, history)
     channels = [
         _channel(plan, ran, history, client.name, Channel(stream, p))
@@ -50,7 +64,11 @@ def figures(
             for status in history.over(f"client:{client}", ClientStatus)
             for switch in status.switches
         ],
-        "replicas": [_replica(history, id) for node in directory.nodes for id in _ran(directory, history, node)],
+        "replicas": [
+            _replica(history, id) | ({"state": DOWN} if node in down else {})
+            for node in directory.nodes
+            for id in _ran(directory, history, node)
+        ],
         "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }

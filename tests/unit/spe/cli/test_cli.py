@@ -147,6 +147,7 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["chekc", "x.yaml"], "Unknown command"),
         (["check"], "requires an argument"),
         (["run", "x.yaml", "--spede", "3"], "Unknown option"),
+        (["run", "x.yaml", "--spede", "3"], "Try: spe run --help"),
         (["check", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["run", "nowhere.yaml", "--duration", "5"], "--duration: expected a duration"),
         (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
@@ -928,6 +929,14 @@ def test_figures_are_summed_over_restarts_of_a_process() -> None:
     (fault,) = summary["faults"]
     assert (fault["planned_us"], fault["began_us"], fault["ended_us"]) == (5 * SECOND, 5 * SECOND + 9, None)
     assert json.loads(json.dumps(summary)) == summary
+
+
+def test_a_replica_whose_process_does_not_run_at_the_end_is_down() -> None:
+    """Whatever it was last heard to be: who is killed says nothing of it."""
+    heard = figures(*plan_of(), a_history(), [], SECOND, 11 * SECOND)["replicas"]
+    down = figures(*plan_of(), a_history(), [], SECOND, 11 * SECOND, down={"n1"})["replicas"]
+    assert [one["state"] for one in heard] == ["STABLE", "STABLE"]
+    assert [one["state"] for one in down] == ["DOWN", "STABLE"]
 
 
 def shown(renderable: Any, width: int = 80) -> str:
