@@ -118,9 +118,16 @@ def test_a_running_cluster_uses_renewed_certificates_and_tells_no_secret(tmp_pat
             spe("certs", config, "--days", "200", "--renew")
             secrets |= {f"new {k.name}": k.read_bytes().splitlines()[1] for k in keys.glob("*.key")}
             later_us = 100 * 86_400 * 1_000_000
-            until(lambda: all(c[1] > before[n][1] + later_us and not c[2] for n, c in certificates(run).items()))
+
+            def renewed() -> dict[str, tuple[int, int, str]]:
+                """Of those that answer: on a busy machine not all do each time."""
+                return {n: c for n, c in certificates(run).items() if c[1] > before[n][1] + later_us and not c[2]}
+
+            until(lambda: renewed().keys() == before.keys())
             after = certificates(run)
-            assert {n: c[0] for n, c in after.items()} == {n: c[0] for n, c in before.items()}  # none was restarted
+            assert {n: c[0] for n, c in after.items()}.items() <= {n: c[0] for n, c in before.items()}.items(), (
+                "restarted"
+            )
 
             shown = [("status", spe("status", run, "--json").encode())]
             for name, address in load_target(run).metrics.items():
