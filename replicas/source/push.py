@@ -76,6 +76,8 @@ class PushIntake(Live):
         self._ledger = PushLedger()
         self._consumed = 0
         self._committing = trio.Lock()
+        #: Parts of the batch that is being written into the ledger: no longer to be dropped, and not in it yet.
+        self._being_committed: frozenset[str] = frozenset()
         self._changed = Signal()
         self._env: Env
         self._folder: PurePosixPath
@@ -278,7 +280,11 @@ class PushIntake(Live):
             return f"batch {batch}: part {strange[0]} is of another batch"
         if (size := sum(part.bytes for _, part in known)) > BATCH_BYTES:
             return f"batch {batch} has {size >> 20} MiB; a batch has at most {BATCH_BYTES >> 20}. {_too_large(batch)}"
-        await self._write(self._ledger.committed(writer, query, batch, known, self._consumed))
+        self._being_committed = frozenset(message.parts)
+        try:
+            await self._write(self._ledger.committed(writer, query, batch, known, self._consumed))
+        finally:
+            self._being_committed = frozenset()
         # Those of a query that was replaced, too.
         self._sweep(lambda part: part.writer == writer and part.query != query)
         return ""
@@ -310,7 +316,8 @@ class PushIntake(Live):
         return tuple(one for one in self._writers if one not in self._ledger.ended)
 
     def _needed(self) -> set[str]:
-        return {name for one in self._ledger.without(self._consumed).pending for name, _ in one.parts}
+        pending = self._ledger.without(self._consumed).pending
+        return {name for one in pending for name, _ in one.parts} | self._being_committed
 
     def _is_of_no_use(self, part: Part) -> bool:
         """Will no commit name it?  Its batch is committed, or its writer must not push any more."""

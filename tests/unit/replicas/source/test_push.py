@@ -579,6 +579,42 @@ async def test_a_full_disk_is_waited_for(autojump_clock: Any) -> None:
     assert logged(disk) == [1, 2]
 
 
+@pytest.mark.parametrize("how", ["dropped", "made room of"])
+async def test_parts_that_are_being_committed_stay_while_the_disk_is_full(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The ledger waits for room: meanwhile the driver gives up, or another attempt of its batch comes."""
+    disk, name = SimDisk(), "0" * 32
+    async with trio.open_nursery() as nursery:
+        process = await Process.start(disk)
+        nursery.start_soon(process.run)
+        await trio.testing.wait_all_tasks_blocked()
+        intake, answers = process.intake, []
+        assert await stage(intake, name, part_of([1, 2]), 0) == ""
+        disk.space_left = 0
+
+        async def commit() -> None:
+            answers.append((await intake.commit(WRITER, CommitPushed(QUERY, 0, [name], ""))).error)
+
+        nursery.start_soon(commit)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not answers
+        if how == "dropped":
+            intake.drop(WRITER, DropParts([name]))
+        else:
+            disk.space_left = 1
+            monkeypatch.setattr("replicas.source.push.STAGED_BYTES", PART_OVERHEAD + 1)
+            answer = await intake.stage("again", WRITER, StagePart(QUERY, 0, "1" * 32, 0, False, b"x"))
+            assert answer is not None
+            assert "limit what a trigger" in answer.error
+        disk.space_left = None
+        await process.proxy.settled(2)
+        assert answers == [""]
+        nursery.cancel_scope.cancel()
+    assert logged(disk) == [1, 2]
+    await Process.start(disk.restarted())
+
+
 async def test_a_commit_is_answered_when_the_source_is_not_far_behind(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
