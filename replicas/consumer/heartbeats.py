@@ -161,6 +161,7 @@ class Heartbeats:
     async def _ask(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
         timing, clock = self._plan.timing, self._env.clock
         number = told = 0
+        woke_late = False
         while True:
             number += 1
             asked_at = clock.monotonic_us()
@@ -174,10 +175,14 @@ class Heartbeats:
                 await connection.send_within(request, patience_s, "it does not read what we ask")
             told += ACKS_MAX
             await self._env.clock.sleep(timing.heartbeat_us / 1e6)
-            woke_late = clock.monotonic_us() - asked_at > 2 * timing.heartbeat_us
-            if woke_late:  # we were not running: what lies in the socket comes first (T1)
-                answered[0] = clock.monotonic_us()
-            elif clock.monotonic_us() - answered[0] > (MISSES + 1) * timing.heartbeat_us:
+            now, was_late = clock.monotonic_us(), woke_late
+            late_us = now - asked_at - timing.heartbeat_us
+            woke_late = late_us > timing.heartbeat_us
+            if woke_late:  # we were not running: that time is not the peer's (T1)
+                answered[0] = max(answered[0], min(now, answered[0] + late_us))
+            if woke_late and not was_late:
+                continue  # what lies in the socket comes first
+            if now - answered[0] > (MISSES + 1) * timing.heartbeat_us:
                 raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
 
     async def _answers(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:

@@ -217,24 +217,24 @@ class Choosing:
             raise OtherOrigin(f"the rows of {producer} come from log {origin}; we have read log {self.origin}")
         self.origin = self.origin or origin
 
-    def foreign(self, generation: int, why: str, now: int) -> None:
+    def foreign(self, generation: int, incarnation: int, why: str, now: int) -> None:
         """The producer of a feed does not continue what we have read: it is asked again if there is nobody else."""
         feed = self.feed(generation)
         if feed is None:
             return
         producer = self.producers[feed.producer]
-        producer.foreign, producer.foreign_why = producer.incarnation, why
+        producer.foreign, producer.foreign_why = incarnation, why
         producer.foreign_count += 1
         self.closed(generation, now)
         producer.retry_at = now + FOREIGN_RETRY_US
 
-    def quarantine(self, generation: int, now: int) -> bool:
+    def quarantine(self, generation: int, incarnation: int, now: int) -> bool:
         """The producer broke the rules: its incarnation is not trusted again (B7).  False: we had closed the feed."""
         feed = self.feed(generation)
         if feed is None:
             return False
         producer = self.producers[feed.producer]
-        producer.quarantined = producer.incarnation
+        producer.quarantined = incarnation
         self.closed(generation, now)
         return True
 
@@ -244,6 +244,17 @@ class Choosing:
         if feed is not None:
             feed.paused = paused
             feed.ahead_since = feed.behind_since = None
+
+    def part_came(self, generation: int) -> None:
+        """Something came of a feed, which is no whole frame yet: a large one takes its time over a slow link.
+
+        Where another producer has more it is left all the same, until each was tried in vain.
+        """
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.ahead_since = None
+            if self._in_vain > len(self.producers) + _DOUBLED_MOST:
+                feed.behind_since = None
 
     def state_changed(self, generation: int, state: NodeState, fresh: bool, *, incarnation: int, sequence: int) -> None:
         """The producer of a feed, in the incarnation that we subscribed to, changed its state."""

@@ -8,6 +8,7 @@ acknowledgements with the question (rules F3, A1).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -40,6 +41,7 @@ from spe.wire.messages import (
     Subscribe,
     Subscribed,
     Truncated,
+    Welcome,
     decode_message,
 )
 from spe.wire.messages import SetMode as SetModeMessage
@@ -121,8 +123,8 @@ class Upstream:
         #: Cache: the producers of each channel.
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
-        #: (owner, channel, producer) where the producer does not continue what the owner has read (S6).
-        self._refused: set[tuple[str, Channel, str]] = set()
+        #: By (owner, channel, producer) the incarnation that does not continue what the owner has read (S6).
+        self._refused: dict[tuple[str, Channel, str], int] = {}
         self._watched: dict[str, Heartbeats] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -181,7 +183,7 @@ class Upstream:
             self._feeds.pop(key)[0].cancel()
         for place in [p for p in self._read if p[0] == name]:
             del self._read[place]
-        self._refused = {refused for refused in self._refused if refused[0] != name}
+        self._refused = {refused: of for refused, of in self._refused.items() if refused[0] != name}
 
     def tell(self, peer: str, message: Message) -> None:
         """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
@@ -206,6 +208,9 @@ class Upstream:
 
     def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._tell_inputs(peer, answer)
+        if self._refused:  # started anew, it may have what we have read
+            of, now = self._refused, answer.incarnation
+            self._refused = {key: was for key, was in of.items() if key[2] != peer or was >= now}
         if self._heard is not None:
             self._heard(peer, answer)
         self.choose(peer)
@@ -323,19 +328,20 @@ class Upstream:
         one, generation = owner.inputs[index], action.generation
         key = (owner.name, index, generation)
         clock = self._env.clock
-        why = "closed"
+        why, incarnation = "closed", 0
         with scope:
             try:
                 address = self._keeper.current.producer_addresses(self._plan, one.channel).get(action.producer)
                 if address is None:
                     raise LinkClosed(f"{action.producer} has left")
-                connection, welcome = await dial(self._env, self._plan, self._me, action.producer, address)
+                connection, welcome = await self._dial(action.producer, address)
+                incarnation = welcome.incarnation
                 try:
                     with trio.move_on_after(self._plan.timing.connect_us / 1e6) as waiting:
-                        await self._subscribe(connection, connections, owner, one, action, welcome.incarnation)
+                        await self._subscribe(connection, connections, owner, one, action, incarnation)
                     if waiting.cancelled_caught:
                         raise LinkBroken(f"{action.producer} did not answer the subscription")
-                    await self._receive(connection, owner, index, action.producer, generation, welcome.incarnation)
+                    await self._receive(connection, owner, index, action.producer, generation, incarnation)
                 finally:
                     with trio.CancelScope(shield=True):
                         await connection.aclose()
@@ -343,11 +349,11 @@ class Upstream:
                 why = str(error)
             except OtherOrigin as error:
                 why = str(error)
-                self._refuse(owner, one, action, why)
+                self._refuse(owner, one, action, incarnation, why)
             except RemoteProtocolError as error:
                 why = str(error)
                 self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
-                if one.quarantine(generation, clock.monotonic_us()):
+                if one.quarantine(generation, incarnation, clock.monotonic_us()):
                     say(
                         f"{owner.name}: {action.producer} is not read again until it restarts: {why}",
                         Level.ERROR,
@@ -364,12 +370,19 @@ class Upstream:
             if self._owners.get(owner.name) is owner:
                 self._choose_for(owner)
 
-    def _refuse(self, owner: Owner, one: Input, action: Open, why: str) -> None:
+    async def _dial(self, producer: str, address: str) -> tuple[Connection, Welcome]:
+        """Raises LinkBroken also where who answers does not speak as we do: it may be another process (B7)."""
+        try:
+            return await dial(self._env, self._plan, self._me, producer, address)
+        except RemoteProtocolError as error:
+            raise LinkBroken(f"while connecting: {error}") from error
+
+    def _refuse(self, owner: Owner, one: Input, action: Open, incarnation: int, why: str) -> None:
         """A producer does not continue what we have read (S6)."""
         channel, producer = str(one.channel), action.producer
-        self._refused.add((owner.name, one.channel, producer))
+        self._refused[owner.name, one.channel, producer] = incarnation
         self._env.trace.event("other_log", consumer=owner.name, channel=channel, producer=producer, why=why)
-        one.foreign(action.generation, why, self._env.clock.monotonic_us())
+        one.foreign(action.generation, incarnation, why, self._env.clock.monotonic_us())
 
     async def _subscribe(
         self,
@@ -413,7 +426,7 @@ class Upstream:
         if not isinstance(answer, Subscribed):
             raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
         one.greeted(action.producer, answer.origin)
-        self._refused.discard((owner.name, channel, action.producer))
+        self._refused.pop((owner.name, channel, action.producer), None)
         one.heard(
             action.producer,
             self._env.clock.monotonic_us(),
@@ -450,6 +463,7 @@ class Upstream:
         channel = one.channel
         decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
         clock, history = self._env.clock, self._env.history
+        connection.arriving = partial(one.part_came, generation)
         read = 0
         while True:
             one.paused(generation, True)

@@ -62,10 +62,12 @@ class Connection:
 
     Attributes:
       received: bytes, so far.
+      arriving: called where something came, and no frame is whole yet.
     """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.received = 0
+        self.arriving: Callable[[], None] | None = None
         self._stream = stream
         self._frames = FrameReader()
         self._waiting: deque[Frame] = deque()
@@ -167,6 +169,8 @@ class Connection:
                 raise LinkClosed("the peer hung up")
             self.received += len(data)
             self._waiting += self._frames.feed(data)
+            if not self._waiting and self.arriving is not None:
+                self.arriving()
 
     async def receive_message(self) -> Message:
         """The next frame, which must be a control message; later frames wait for the next call."""

@@ -89,6 +89,8 @@ WRITER_TOLD_S: Final = 1.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.runtime.network).
 ANSWER_SECONDS = 10.0
+#: Longest time for which a partner may be at work on a snapshot without a byte of it: its disk may hang.
+AT_WORK_S: Final = 60.0
 #: Shortest time between two announcements to one peer.
 ANNOUNCE_US: Final = 1_000_000
 #: Roles that pass on, or record, what nodes announce.
@@ -564,11 +566,13 @@ async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patie
       patience_s: longest silence.  The whole may take longer: parts come while it is made, too.
 
     Raises:
-      LinkBroken: nothing more of it came.
+      LinkBroken: nothing more of it came, or it was at work on it for AT_WORK_S, as where its disk does not answer.
     """
     await connection.send(message)
-    data = bytearray()
+    data, until = bytearray(), trio.current_time() + AT_WORK_S
     while True:
+        if trio.current_time() > until:
+            raise LinkBroken(f"nothing of the snapshot within {AT_WORK_S:g} s, though it is at work on it")
         with trio.move_on_after(patience_s) as waiting:
             part = await connection.receive_message()
         if waiting.cancelled_caught:
@@ -578,5 +582,7 @@ async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patie
         if not isinstance(part, SnapshotPart):
             raise RemoteProtocolError(f"expected SnapshotPart, got {type(part).__name__}")
         data += part.data
+        if part.data:
+            until = trio.current_time() + AT_WORK_S
         if part.last:
             return data

@@ -175,6 +175,30 @@ class TestChoice:
         assert Close(generation, "half open") in actions
         assert opens(actions) == [("r1", MAIN)]
 
+    def test_what_comes_bit_by_bit_is_not_half_open(self) -> None:
+        """A frame of a megabyte takes seconds over a slow link; begun anew after each stall it would never come."""
+        case = Case()
+        generation = case.reading("r1", now=0)
+        case.hear("r1", STABLE, frontier=50)
+        for now in range(10, 10 * STALL, STALL // 2):
+            case.input.part_came(generation)
+            assert case.choose(now) == []
+
+    def test_where_another_one_has_more_bits_count_once_each_was_tried_in_vain(self) -> None:
+        case = Case()
+        case.reading("r1", now=0)
+        switched = []
+        for now in range(10, 30 * STALL, STALL // 4):
+            for name in ("r1", "r2"):
+                case.hear(name, STABLE, frontier=50, now=now)
+            assert case.input.main is not None
+            case.input.opened(case.input.main.generation, now)
+            case.input.part_came(case.input.main.generation)
+            switched += [now] if opens(case.choose(now)) else []
+        assert 4 <= len(switched) <= 6
+        assert switched[0] < 3 * STALL
+        assert switched[-1] < 20 * STALL
+
     def test_a_new_feed_without_newer_data_is_not_half_open(self) -> None:
         """After a switch between two replicas in UP_FAILURE the new one sends nothing up to T*."""
         case = Case()
@@ -620,10 +644,18 @@ class TestRules:
     def test_an_incarnation_that_broke_the_protocol_is_not_read_again(self) -> None:
         case = Case()
         generation = case.reading("r1")
-        assert case.input.quarantine(generation, 0)
-        assert not case.input.quarantine(generation, 0), "it is closed"
+        assert case.input.quarantine(generation, 1, 0)
+        assert not case.input.quarantine(generation, 1, 0), "it is closed"
         assert case.choose(10_000_000) == []
         case.hear("r1", STABLE, incarnation=2)
+        assert opens(case.choose(10_000_000)) == [("r1", MAIN)]
+
+    def test_what_an_earlier_incarnation_did_is_not_held_against_the_next(self) -> None:
+        """Heartbeats may tell of the next one before the last bytes of the earlier one are read."""
+        case = Case()
+        generation = case.reading("r1")
+        case.hear("r1", STABLE, incarnation=2)
+        assert case.input.quarantine(generation, 1, 0)
         assert opens(case.choose(10_000_000)) == [("r1", MAIN)]
 
     def test_an_undo_must_name_the_position_of_the_feed(self) -> None:

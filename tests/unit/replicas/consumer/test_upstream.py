@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -18,10 +19,11 @@ from replicas.consumer.input import Input, choose_among
 from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Connection, Identity, dial
 from replicas.link.directory import DirectoryKeeper
-from replicas.producer.server import Bystander, Server, fetch_snapshot
+from replicas.producer.server import AT_WORK_S, Bystander, Server, fetch_snapshot
 from replicas.simulation.clock import JumpClock
 from spe.errors import LinkBroken, LinkClosed
 from spe.plan.directory import Directory
+from spe.runtime.env import Clock
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState, StreamId
@@ -31,6 +33,7 @@ from spe.wire.messages import (
     PROTOCOL,
     Heartbeat,
     HeartbeatAnswer,
+    OtherLog,
     OutputStatus,
     SnapshotPart,
     SnapshotRequest,
@@ -239,6 +242,112 @@ async def test_a_producer_that_does_not_answer_a_subscription_is_given_up(jump_c
     assert any("feed_lost" in line and "did not answer the subscription" in line for line in cluster.log)
 
 
+class LateClock:
+    """Of a process that is busy: each sleep takes four times as long."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(4 * seconds)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_who_is_late_in_every_round_notices_a_silent_peer(jump_clock: JumpClock, answers: bool) -> None:
+    """The time in which it did not run is not the peer's; that in which it ran adds up (T1)."""
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
+    env = cluster.env("n")
+    env = replace(env, clock=LateClock(env.clock))
+
+    async def listen(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        connection.allow(1 << 20)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
+        with suppress(LinkBroken, LinkClosed):
+            while True:
+                if isinstance(asked := await connection.receive_message(), Heartbeat) and answers:
+                    await connection.send(HeartbeatAnswer(asked.number, 1, []))
+
+    keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n", 1, ""))
+    upstream = Upstream(env, cluster.plan, keeper, pool=StringPool())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listen)
+        await nursery.start(upstream.run, {"n1a": address})
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert any("peer_lost" in line and "without an answer" in line for line in cluster.log) is not answers
+
+
+class Reading(Opening):
+    """An owner that has read five tuples."""
+
+    def acks(self) -> list[tuple[Channel, int]]:
+        return [(CHANNEL, 5)]
+
+
+async def test_a_producer_of_another_log_is_acknowledged_again_once_it_restarts(jump_clock: JumpClock) -> None:
+    """Its output is kept for whoever does not acknowledge it; started anew it has what we have read (S6)."""
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
+    incarnation, acknowledged = 1, dict[int, list[int]]()
+
+    async def listen(stream: trio.abc.Stream) -> None:
+        connection = Connection(stream)
+        connection.allow(1 << 20)
+        await connection.receive_message()
+        await connection.send(Welcome(PROTOCOL.highest, "n1a", incarnation))
+        with suppress(LinkBroken, LinkClosed):
+            while True:
+                asked = await connection.receive_message()
+                if isinstance(asked, Heartbeat):
+                    acknowledged.setdefault(incarnation, []).append(len(asked.acks))
+                    await connection.send(HeartbeatAnswer(asked.number, incarnation, []))
+                else:
+                    await connection.send(OtherLog("another log"))
+
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listen)
+        await nursery.start(upstream.run, {"n1a": address})
+        upstream.add(Reading())
+        await trio.sleep(1)
+        upstream.choose()
+        await trio.sleep(1)
+        incarnation = 2
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+
+    assert (acknowledged[1][0], acknowledged[1][-1], acknowledged[2][-1]) == (1, 0, 1)
+
+
+async def test_who_does_not_speak_as_we_do_is_asked_again(jump_clock: JumpClock) -> None:
+    """A proxy, or another process that has the address for a moment, breaks no rule of a producer (B7)."""
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    address = cluster.directory.nodes[NodeId("n1a")].address
+
+    async def other(stream: trio.abc.Stream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+
+    upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, other)
+        await nursery.start(upstream.run, {"n1a": address})
+        upstream.add(Opening())
+        upstream.choose()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+
+    assert any("feed_lost" in line and "while connecting" in line for line in cluster.log)
+    assert not any("quarantine" in line for line in cluster.log)
+
+
 async def test_heartbeats_go_to_the_processes_of_the_new_directory(jump_clock: JumpClock) -> None:
     """One comes, one is at another address, one leaves; who stays keeps its connection."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
@@ -389,6 +498,24 @@ async def test_a_partner_that_stops_inside_a_snapshot_is_given_up(
     await Connection(theirs).send(SnapshotPart(0, False, b"half"))
     with pytest.raises(LinkBroken, match="nothing more of the snapshot"):
         await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0, 100_000), 1.0)
+
+
+async def test_a_partner_that_is_at_work_on_a_snapshot_for_ever_is_given_up(jump_clock: JumpClock) -> None:
+    """Its disk hangs: it lives, says so, and another partner may have a snapshot."""
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def for_ever() -> None:
+        maker = Connection(theirs)
+        while True:
+            await trio.sleep(0.9)
+            await maker.send(SnapshotPart(0, False, b""))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(for_ever)
+        with pytest.raises(LinkBroken, match="at work on it"):
+            await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0, 100_000), 1.0)
+        assert AT_WORK_S <= trio.current_time() <= AT_WORK_S + 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_partner_that_prepares_a_snapshot_is_waited_for(jump_clock: JumpClock) -> None:
