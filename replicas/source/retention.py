@@ -110,6 +110,7 @@ class SourceRetention:
           OSError, SpeError: the archive or the disk refused; nothing that was not released is lost.
         """
         retain, log = self._retain, self._log
+        log.remove_released()
         newest_us = self._newest_us()
         self._leave_old(newest_us)
         closed = self._closed()
@@ -135,11 +136,17 @@ class SourceRetention:
             log.kept.bytes + sum(one.nbytes for one in segments),
             self._retain.archive,
         )
-        # First: who subscribes from now on is told so, and nobody reads what is being removed.
+        try:
+            await log.release(kept)
+        finally:
+            # Also where a file could not be removed; not where the record could not be written.
+            if log.kept is kept:
+                self._released(kept, len(segments))
+
+    def _released(self, kept: KeptLog, segments: int) -> None:
         self._history.begins_behind(kept)
-        await log.release(kept)
         self._env.trace.event(
-            "log_released", stream=self._stream, last_id=kept.last_id, segments=len(segments), bytes=log.nbytes
+            "log_released", stream=self._stream, last_id=kept.last_id, segments=segments, bytes=self._log.nbytes
         )
         if self._env.history is not None:
             now = self._env.clock.monotonic_us()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -205,18 +206,24 @@ class SegmentedLog:
           kept: ``first`` is that of a segment; records before it are acknowledged.
 
         Raises:
-          OSError: the disk refused.  Nothing has changed, or files are left that are removed by the next call, or when
-            the log is opened again.
+          OSError: the disk refused.  Nothing has changed, or ``kept`` holds and files are left, for
+            :meth:`remove_released` or the next time that the log is opened.
         """
         if all(one.first != kept.first for one in self._segments):
             raise ValueError(f"record {kept.first} begins no segment")
         await write_kept(self._storage, self._folder, kept)
         self.kept = kept
-        if self._reading is not None and self._reading[0].first < kept.first:
+        self.remove_released()
+
+    def remove_released(self) -> None:
+        """Removes the files that a release left, if there are any.  Raises OSError."""
+        first = self.kept.first
+        if self._reading is not None and self._reading[0].first < first:
             self._reading[1].close()
             self._reading = None
-        while self._segments[0].first < kept.first:
-            self._storage.remove(self._folder / self._segments[0].name)
+        while self._segments and self._segments[0].first < first:
+            with suppress(FileNotFoundError):
+                self._storage.remove(self._folder / self._segments[0].name)
             del self._sizes[self._segments[0].first], self._segments[0]
 
     def read(self, position: Position, limit_bytes: int) -> tuple[list[Record], Position]:

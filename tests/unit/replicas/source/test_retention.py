@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+from pathlib import PurePosixPath
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ from replicas.source.process import Division, SourceSubscription
 from replicas.source.proxy import SourceProxy
 from replicas.source.retention import SourceRetention, archived
 from spe.log import read_log
+from spe.log.format import Segment
 from spe.log.kept import LogCut, read_kept
 from spe.log.proved import PROVED, encode_proved
 from spe.log.source_log import decode_source_batch, decode_source_state, read_source_log
@@ -277,6 +280,57 @@ async def test_a_reader_behind_the_log_is_ended(autojump_clock: trio.testing.Moc
     await retention.look()
     with pytest.raises(Overtaken, match="1 comes next"):
         behind.pull(100)
+
+
+async def test_a_full_disk_releases_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """Neither on the disk nor in memory, however often it is tried."""
+    storage = await filled()
+    proxy, retention = await opened(storage)
+    acknowledge(retention, ROWS)
+    storage.space_left = 0
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            await retention.look()
+        assert [row[0] for row in rows_of(list(elements_from(proxy, 0)))] == list(range(1, ROWS + 1))
+        assert proxy.base_id == 0
+    storage.space_left = None
+    await retention.look()
+    assert 0 < proxy.base_id < ROWS
+    assert names(storage) == EXPECTED[proxy.base_id :]
+
+
+class StubbornDisk(SimDisk):
+    """No file can be removed while it is ``stubborn``."""
+
+    stubborn = False
+
+    def remove(self, path: PurePosixPath) -> None:
+        if self.stubborn:
+            raise OSError(errno.EIO, "Input/output error")
+        super().remove(path)
+
+
+async def test_a_file_that_cannot_be_removed_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+    """Nothing more is released meanwhile, nor needed."""
+    storage = StubbornDisk()
+    storage.files = (await filled()).files
+    files = storage.list(FOLDER)
+    proxy, retention = await opened(storage)
+    acknowledge(retention, ROWS)
+    storage.stubborn, bases = True, set[int]()
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error"):
+            await retention.look()
+        bases.add(proxy.base_id)
+    (base,) = bases
+    assert base > 0
+    assert set(files) <= set(storage.list(FOLDER))
+    storage.stubborn = False
+    await retention.look()
+    assert proxy.base_id == base
+    segments = [one for one in map(Segment.parse, storage.list(FOLDER)) if one is not None]
+    assert min(segments).first == read_kept(storage, FOLDER).first
+    assert names(storage) == EXPECTED[base:]
 
 
 async def test_who_holds_for_long_is_named_in_the_log(autojump_clock: trio.testing.MockClock) -> None:
