@@ -140,6 +140,8 @@ class CheckpointLog(LogReader):
         try:
             if copy.marks is None:
                 copy.marks = Marks(self._storage, copy.folder)
+            elif copy.fault is not None:
+                copy.marks.reopen()
             for at, segment in enumerate(self._segments):
                 unsynced = self._last_of(at) > copy.marks.last.sequence
                 if damaged is not None and segment not in damaged and not unsynced:

@@ -46,9 +46,12 @@ class _AppendFile:
         self._storage = storage
         self._file = file
         self._closed = False
+        #: Its sync failed: it is not used again.
+        self._failed = False
 
     def append(self, data: bytes) -> None:
         assert not self._closed
+        self._check()
         space = self._storage.space_left
         if space is not None and len(data) > space:
             self._file.written += data[:space]
@@ -59,11 +62,16 @@ class _AppendFile:
         self._file.written += data
 
     async def sync(self) -> None:
+        self._check()
         file = self._file
         file.untouched_size = len(file.written)  # this sync does not cover what is appended meanwhile
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
-        await self._storage.moving()
+        try:
+            await self._storage.moving()
+        except OSError:
+            self._failed = True
+            raise
         if self._storage.lies:
             self._storage.honest = False
             return
@@ -77,6 +85,7 @@ class _AppendFile:
         return len(self._file.written)
 
     def truncate(self, size: int) -> None:
+        self._check()
         freed = len(self._file.written) - size
         del self._file.written[size:]
         self._file.synced_size = min(self._file.synced_size, size)  # what is written there next is not synced
@@ -86,6 +95,10 @@ class _AppendFile:
 
     def close(self) -> None:
         self._closed = True
+
+    def _check(self) -> None:
+        if self._failed:
+            raise OSError(errno.EIO, "Input/output error")
 
 
 class SimDisk:

@@ -63,10 +63,13 @@ class Marks:
         found = [_decode(storage.read(folder / n)) if storage.exists(folder / n) else [] for n in _NAMES]
         newest = [max(f, default=Mark(0, 0)) for f in found]
         self._files: list[AppendFile] = [storage.open(folder / n) for n in _NAMES]
+        self._storage = storage
         self._folder = folder
         #: The newest valid mark at open; (0, 0) when there is none.
         self.last = max(newest)
         self._current = newest.index(self.last)
+        #: The file with the last mark that was synced: never the next one to be emptied.
+        self._holds = self._current
         self._full = True  # this file may end in a torn slot, so the first write goes to the other
 
     async def write(self, mark: Mark) -> None:
@@ -89,16 +92,27 @@ class Marks:
             raise LogFull(f"log {self._folder}: the disk refused a mark: {error}") from error
         await file.sync()
         self._full = file.size() >= _SLOTS_MAX * _SLOT.size
-        self.last = mark
+        self.last, self._holds = mark, self._current
+
+    def reopen(self) -> None:
+        """After a failure, as a file whose sync failed is not used again.  Raises OSError; it may be tried again.
+
+        The next mark goes to the file without the last synced one.
+        """
+        for index, name in enumerate(_NAMES):
+            self._files[index].close()
+            self._files[index] = self._storage.open(self._folder / name)
+        self._current, self._full = self._holds, True
 
     def _check_fence(self, epoch: int) -> None:
-        """A newer writer begins with a slot at the start of the file that we are not writing to.
+        """A newer writer begins with a slot at the start of one of the files.
 
         The lock keeps writers apart; this is for file systems on which locks do not hold.
         """
-        first = _decode(self._files[1 - self._current].read(0, _SLOT.size))
-        if first and first[0].epoch > epoch:
-            raise LogError(f"log {self._folder}: writer {first[0].epoch} has taken over from writer {epoch}")
+        for file in self._files:
+            first = _decode(file.read(0, _SLOT.size))
+            if first and first[0].epoch > epoch:
+                raise LogError(f"log {self._folder}: writer {first[0].epoch} has taken over from writer {epoch}")
 
     def close(self) -> None:
         for file in self._files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from replicas.checkpoint.log_records import Copies
 from replicas.simulation.disk import SimDisk, torn
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.format import HEADER_BYTES, Segment, encode_header, encode_record
+from spe.log.marks import read_mark
 from spe.runtime.production import ThreadCompute
 from spe.runtime.storage import DiskFile, DiskStorage
 
@@ -564,6 +566,79 @@ async def test_a_commit_in_one_copy_only_does_not_count() -> None:
     storage.sync_fails = False
     await log.restore()
     assert log.held_by_both == log.commits[-1] == Commit(20, 3, 4, 1)
+
+
+class _OneSyncFails(SimDisk):
+    """The sync of number ``fails`` from now on."""
+
+    fails = 0
+
+    async def moving(self) -> None:
+        self.fails -= 1
+        if self.fails == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        await super().moving()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("fails", [1, 2, 3, 4])
+async def test_a_copy_is_restored_after_one_sync_that_failed(fails: int, emptied: bool) -> None:
+    """Of its data, or of its mark, also the first one in a file that was emptied for it."""
+    storage = _OneSyncFails()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0], needs=1)
+    await log.sync()
+    with patch("spe.log.marks._SLOTS_MAX", 1 if emptied else 100):
+        log.write(*SLICES[1], needs=1)
+        await log.sync()
+    log.write(*SLICES[2], needs=1)
+    storage.fails = fails
+    held = await log.sync()
+    assert held == Commit(20, 3, 4, 1)
+    await log.restore()
+    assert log.held_by_both == log.commits[-1] == Commit(30, 5, 7, 1)
+    assert not log.faults
+    log.write(*SLICES[3], needs=1)
+    assert await log.sync() == Commit(40, 8, 8, 1)
+    left = storage.power_loss(lambda _p, synced, _w: synced)
+    assert contents(await CheckpointLog.open(left, LOG)) == SLICES
+
+
+async def test_a_restored_copy_keeps_the_last_synced_mark_until_it_has_another() -> None:
+    """The mark that failed began an emptied file: the other one is not emptied, too."""
+    storage = _OneSyncFails()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0], needs=1)
+    with patch("spe.log.marks._SLOTS_MAX", 1):
+        await log.sync()
+    log.write(*SLICES[1], needs=1)
+    storage.fails = 2
+    await log.sync()
+    lost: list[SimDisk] = []
+    moving = storage.moving
+
+    async def cut() -> None:
+        lost.append(storage.power_loss(lambda _p, synced, _w: synced))
+        await moving()
+
+    with patch.object(storage, "moving", cut):
+        await log.restore()
+    assert lost
+    assert [m for disk in lost if (m := read_mark(disk, LOG / "0")) is None or m.sequence < 2] == []
+
+
+async def test_a_restored_copy_is_not_taken_back_from_a_newer_writer() -> None:
+    storage = SimDisk()
+    log = await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[0], needs=1)
+    await log.sync()
+    storage.locks.clear()  # of a file system on which they do not hold
+    await CheckpointLog.open(storage, LOG)
+    log.write(*SLICES[1], needs=1)
+    with pytest.raises(LogError, match="no copy can be written"):
+        await log.sync()
+    with pytest.raises(LogError, match="writer 2 has taken over from writer 1"):
+        await log.restore()
 
 
 async def test_what_is_written_during_a_sync_does_not_count() -> None:
