@@ -113,7 +113,7 @@ class OwnSink:
         return self._failed or self._until_stored.disk_full or self._until_stored.away
 
     async def run(self, signal: Signal) -> None:
-        """Writes until cancelled, or until the sink refuses for good; then ``why`` says so, and the log is kept.
+        """Writes until cancelled, or until sink or log refuses for good; then ``why`` says so, and the log is kept.
 
         Args:
           signal: is woken when something was published.
@@ -121,7 +121,7 @@ class OwnSink:
         try:
             await self._open()
             await self._write_on(signal)
-        except SpeError as error:
+        except (SpeError, OSError) as error:  # also where the log cannot be read
             self._failed = str(error).removeprefix(f"{self._who} ")
             self._env.trace.event(f"{self._rows.what}_rows_failed", why=str(error))
             text = f"{self._who} are not written any more: {self._failed}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path, PurePosixPath
 from random import Random
 
@@ -173,6 +174,33 @@ async def test_rows_of_another_log_are_refused_and_the_source_goes_on(autojump_c
     with trio.move_on_after(2):
         await late.run(signal)
     assert "holds late rows of another log" in late.why
+
+
+class Unreadable(LateRows):
+    async def after(self, position: int) -> Sequence[Batch]:
+        if position >= ROWS // 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return await super().after(position)
+
+
+async def test_a_log_that_cannot_be_read_stops_the_sink_and_not_the_source(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What the sink does not have is kept."""
+    storage, safe = SimDisk(), list[int]()
+    env, signal = source_env(storage), Signal()
+    proxy = await SourceProxy.open(env, of())
+    rows = Unreadable(of(), proxy)
+    late = OwnSink(env, PLAN, of(), rows, proxy.identity, place(storage), Path(), safe.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(late.run, signal)
+        nursery.start_soon(lambda: proxy.run(lambda elements: signal.wake(), reader=Behind()))
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert "Input/output error" in late.why
+    assert proxy.fault is None
+    assert proxy.last_id == ROWS
+    assert safe[-1] < ROWS
 
 
 async def test_one_process_writes_a_folder(autojump_clock: trio.testing.MockClock) -> None:
