@@ -51,6 +51,8 @@ class ReplicaLog:
         self._opening = trio.Lock()
         self._cannot = ""
         self._told = ""
+        #: The number that was refused last, and why: it is not opened again, though the disk could not take that down.
+        self._refusing = (-1, "")
 
     @property
     def folder(self) -> PurePosixPath:
@@ -79,6 +81,8 @@ class ReplicaLog:
             while self._log is None:
                 try:
                     self._find()
+                    if self._refusing[0] == self._number:
+                        raise LogCorrupt(self._refusing[1])
                     self._log = self._reader = await CheckpointLog.open(
                         self._env.storage, self.folder, self._env.compute
                     )
@@ -151,15 +155,17 @@ class ReplicaLog:
         await self.open()
 
     async def _refuse(self, why: str) -> bool:
-        """False: the disk cannot even take that down; the log is tried again later."""
+        """False: the disk cannot even take that down; it is tried again when the log is opened."""
         self._log = self._reader = self.state = None
-        self._env.trace.event("log_refused", replica=str(self._id), folder=str(self.folder), why=why)
-        say(
-            f"{self._id}: its checkpoint log cannot be used and is begun anew: {why}",
-            Level.ERROR,
-            event="log_refused",
-            replica=str(self._id),
-        )
+        if self._refusing != (self._number, why):
+            self._refusing = (self._number, why)
+            self._env.trace.event("log_refused", replica=str(self._id), folder=str(self.folder), why=why)
+            say(
+                f"{self._id}: its checkpoint log cannot be used and is begun anew: {why}",
+                Level.ERROR,
+                event="log_refused",
+                replica=str(self._id),
+            )
         try:
             await self._env.storage.write_atomic(self.folder / _REFUSED, why.encode())
         except OSError as error:

@@ -115,3 +115,52 @@ async def test_a_log_whose_opening_was_cancelled_can_be_opened() -> None:
     assert scope.cancelled_caught
     await log.open()
     assert (log.trouble, ends(log)) == ("", [10])
+
+
+async def test_a_log_that_the_disk_kept_from_being_refused_is_refused_later() -> None:
+    disk = _Disk()
+    log = await log_on(disk)
+    await log.replace(slice_to(10))
+    disk.refused = log.folder / "refused"
+    await log.refuse("damaged")
+    assert (log.trouble, log.state) == ("damaged; No space left on device", None)
+    await log.open()
+    assert (log.trouble, log.state) == ("damaged; No space left on device", None)
+    assert await log.head() is None
+    disk.refused = None
+    await log.open()
+    assert (log.trouble, ends(log)) == ("", [])
+    assert ends(await log_on(disk.restarted())) == []
+
+
+async def test_a_log_whose_refusal_was_cancelled_is_refused_later() -> None:
+    scope = trio.CancelScope()
+
+    class Cancelling(SimDisk):
+        async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+            if data == b"damaged":
+                scope.cancel()
+            await super().write_atomic(path, data)
+
+    log = await log_on(Cancelling())
+    await log.replace(slice_to(10))
+    with scope:
+        await log.refuse("damaged")
+    assert scope.cancelled_caught
+    await log.open()
+    assert (log.trouble, ends(log)) == ("", [])
+
+
+async def test_a_log_that_takes_the_place_of_one_not_yet_refused_can_be_read() -> None:
+    disk = _Disk()
+    log = await log_on(disk)
+    await log.replace(slice_to(10))
+    disk.refused = log.folder / "refused"
+    await log.refuse("damaged")
+    disk.refused = None
+    await log.replace(slice_to(20))
+    await log.open()
+    assert (log.trouble, ends(log)) == ("", [20])
+    await log.forget()
+    await log.open()
+    assert (log.trouble, ends(log)) == ("", [])
