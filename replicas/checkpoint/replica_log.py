@@ -25,6 +25,8 @@ from spe.stream.ids import ReplicaId
 
 #: Why a log was refused; it is there if it was.
 _REFUSED: Final = "refused"
+#: Written where a log has come to count, so that its folder, which has lost the file above, is synced.
+_COUNTS: Final = "counts"
 
 
 class ReplicaLog:
@@ -217,6 +219,7 @@ class ReplicaLog:
                 if held is None or held != log.commits[-1]:
                     raise LogError(f"{folder}: not in both copies: {log.faults or log.full}")
                 self._env.storage.remove(folder / _REFUSED)  # of several that count the first one does
+                await self._env.storage.write_atomic(folder / _COUNTS, b"")  # syncs the folder
                 # Ours last, and before it any that came to count as the disk refused this step of an earlier try.
                 for old in reversed(range(self._number, number)):
                     path = self._folder / str(old) / _REFUSED

@@ -164,3 +164,31 @@ async def test_a_log_that_takes_the_place_of_one_not_yet_refused_can_be_read() -
     await log.forget()
     await log.open()
     assert (log.trouble, ends(log)) == ("", [])
+
+
+async def test_a_log_counts_at_any_power_loss_once_the_one_before_does_not() -> None:
+    """A file that was removed may be there again, unless its folder was synced since."""
+    lost: list[SimDisk] = []
+
+    class Removing(SimDisk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.removed = {}
+
+        async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+            await super().write_atomic(path, data)
+            assert self.removed is not None
+            self.removed = {p: d for p, d in self.removed.items() if p.parent != path.parent}
+            left = self.restarted()
+            for removed in self.removed:
+                await left.write_atomic(removed, self.removed[removed])
+            lost.append(left)
+
+    log = await log_on(Removing())
+    await log.replace(slice_to(10))
+    lost.clear()
+    await log.replace(slice_to(20))
+    found = [ends(await log_on(disk.restarted())) for disk in lost]
+    assert found[0] == [10]
+    assert found[-1] == [20]
+    assert [] not in found
