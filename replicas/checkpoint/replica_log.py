@@ -46,6 +46,8 @@ class ReplicaLog:
         self._number = 0
         #: The last number that was begun in place of the one that counts; 0: none.
         self._tried = 0
+        #: The files of those below have gone.
+        self._forgotten = 0
         self._reader: LogReader | None = None
         self._log: CheckpointLog | None = None
         self.state: StateLog | None = None
@@ -258,9 +260,13 @@ class ReplicaLog:
         return self._tried
 
     async def forget_refused(self) -> None:
-        """This log holds a state: the files of those before it can go."""
-        for number in range(self._number):
-            await self._env.compute.run(partial(self._clear, self._folder / str(number)))
+        """This log holds a state: the files of those before it can go.  What the disk refuses goes next time."""
+        try:
+            while (number := self._forgotten) < self._number:
+                await self._env.compute.run(partial(self._clear, self._folder / str(number)))
+                self._forgotten = max(self._forgotten, number + 1)
+        except OSError as error:
+            self._env.trace.event("not_forgotten", replica=str(self._id), why=str(error))
 
     def _clear(self, folder: PurePosixPath) -> None:
         storage = self._env.storage

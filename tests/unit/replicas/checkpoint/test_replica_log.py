@@ -192,3 +192,42 @@ async def test_a_log_counts_at_any_power_loss_once_the_one_before_does_not() -> 
     assert found[0] == [10]
     assert found[-1] == [20]
     assert [] not in found
+
+
+async def test_the_files_of_each_refused_log_go_once() -> None:
+    cleared: list[PurePosixPath] = []
+
+    class Watched(SimDisk):
+        def list(self, folder: PurePosixPath) -> list[str]:
+            cleared.append(folder)
+            return super().list(folder)
+
+    log = await log_on(Watched())
+    first = log.folder
+    for time in (10, 20, 30):
+        await log.replace(slice_to(time))
+    assert first / "0" in cleared
+    cleared.clear()
+    await log.forget_refused()
+    assert cleared == []
+
+
+async def test_a_log_counts_though_the_files_of_the_one_before_do_not_go() -> None:
+    class Keeping(SimDisk):
+        keeps: PurePosixPath | None = None
+
+        def remove(self, path: PurePosixPath) -> None:
+            if self.keeps is not None and self.keeps in path.parents:
+                raise OSError("Read-only file system")
+            super().remove(path)
+
+    disk = Keeping()
+    log = await log_on(disk)
+    await log.replace(slice_to(10))
+    old = disk.keeps = log.folder
+    await log.replace(slice_to(20))
+    assert (log.trouble, ends(log)) == ("", [20])
+    disk.keeps = None
+    assert disk.list(old / "0")
+    await log.forget_refused()
+    assert not disk.list(old / "0")
