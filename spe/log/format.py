@@ -181,6 +181,14 @@ def write_whole(file: AppendFile, data: bytes) -> None:
         raise
 
 
+def is_torn(file: AppendFile, size: int) -> bool:
+    """Is a part of what :func:`write_whole` could not write left behind this size, or does the disk not even say?"""
+    try:
+        return file.size() != size
+    except OSError:
+        return True
+
+
 def begin_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> AppendFile:
     """The file of a new segment, with its header.  Raises OSError."""
     file = storage.open(folder / segment.name)

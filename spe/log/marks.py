@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from spe.errors import LogError, LogFull
-from spe.log.format import write_whole
+from spe.log.format import is_torn, write_whole
 from spe.runtime.env import AppendFile, Storage
 
 _SLOT: Final = struct.Struct("<QQI")
@@ -86,9 +86,14 @@ class Marks:
             self._files[self._current].truncate(0)
             self._full = False
         file = self._files[self._current]
+        size = file.size()
         try:
             write_whole(file, _encode(mark))
         except OSError as error:
+            if is_torn(file, size):  # no slot behind it would be found
+                self._full = True
+                if size == 0:  # the last mark is in the other one, so it is this one that is emptied, again
+                    self._current = 1 - self._current
             raise LogFull(f"log {self._folder}: the disk refused a mark: {error}") from error
         await file.sync()
         self._full = file.size() >= _SLOTS_MAX * _SLOT.size

@@ -26,6 +26,7 @@ from spe.log.format import (
     Segment,
     begin_segment,
     encode_record,
+    is_torn,
     write_whole,
 )
 from spe.log.kept import KeptLog, repair_kept, write_kept
@@ -114,7 +115,8 @@ class SegmentedLog:
 
         Raises:
           LogFull: the disk refused it.  The partial record is taken back, and it can be appended again later.
-          LogError: the log is read-only since an earlier failure, or the record is larger than any may be.
+          LogError: the log is read-only since an earlier failure, or since this one, of which a part could not be taken
+            back; or the record is larger than any may be.
         """
         if self.fault is not None:
             raise self.fault
@@ -124,8 +126,14 @@ class SegmentedLog:
         try:
             file = self._active if self._active is not None else self._begin_segment(sequence)
             offset = file.size()
+        except OSError as error:
+            raise LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}") from error
+        try:
             write_whole(file, encode_record(sequence, body))
         except OSError as error:
+            if is_torn(file, offset):  # nothing may follow a torn record
+                self.fault = LogError(f"log {self._folder}: record {sequence} is torn, read-only from here on: {error}")
+                raise self.fault from error
             raise LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}") from error
         self.last_sequence = sequence
         return Position(sequence, self._segments[-1].first, offset)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 import trio
@@ -242,6 +244,79 @@ async def test_records_before_a_full_disk_can_still_be_acknowledged() -> None:
     with pytest.raises(LogFull):
         log.append(b"b" * 40)
     assert await log.sync() == 1
+
+
+class NoWayBack(SimDisk):
+    """While it is ``stuck``, an append writes some bytes and is refused, and these cannot be taken back."""
+
+    stuck = False
+
+    def open(self, path: PurePosixPath) -> Any:
+        file, torn = super().open(path), False
+        append, truncate = file.append, file.truncate
+
+        def appending(data: bytes) -> None:
+            nonlocal torn
+            if torn := self.stuck:
+                append(data[:7])
+                raise OSError(errno.ENOSPC, "No space left on device")
+            append(data)
+
+        def truncating(size: int) -> None:
+            nonlocal torn
+            if torn:
+                torn = False  # it can be emptied later
+                raise OSError(errno.EIO, "Input/output error")
+            truncate(size)
+
+        file.append, file.truncate = appending, truncating  # type: ignore[method-assign]
+        return file
+
+
+async def test_nothing_follows_a_record_of_which_a_part_could_not_be_taken_back() -> None:
+    storage = NoWayBack()
+    log, _ = await opened(storage)
+    log.append(b"fits")
+    await log.sync()
+    log.append(b"not synced")
+    storage.stuck = True
+    with pytest.raises(LogError, match="record 3 is torn, read-only from here on") as caught:
+        log.append(b"does not fit")
+    assert not isinstance(caught.value, LogFull), "it is not to be tried again"
+    storage.stuck = False
+    with pytest.raises(LogError, match="is torn"):
+        log.append(b"next")
+    with pytest.raises(LogError, match="is torn"):
+        await log.sync()
+    again, bodies = await opened(storage.restarted())
+    assert bodies == [b"fits", b"not synced"]
+    assert again.append(b"next").sequence == 3
+
+
+@pytest.mark.parametrize("before", range(5))
+async def test_a_mark_of_which_a_part_could_not_be_taken_back_hides_none_behind_it(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is the only good one lost: with every number of marks in the file, none of them included."""
+    monkeypatch.setattr("spe.log.marks._SLOTS_MAX", 3)
+    storage = NoWayBack()
+    log, _ = await opened(storage)
+    bodies = [b"%d" % n for n in range(before + 1)]
+    for body in bodies[:-1]:
+        log.append(body)
+        await log.sync()
+    log.append(bodies[-1])
+    storage.stuck = True
+    for _ in range(3):
+        with pytest.raises(LogFull, match="refused a mark"):
+            await log.sync()
+        mark = read_mark(storage, LOG)
+        assert mark is not None
+        assert mark.sequence == before
+    storage.stuck = False
+    assert await log.sync() == before + 1
+    assert read_mark(storage, LOG) == (1, before + 1)
+    assert (await opened(storage.power_loss(lambda _path, synced, _written: synced)))[1] == bodies
 
 
 async def test_a_full_disk_at_a_new_segment_leaves_a_usable_log() -> None:
