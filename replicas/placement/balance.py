@@ -50,7 +50,7 @@ class Balance:
             now,
             refused=self._refused,
         )
-        self._known = set(directory.nodes)
+        self._known = {n: _room(one) for n, one in directory.nodes.items()}
         self._alive: set[NodeId] = set()
         self._spare: dict[NodeId, bool] = {}
         self._held: set[tuple[PartitionId, NodeId]] = set()
@@ -111,15 +111,17 @@ class Balance:
 
     def _nodes(self, alive: Collection[str]) -> None:
         hosts = {n for roles in self._directory.roles.values() for n in roles}
-        for node in self._known.difference(self._directory.nodes):  # it has left
-            self._known.discard(node)
+        for node in self._known.keys() - self._directory.nodes.keys():  # it has left
+            del self._known[node]
             self._spare[node] = True
             self._balancer.stands_aside(node, True)
             self._balancer.went(node)
         for node, one in self._directory.nodes.items():
             if node not in self._known:  # it has joined
-                self._known.add(node)
                 self._balancer.knows(node, _room(one))
+            elif _room(one) != self._known[node]:  # it joined again, with more or less of it
+                self._balancer.has(node, _room(one))
+            self._known[node] = _room(one)
             if node in alive and node not in self._alive:
                 self._balancer.came(node)
             elif node not in alive and node in self._alive:

@@ -290,9 +290,10 @@ class Coordination:
 
     def _of(self, id: PartitionId, one: _Partition, now: int) -> list[Decision]:
         standbys = self._directory.standbys[id].nodes
-        wanted = one.wanted | one.coming
-        if None in self._held.values():  # what nobody serves waits for room, and comes first
+        wanted = one.wanted
+        if None in self._held.values():  # what nobody serves waits for room, and comes first; a move may make some
             wanted = wanted & one.running.keys()
+        wanted = wanted | one.coming
         missing = [n for n in standbys if n in wanted and n in self._alive and n not in one.running]
         if missing and one.unserved_since is None:  # otherwise two might begin, or one from less
             return [

@@ -220,7 +220,7 @@ class Mover:
         except MoveRefused as error:
             return MoveAnswer(1, 0, str(error))
         except OSError as error:
-            return MoveAnswer(1, 0, f"the order cannot be kept: {error}")
+            return MoveAnswer(1, 0, f"{move} is cancelled, but a coordinator that restarts goes on with it: {error}")
         return MoveAnswer(move.number, move.number, "")
 
     def _take_move(self, message: MoveOrder, now: int) -> list[Move]:
@@ -271,7 +271,9 @@ class Mover:
             await self._store.keep_moves(self._plan.fingerprint, self.moves.all())
         except OSError as error:
             self.moves.forget(moves)
+            self._store.note_moves(self._plan.fingerprint, self.moves.all())
             return MoveAnswer(1, 0, f"the order cannot be kept: {error}")
+        self.moves.stored(moves)
         for move in moves:
             self._env.trace.event(
                 "move_ordered",

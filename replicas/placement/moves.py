@@ -28,6 +28,8 @@ from spe.wire.messages import OutputStatus
 
 #: How often a target that falls silent is waited for before its move is dropped.
 TRIES: Final = 3
+#: Shortest time after which a target that answers, and is not ready, has tried in vain: microseconds.
+IN_VAIN_US: Final = 300 * SECOND
 #: Moves that have ended and are kept for people, the newest.
 KEPT: Final = 1_000
 #: Moves from which is learned how long one takes, the newest.
@@ -190,6 +192,10 @@ class Moves:
         #: When the move under way entered its phase, and since when its target is silent; monotonic.
         self._since: int | None = None
         self._silent_since: int | None = None
+        #: The move under way, and when it began; monotonic.
+        self._begun: tuple[int, int] | None = None
+        #: Orders that are not on disk yet: nothing is done of them.
+        self._unstored: set[int] = set()
 
     # --- news ---
 
@@ -247,6 +253,7 @@ class Moves:
             move.state_us, move.state_from = round(predicted.seconds * SECOND), predicted.source
             move.predicted_us = self.expected_us(move.state_us, move.state_from)
         self._moves[move.number] = move
+        self._unstored.add(move.number)
         ended = [number for number, one in self._moves.items() if one.over]
         for number in ended[:-KEPT]:
             del self._moves[number]
@@ -269,10 +276,15 @@ class Moves:
             raise
         return taken
 
+    def stored(self, moves: Iterable[Move]) -> None:
+        """Orders are on disk: they count from now on (M1)."""
+        self._unstored.difference_update(move.number for move in moves)
+
     def forget(self, moves: Iterable[Move]) -> None:
         """Takes back orders of which nothing is done yet."""
         for move in moves:
             assert move.phase is MovePhase.WAIT, "M1: what has begun is cancelled, not forgotten"
+            self._unstored.discard(move.number)
             del self._moves[move.number]
 
     def expected_us(self, state_us: int, source: StateSource = StateSource.PARTNER) -> int:
@@ -415,10 +427,12 @@ class Moves:
         """
         under_way = [move for move in self.open() if move.phase is not MovePhase.WAIT]
         assert len(under_way) <= 1, "M1: one move at a time"
-        for move in under_way or self.open():
+        for move in under_way or [move for move in self.open() if move.number not in self._unstored]:
             before = move.phase
             if self._since is None:
                 self._since = now
+            if self._begun is None or self._begun[0] != move.number or before is MovePhase.WAIT:
+                self._begun = move.number, now
             change = self._go_on(move, now)
             if move.phase is not before:
                 move.began_us[move.phase] = wall_us
@@ -430,6 +444,8 @@ class Moves:
     def _go_on(self, move: Move, now: int) -> RoleChange | None:
         if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._role(move, move.target) is not Role.STANDBY:
             move.dropping = move.dropping or f"{move.target} has another role"
+        if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._in_vain(move, now):
+            move.dropping = move.dropping or f"{move.why}, after ten times as long as that should take"
         if move.dropping:
             return self._drop(move, move.dropping)
         match move.phase:
@@ -536,6 +552,11 @@ class Moves:
             return RoleChange(move.partition, ((move.source, None),))
         move.phase, move.why = MovePhase.DONE, ""
         return None
+
+    def _in_vain(self, move: Move, now: int) -> bool:
+        """Has the target, which answers, had ten times as long as it should take?  All other moves wait for it."""
+        assert self._begun is not None, "M1: it has begun"
+        return now - self._begun[1] >= max(IN_VAIN_US, 10 * (move.predicted_us or 0))
 
     def _miss(self, move: Move, now: int) -> RoleChange | None:
         """The target does not answer."""

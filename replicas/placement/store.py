@@ -147,11 +147,15 @@ class CoordinatorStore:
         return [_MOVE.validate_json(text) for (text,) in rows]
 
     async def keep_moves(self, plan: str, moves: Iterable[Move]) -> None:
-        """Replaces them.  Raises OSError."""
+        """Replaces them.  Raises OSError: they are noted, and the next write keeps them."""
+        self.note_moves(plan, moves)
+        await self.write()
+
+    def note_moves(self, plan: str, moves: Iterable[Move]) -> None:
+        """Replaces them; :meth:`write` keeps them."""
         rows = [(plan, move.number, _MOVE.dump_json(move).decode()) for move in moves]
         self._database.execute("DELETE FROM moves WHERE plan = ?", (plan,))
         self._database.executemany("INSERT INTO moves VALUES (?, ?, ?)", rows)
-        await self.write()
 
     def loads(self, plan: str) -> dict[PartitionId, float]:
         """Shares of a core that partitions need, of the plan with this fingerprint."""

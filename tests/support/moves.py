@@ -101,6 +101,7 @@ class FakeCluster:
     def ask(self, source: NodeId, target: NodeId) -> Move:
         move = self.moves.ask(PARTITION, source, target, "asked for")
         self.stored = deepcopy(self.moves.all()), self.stored[1]
+        self.moves.stored([move])
         return move
 
     def kill(self, node: NodeId) -> None:

@@ -84,6 +84,11 @@ class Balancer:
         """There is a node that was not known; it does not answer yet."""
         self._cluster.nodes[node] = BalancedNode(room, spare=room.spare)
 
+    def has(self, node: NodeId, room: NodeRoom) -> None:
+        """A node has other room than before."""
+        self._cluster.nodes[node].room = room
+        self._due = True
+
     def came(self, node: NodeId) -> None:
         """A node answers."""
         self._cluster.nodes[node].alive = self._due = True

@@ -263,3 +263,13 @@ def test_a_node_that_joins_is_known_by_its_room_before_it_answers() -> None:
     world.step()
     assert {a.target for a in world.balance.proposed(world.now)[0]} == {joined.id}
     assert world.balance.full(world.directory.with_role(p(1), joined.id, Role.ACTIVE), p(0), joined.id, world.now) == ""
+
+
+def test_a_node_that_joins_again_has_the_room_that_it_says_then() -> None:
+    world = World({0: 0.9, 1: 0.9}, config([["n1"], ["n1"]]))
+    joined = replace(world.directory.nodes[N3], id=NodeId("n9"), address="n9:1", capacity=0.1)
+    for capacity, full in ((0.1, True), (4.0, False)):
+        world.directory = world.directory.with_node(replace(joined, capacity=capacity))
+        world.alive = {"n1", "n9"}
+        world.step()
+        assert bool(world.balance.full(world.directory, p(0), joined.id, world.now)) is full

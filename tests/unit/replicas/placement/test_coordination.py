@@ -267,6 +267,18 @@ def test_a_node_that_ignores_orders_is_skipped_for_a_while() -> None:
     assert world.at(200 + REPEAT_US) == "install@n1b"
 
 
+def test_while_something_waits_for_room_a_move_goes_on_and_no_second_replica_starts() -> None:
+    """The move may be what makes room (O6)."""
+    for begin, orders in (
+        (lambda c: c.bring({PARTITION: [B]}), "install@n1b"),
+        (lambda c: c.want(PARTITION, [B], 0), ""),
+    ):
+        world = World()
+        begin(world.coordination)
+        world.coordination.hold({PartitionId(UnitId("another"), 0): None})
+        assert world.at(10) == orders
+
+
 def test_a_helper_that_does_not_start_is_not_waited_for() -> None:
     world = World()
     coordination = world.coordination

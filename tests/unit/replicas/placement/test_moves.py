@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicas.placement.activation import Choice
-from replicas.placement.moves import Move, MovePhase, MoveRefused, Moves
+from replicas.placement.moves import IN_VAIN_US, Move, MovePhase, MoveRefused, Moves
 from replicas.planning.prediction import StateSource
 from spe.plan.directory import Role
 from spe.stream.names import NodeId, NodeState
@@ -318,6 +318,34 @@ def test_a_move_that_is_cancelled_is_taken_back(phase: MovePhase) -> None:
     assert world.running() == [A]
     with pytest.raises(MoveRefused, match="no move 1 is under way"):
         world.moves.cancel(move.number)
+
+
+def test_nothing_is_done_of_an_order_that_is_not_on_disk() -> None:
+    """A slow disk may refuse it after many heartbeats, and then nobody has ordered anything (M1)."""
+    world = cluster()
+    refused = world.moves.ask(PARTITION, A, B, "asked for")
+    beats(world, 10)
+    assert refused.phase is MovePhase.WAIT
+    world.moves.forget([refused])
+    assert world.moves.all() == []
+    kept = world.moves.ask(PARTITION, A, B, "asked for")
+    world.moves.stored([kept])
+    beats(world, 30)
+    assert kept.phase is MovePhase.DONE
+
+
+def test_a_target_that_answers_and_is_never_ready_is_given_up() -> None:
+    """All other moves wait for this one."""
+    world = cluster()
+    world.recovery = 10**9
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.INSTALL)
+    beats(world, 50)
+    assert move.phase is MovePhase.INSTALL
+    world.now += IN_VAIN_US
+    beats(world, 30)
+    assert (move.phase, move.why) == (MovePhase.DROPPED, "n1b recovers, after ten times as long as that should take")
+    assert (roles(world), world.running()) == ({A: Role.ACTIVE}, [A])
 
 
 def test_a_move_is_not_cancelled_once_the_old_replica_leaves() -> None:

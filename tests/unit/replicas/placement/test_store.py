@@ -164,6 +164,20 @@ async def test_no_database_connection_stays_open(
         connection.execute("SELECT 1")
 
 
+async def test_an_order_that_the_disk_refused_is_not_written_with_something_else(store: Opening) -> None:
+    """Whoever asked was told that it cannot be kept."""
+    disk = SimDisk()
+    one, move = store(disk), Move(1, PartitionId(UnitId("u1"), 0), NodeId("n1"), NodeId("n2"), Role.ACTIVE, "ordered")
+    await one.begin(1)
+    disk.space_left = 0
+    with pytest.raises(OSError, match="space"):
+        await one.keep_moves("plan", [move])
+    one.note_moves("plan", [])
+    disk.space_left = None
+    await one.want(WANTED)
+    assert store(disk.restarted()).moves("plan") == []
+
+
 async def test_the_moves_of_a_run_can_be_read(store: Opening) -> None:
     disk = SimDisk()
     move = Move(1, PartitionId(UnitId("u1"), 0), NodeId("n1"), NodeId("n2"), Role.ACTIVE, "ordered", predicted_us=7)
