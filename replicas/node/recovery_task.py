@@ -177,8 +177,11 @@ class RecoveryTask:
         """What was replayed is not what had been given: the replica begins again, without its log."""
         await self._hosting.log(host.replica.id).refuse(why)
         if self._hosting.running.get(host.replica.id.of) is host:
-            self._hosting.host(host.replica.id)
-            await self._look_on_disk(host.replica.id.of)
+            try:
+                host = self._hosting.host(host.replica.id)
+                await self._look_on_disk(host.replica.id.of)
+            except OperatorFailed as error:
+                self._hosting.fail(host, error)
             self._hosting.upstream.choose()
 
     async def read_again(self, host: ReplicaHost, why: str) -> None:
