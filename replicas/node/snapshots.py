@@ -152,9 +152,11 @@ class Snapshots:
           log, since: as in :class:`SnapshotRequest`.
         """
         env, plan = self._hosting.env, self._hosting.plan
-        address = self._hosting.directory.nodes[NodeId(partner)].address
+        node = self._hosting.directory.nodes.get(NodeId(partner))
         try:
-            connection, _ = await dial(env, plan, self._me, partner, address)
+            if node is None:  # it has left since it was chosen
+                raise RemoteProtocolError(f"{partner} has left")
+            connection, _ = await dial(env, plan, self._me, partner, node.address)
             try:
                 asked = SnapshotRequest(id.unit, id.partition, plan.timing.heartbeat_us, log, since)
                 data = await fetch_snapshot(connection, asked, plan.timing.gone_us() / 1e6)
