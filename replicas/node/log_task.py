@@ -273,22 +273,26 @@ class _Writer:
         """Of each output what it has beyond an id; None: the replica has ended meanwhile."""
         found: list[list[Entry]] = []
         loaded: list[SpillNotLoaded] = []
-        for log, first in zip(self._host.replica.logs, after, strict=True):
-            read: list[Entry] = []
-            while self._is_current():
-                last_id = read[-1].batch.upto_id if read else first
-                try:
-                    if not (more := log.spilled_after(last_id)):
-                        found.append(read + log.entries_after(last_id))
-                        break
-                except SpillNotLoaded as piece:
-                    await piece.load()
-                    loaded.append(piece)
-                    continue
-                read += more
-                while loaded:
-                    loaded.pop().release()
-                await self._hosting.env.compute.turn()
+        try:
+            for log, first in zip(self._host.replica.logs, after, strict=True):
+                read: list[Entry] = []
+                while self._is_current():
+                    last_id = read[-1].batch.upto_id if read else first
+                    try:
+                        if not (more := log.spilled_after(last_id)):
+                            found.append(read + log.entries_after(last_id))
+                            break
+                    except SpillNotLoaded as piece:
+                        await piece.load()
+                        loaded.append(piece)
+                        continue
+                    read += more
+                    while loaded:
+                        loaded.pop().release()
+                    await self._hosting.env.compute.turn()
+        finally:
+            for one in loaded:
+                one.release()
         return found if self._is_current() else None
 
     # --- the disk ---

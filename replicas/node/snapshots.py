@@ -46,20 +46,24 @@ class Snapshots:
         replica, hosting = host.replica, self._hosting
         ahead: list[list[Entry]] = [[] for _ in replica.logs]
         loaded: list[SpillNotLoaded] = []
-        while hosting.running.get(replica.id.of) is host and host.error is None:  # otherwise the replica was ended
-            try:
-                more = [_read_ahead(log, read) for log, read in zip(replica.logs, ahead, strict=True)]
-                if not any(more) and not replica.core.prepare_snapshot():
-                    return replica.snapshot(ahead)
-            except SpillNotLoaded as piece:
-                await piece.load()
-                loaded.append(piece)
-                continue
-            except OperatorFailed as error:  # with undo/redo it may have to make its state again
-                hosting.fail(host, error)
-            while loaded:
-                loaded.pop().release()
-            await hosting.env.compute.turn()
+        try:
+            while hosting.running.get(replica.id.of) is host and host.error is None:  # otherwise the replica was ended
+                try:
+                    more = [_read_ahead(log, read) for log, read in zip(replica.logs, ahead, strict=True)]
+                    if not any(more) and not replica.core.prepare_snapshot():
+                        return replica.snapshot(ahead)
+                except SpillNotLoaded as piece:
+                    await piece.load()
+                    loaded.append(piece)
+                    continue
+                except OperatorFailed as error:  # with undo/redo it may have to make its state again
+                    hosting.fail(host, error)
+                while loaded:
+                    loaded.pop().release()
+                await hosting.env.compute.turn()
+        finally:
+            for one in loaded:
+                one.release()
         return None
 
     async def give(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:

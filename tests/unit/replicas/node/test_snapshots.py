@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+from replicas.node.log_task import _Writer
 from replicas.node.snapshots import Snapshots
+from spe.runtime.spill import SpillNotLoaded
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId
 from tests.support.source_env import ListTrace
@@ -22,3 +24,47 @@ async def test_of_a_partner_that_has_left_nothing_comes() -> None:
     found = await Snapshots(hosting, ME).fetch(ReplicaId(*PARTITION, NodeId("n")), "gone")
     assert found == "gone has left"
     assert trace.named("no_snapshot") == [{"replica": "u/0@n", "partner": "gone", "why": "gone has left"}]
+
+
+class _Piece(SpillNotLoaded):
+    """While it is loaded, the replica is ended."""
+
+    def __init__(self, running: dict[PartitionId, Any]) -> None:
+        self._running = running
+        self.told: list[str] = []
+
+    async def load(self) -> None:
+        self.told.append("loaded")
+        self._running.clear()
+
+    def release(self) -> None:
+        self.told.append("released")
+
+
+def _on_disk(running: dict[PartitionId, Any]) -> tuple[Any, _Piece]:
+    """A replica whose output lies on disk."""
+    piece = _Piece(running)
+
+    def spilled_after(last_id: int) -> Any:
+        raise piece
+
+    replica = SimpleNamespace(
+        id=ReplicaId(*PARTITION, NodeId("n")), logs=[SimpleNamespace(spilled_after=spilled_after)]
+    )
+    running[PARTITION] = host = SimpleNamespace(replica=replica, error=None)
+    return host, piece
+
+
+async def test_what_was_loaded_for_a_snapshot_of_a_replica_that_ends_is_released() -> None:
+    hosting: Any = SimpleNamespace(running={})
+    host, piece = _on_disk(hosting.running)
+    assert await Snapshots(hosting, ME).of(host) is None
+    assert piece.told == ["loaded", "released"]
+
+
+async def test_what_was_loaded_for_the_log_of_a_replica_that_ends_is_released() -> None:
+    hosting: Any = SimpleNamespace(running={})
+    host, piece = _on_disk(hosting.running)
+    writer: Any = SimpleNamespace(_host=host, _is_current=lambda: bool(hosting.running))
+    assert await cast("Any", _Writer)._entries(writer, [0]) is None
+    assert piece.told == ["loaded", "released"]
