@@ -173,7 +173,7 @@ class SourceRetention:
         log, ends = self._log, self._history.ends()
         closed = log.closed()
         # Behind the last one: where the open one begins, if there is one.
-        behind = log.last_sequence + 1 if log.active_first is None else log.active_first
+        behind = log.last_sequence + 1 if log.open_first is None else log.open_first
         begins = [*(segment.first for segment, _ in closed), behind][1:]
         found = [
             ClosedSegment(segment, size, next_ - 1, *ends[segment.first])

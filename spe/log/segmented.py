@@ -1,6 +1,7 @@
 """The writer of a log: opening with recovery, appending, group commit, reading back.
 
-Each writer begins a segment of its own, and a segment is left only when it is synced and marked.  At open the whole
+Each writer begins a segment of its own.  One that is full is left at once, and counts as closed when all of it is
+synced and marked; those behind it are synced after it.  At open the whole
 records beyond the mark are appended anew: a sync that failed in an earlier life may have left them in the page cache
 only, where a later sync would pass them over.
 """
@@ -34,7 +35,7 @@ from spe.log.marks import Mark, Marks
 from spe.log.recovery import Recovery
 from spe.runtime.env import AppendFile, Storage
 
-#: A segment is left at the first sync past this size; it is longer by one group of records at most.
+#: A segment is left at the first record past this size.
 SEGMENT_BYTES: Final = 64 << 20
 Visit = Callable[[Record], None]
 
@@ -64,6 +65,8 @@ class SegmentedLog:
         self.kept = recovery.kept
         self._marks = Marks(storage, folder)
         self._active: AppendFile | None = None
+        #: Segments before the active one that are written no more, and not synced as a whole.
+        self._left: list[tuple[Segment, AppendFile]] = []
         self._reading: tuple[Segment, AppendFile] | None = None
         self._syncing = False
         self.fault: LogError | None = None
@@ -124,7 +127,9 @@ class SegmentedLog:
             raise LogError(f"log {self._folder}: a record of {len(body)} bytes; at most {RECORD_BYTES_MAX}")
         sequence = self.last_sequence + 1
         try:
-            file = self._active if self._active is not None else self._begin_segment(sequence)
+            file = self._active
+            if file is None or self._is_full(file):
+                file = self._begin_segment(sequence)
             offset = file.size()
         except OSError as error:
             raise LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}") from error
@@ -138,9 +143,14 @@ class SegmentedLog:
         self.last_sequence = sequence
         return Position(sequence, self._segments[-1].first, offset)
 
+    def _is_full(self, file: AppendFile) -> bool:
+        return file.size() >= self._segment_bytes and self._segments[-1].first <= self.last_sequence
+
     def _begin_segment(self, first: int) -> AppendFile:
         segment = Segment(first, self.epoch)
         file = begin_segment(self._storage, self._folder, segment)
+        if self._active is not None:
+            self._left.append((self._segments[-1], self._active))
         self._active = file
         self._segments.append(segment)
         return file
@@ -158,11 +168,13 @@ class SegmentedLog:
             raise RuntimeError("one sync at a time")
         if self.fault is not None:
             raise self.fault
-        target, file = self.last_sequence, self._active
+        target, file, left = self.last_sequence, self._active, self._left[:]
         if target == self.synced_sequence or file is None:
             return target
         self._syncing = True
         try:
+            for _, full in left:
+                await full.sync()
             await file.sync()
             await self._marks.write(Mark(self.epoch, target))
         except OSError as error:
@@ -176,6 +188,10 @@ class SegmentedLog:
         finally:
             self._syncing = False
         self.synced_sequence = target
+        for segment, full in left:
+            self._sizes[segment.first] = full.size()
+            full.close()
+        del self._left[: len(left)]
         if file.size() >= self._segment_bytes and self.last_sequence == target:
             self.leave()
         return target
@@ -189,18 +205,19 @@ class SegmentedLog:
         self._active = None
 
     @property
-    def active_first(self) -> int | None:
-        """The first record of the segment that is written; None where the next record begins one."""
-        return None if self._active is None else self._segments[-1].first
+    def open_first(self) -> int | None:
+        """The first record behind the closed segments; None where the next one begins a segment."""
+        return None if self._active is None else self._segments[len(self.closed())].first
 
     @property
     def nbytes(self) -> int:
         """Of all segments."""
-        return sum(size for _, size in self.closed()) + (0 if self._active is None else self._active.size())
+        left = sum(file.size() for _, file in self._left)
+        return sum(size for _, size in self.closed()) + left + (0 if self._active is None else self._active.size())
 
     def closed(self) -> list[tuple[Segment, int]]:
         """Segments that are synced and written no more, and their bytes, in order."""
-        segments = self._segments if self._active is None else self._segments[:-1]
+        segments = self._segments if self._active is None else self._segments[: -1 - len(self._left)]
         return [(one, self._sizes[one.first]) for one in segments]
 
     def contents(self, segment: Segment) -> bytes:
@@ -280,6 +297,8 @@ class SegmentedLog:
     def close(self) -> None:
         """Closes the files.  What was not synced is left to the operating system."""
         self._marks.close()
+        for _, file in self._left:
+            file.close()
         if self._active is not None:
             self._active.close()
         if self._reading is not None:

@@ -144,9 +144,9 @@ async def test_a_segment_is_left_only_when_it_is_synced() -> None:
     log, _ = await opened(storage)
     log.append(b"one")
     log.leave()
-    assert log.active_first == 1, "it is not synced"
+    assert log.open_first == 1, "it is not synced"
     await log.sync()
     log.leave()
-    assert log.active_first is None
+    assert log.open_first is None
     log.append(b"two")
-    assert (log.active_first, [s.first for s, _ in log.closed()]) == (2, [1])
+    assert (log.open_first, [s.first for s, _ in log.closed()]) == (2, [1])

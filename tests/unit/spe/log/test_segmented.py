@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -443,6 +444,66 @@ async def test_a_segment_is_closed_only_when_all_of_it_is_synced() -> None:
     assert await log.sync() == 3
     left = storage.power_loss(lambda _path, synced, _written: synced)
     assert (await opened(left))[1][1:] == [b"during", b"after"]
+
+
+async def test_segments_end_also_where_something_is_appended_during_each_sync() -> None:
+    """A steady load.  None is closed before it is synced; and what was acknowledged survives a loss of power."""
+    storage, count = SimDisk(), 0
+    log, _ = await opened(storage, segment_bytes=100)
+
+    def append() -> None:
+        nonlocal count
+        count += 1
+        log.append(b"%06d" % count + bytes(30))
+
+    append()
+    for _ in range(20):
+        storage.sync_gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(4):
+                append()
+            storage.sync_gate.set()
+        assert log.last_sequence == log.synced_sequence + 4
+        for (segment, size), (after, _) in pairwise(log.closed()):
+            assert after.first <= log.synced_sequence + 1
+            file = storage.files[LOG / segment.name]
+            assert size == file.synced_size == len(file.written)
+        acknowledged = [b"%06d" % n for n in range(1, log.synced_sequence + 1)]
+        left = storage.power_loss(lambda _path, synced, _written: synced)
+        again, bodies = await opened(left)
+        assert [body[:6] for body in bodies][: len(acknowledged)] == acknowledged
+        again.close()
+        whole = (await opened(storage.restarted()))[1]
+        assert [body[:6] for body in whole] == [b"%06d" % n for n in range(1, count + 1)]
+    assert len(log.closed()) > 20
+    assert max(len(storage.read(path)) for path in segments(storage)) < 200
+    at, read = Position(1, 1, HEADER_BYTES), []
+    while at.sequence <= log.synced_sequence:
+        records, at = log.read(at, 200)
+        read += [r.body[:6] for r in records]
+    assert read == acknowledged
+    assert log.nbytes == sum(len(storage.read(path)) for path in segments(storage))
+    assert log.open_first == log.closed()[-1][0].first + 2
+    log.close()
+
+
+async def test_a_full_disk_at_the_next_segment_keeps_the_one_before() -> None:
+    storage = SimDisk()
+    log, _ = await opened(storage, segment_bytes=60)
+    log.append(b"x" * 50)
+    for space in (3, 30):  # of the header; of the record behind it
+        storage.space_left = space
+        with pytest.raises(LogFull):
+            log.append(b"y" * 50)
+    assert log.closed() == []
+    storage.space_left = None
+    log.append(b"y" * 50)
+    log.append(b"z")
+    assert await log.sync() == 3
+    left = storage.power_loss(lambda _path, synced, _written: synced)
+    assert (await opened(left))[1] == [b"x" * 50, b"y" * 50, b"z"]
 
 
 async def test_marks_stay_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
