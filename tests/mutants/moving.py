@@ -281,7 +281,7 @@ edited(
 edited(
     "a-target-is-no-helper",
     "a target is retired as if it had only helped out (M2)",
-    Edit(Coordination, "_of", "wanted = one.wanted | one.coming", "wanted = one.wanted"),
+    Edit(Coordination, "_of", "wanted = wanted | one.coming", "pass"),
 )
 
 edited(
