@@ -87,8 +87,8 @@ class RecoveryOrder:
         self._may_wait: dict[tuple[PartitionId, NodeId], bool] = {}
         #: Bytes that partitions were measured to need.
         self._memory: dict[PartitionId, float] = {}
+        self._expected = directory.expected_cores
         expected = {id: directory.recovery.loads.get(id.unit, ExpectedLoad()) for id in directory.roles}
-        self._expected = {id: one.cores[id.partition % len(one.cores)] for id, one in expected.items() if one.cores}
         #: Shares of a core, of partitions of which that is known: what is expected, or measured if that is more.
         self._load = dict(self._expected)
         #: Seconds that an install takes.

@@ -127,10 +127,10 @@ class SegmentedLog:
             raise LogError(f"log {self._folder}: a record of {len(body)} bytes; at most {RECORD_BYTES_MAX}")
         sequence = self.last_sequence + 1
         try:
-            file = self._active
-            if file is None or self._is_full(file):
+            file, offset = self._active, 0 if self._active is None else self._active.size()
+            if file is None or self._is_full(offset):
                 file = self._begin_segment(sequence)
-            offset = file.size()
+                offset = file.size()
         except OSError as error:
             raise LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}") from error
         try:
@@ -143,8 +143,8 @@ class SegmentedLog:
         self.last_sequence = sequence
         return Position(sequence, self._segments[-1].first, offset)
 
-    def _is_full(self, file: AppendFile) -> bool:
-        return file.size() >= self._segment_bytes and self._segments[-1].first <= self.last_sequence
+    def _is_full(self, size: int) -> bool:
+        return size >= self._segment_bytes and self._segments[-1].first <= self.last_sequence
 
     def _begin_segment(self, first: int) -> AppendFile:
         segment = Segment(first, self.epoch)
