@@ -65,6 +65,8 @@ class SegmentedLog:
         self.kept = recovery.kept
         self._marks = Marks(storage, folder)
         self._active: AppendFile | None = None
+        #: The next record begins a segment, however small the active one is.
+        self._leaves = False
         #: Segments before the active one that are written no more, and not synced as a whole.
         self._left: list[tuple[Segment, AppendFile]] = []
         self._reading: tuple[Segment, AppendFile] | None = None
@@ -144,7 +146,11 @@ class SegmentedLog:
         return Position(sequence, self._segments[-1].first, offset)
 
     def _is_full(self, size: int) -> bool:
-        return size >= self._segment_bytes and self._segments[-1].first <= self.last_sequence
+        return (self._leaves or size >= self._segment_bytes) and not self._is_empty()
+
+    def _is_empty(self) -> bool:
+        """The active segment has no record: the disk refused its first one."""
+        return self._segments[-1].first > self.last_sequence
 
     def _begin_segment(self, first: int) -> AppendFile:
         segment = Segment(first, self.epoch)
@@ -152,6 +158,7 @@ class SegmentedLog:
         if self._active is not None:
             self._left.append((self._segments[-1], self._active))
         self._active = file
+        self._leaves = False
         self._segments.append(segment)
         return file
 
@@ -192,17 +199,22 @@ class SegmentedLog:
             self._sizes[segment.first] = full.size()
             full.close()
         del self._left[: len(left)]
-        if file.size() >= self._segment_bytes and self.last_sequence == target:
+        if file is self._active and self.last_sequence == target and self._is_full(file.size()):
             self.leave()
         return target
 
     def leave(self) -> None:
-        """Closes the segment that is written, if all of it is synced; what is appended next begins another one."""
-        if self._active is None or self._syncing or self.fault or self.last_sequence != self.synced_sequence:
+        """The next record begins another segment; the one that is written is closed once all of it is synced.
+
+        Nothing happens where it has no record, or while one before it is not closed yet.
+        """
+        if self._active is None or self._left or self.fault or self._is_empty():
             return
-        self._sizes[self._segments[-1].first] = self._active.size()
-        self._active.close()
-        self._active = None
+        self._leaves = True
+        if not self._syncing and self.last_sequence == self.synced_sequence:
+            self._sizes[self._segments[-1].first] = self._active.size()
+            self._active.close()
+            self._active = None
 
     @property
     def open_first(self) -> int | None:

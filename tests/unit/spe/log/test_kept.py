@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import pytest
+import trio
+import trio.testing
 
 from replicas.simulation.disk import SimDisk
-from spe.errors import LogCorrupt
+from spe.errors import LogCorrupt, LogFull
 from spe.log import SegmentedLog, read_log
 from spe.log.kept import NAMES, WHOLE, KeptLog, LogCut, encode_kept, need_whole, read_kept
 from tests.support.crashing_disk import Crashed, CrashingDisk
@@ -139,14 +141,53 @@ async def test_only_whole_segments_are_released() -> None:
         await log.release(kept_before(log, 2)._replace(first=2))
 
 
-async def test_a_segment_is_left_only_when_it_is_synced() -> None:
+async def test_a_segment_that_is_left_is_closed_only_when_it_is_synced() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"one")
     log.leave()
-    assert log.open_first == 1, "it is not synced"
+    assert (log.open_first, log.closed()) == (1, []), "it is not synced"
     await log.sync()
-    log.leave()
     assert log.open_first is None
     log.append(b"two")
     assert (log.open_first, [s.first for s, _ in log.closed()]) == (2, [1])
+    await log.sync()
+    log.leave()
+    assert (log.open_first, [s.first for s, _ in log.closed()]) == (None, [1, 2])
+
+
+async def test_a_segment_is_left_also_where_something_is_appended_during_each_sync() -> None:
+    """A slow and steady stream; by its size none would end."""
+    storage = SimDisk()
+    log = await SegmentedLog.open(storage, LOG)
+    log.append(BODIES[0])
+    for body in BODIES[1:]:
+        storage.sync_gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            log.append(body)
+            storage.sync_gate.set()
+        log.leave()
+    assert [s.first for s, _ in log.closed()] == list(range(1, len(BODIES) - 1, 2))
+    assert log.open_first == len(BODIES) - 1
+    await log.release(kept_before(log, 2))
+    await log.sync()
+    left = storage.power_loss(lambda _path, synced, _written: synced)
+    assert (await opened(left))[1] == BODIES[log.kept.first - 1 :]
+
+
+async def test_a_segment_without_a_record_is_not_left() -> None:
+    """The disk had room for its header only, and refused the record."""
+    storage = SimDisk()
+    log, _ = await opened(storage)
+    storage.space_left = 30
+    with pytest.raises(LogFull):
+        log.append(b"x" * 50)
+    log.leave()
+    assert log.closed() == []
+    storage.space_left = None
+    log.append(b"x" * 50)
+    await log.sync()
+    log.leave()
+    assert [s.first for s, _ in log.closed()] == [1]

@@ -506,6 +506,27 @@ async def test_a_full_disk_at_the_next_segment_keeps_the_one_before() -> None:
     assert (await opened(left))[1] == [b"x" * 50, b"y" * 50, b"z"]
 
 
+async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_one_before() -> None:
+    storage = SimDisk()
+    log, _ = await opened(storage, segment_bytes=60)
+    log.append(b"x" * 50)
+    storage.sync_gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.sync)
+        await trio.testing.wait_all_tasks_blocked()
+        storage.space_left = 30
+        with pytest.raises(LogFull):
+            log.append(b"y" * 50)
+        storage.space_left = None
+        storage.sync_gate.set()
+    assert (log.closed(), log.open_first) == ([], 1)
+    log.append(b"y" * 50)
+    assert await log.sync() == 2
+    assert [segment.first for segment, _ in log.closed()] == [1, 2]
+    left = storage.power_loss(lambda _path, synced, _written: synced)
+    assert (await opened(left))[1] == [b"x" * 50, b"y" * 50]
+
+
 async def test_marks_stay_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spe.log.marks._SLOTS_MAX", 3)
     storage = SimDisk()
