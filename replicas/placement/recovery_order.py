@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
@@ -103,6 +104,8 @@ class RecoveryOrder:
         self._pending: dict[PartitionId, NodeId] = {}
         self._schedule: RecoverySchedule | None = None
         self._held: dict[PartitionId, NodeId | None] = {}
+        #: Why some wait that no node has the memory for.
+        self._no_memory: dict[PartitionId, str] = {}
         self._planned: PlannedRecovery | None = None
         self._planning: RecoverySchedule | None = None
         self._settled = True
@@ -228,7 +231,7 @@ class RecoveryOrder:
         # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
         known = {id: one for id, one in unserved.items() if id in self._load and not one.lacking}
         may = {id: self._may_run(id, one) for id, one in known.items()}
-        near = {id: one for id, one in known.items() if may[id] and one.due_us <= now + soon_us}
+        near = {id: one for id, one in known.items() if (one.able or may[id]) and one.due_us <= now + soon_us}
         due = {id: one for id, one in near.items() if not one.recovering and one.due_us <= now}
         soon = any(not one.recovering and one.due_us > now for one in near.values())
         if self._schedule is None and not self._fits(near):
@@ -239,6 +242,7 @@ class RecoveryOrder:
         if self._schedule is None:
             return self._held
         self._settled = not soon
+        self._no_memory = {id: self._memory_short(id, one.able) for id, one in due.items() if one.able and not may[id]}
         self._tell(self._schedule, unserved, {id: may[id] for id in due})
         self.without_role = []
         for install in self._schedule.dispatch() if self._settled else ():
@@ -249,7 +253,7 @@ class RecoveryOrder:
         for id, one in known.items():
             if one.recovering:
                 self._held[id] = one.recovering[0]
-            elif may[id]:
+            elif one.able or may[id]:
                 self._held[id] = None
                 if (where := self._schedule.ordered.get(self._task[id])) in self._directory.hosts(id):
                     replica = ReplicaId(*id, NodeId(where))
@@ -323,10 +327,20 @@ class RecoveryOrder:
         return {*self._runs.get(node, ()), *(id for id, where in self._pending.items() if where == node)}
 
     def _has_memory(self, node: NodeId, more: Collection[PartitionId]) -> bool:
+        return self._memory_left(node, more) >= 0
+
+    def _memory_left(self, node: NodeId, more: Collection[PartitionId] = ()) -> float:
+        """Bytes, with these as well; infinite where nobody says what the node has."""
         if (memory := self._directory.nodes[node].memory) is None:
-            return True
+            return inf
         needed = sum(self._memory.get(id, 0.0) for id in {*self._here(node), *more})
-        return needed <= memory * self._directory.coordinator.cap
+        return memory * self._directory.coordinator.cap - needed
+
+    def _memory_short(self, id: PartitionId, standbys: Collection[NodeId]) -> str:
+        """Why none of these may run a partition, for people."""
+        left, node = max((max(0.0, self._memory_left(n)), n) for n in standbys)
+        needed = self._memory.get(id, 0.0)
+        return f"needs {needed / 1e6:.0f} MB; of its standbys {node} has most memory left, {left / 1e6:.0f} MB"
 
     def _may_run(self, id: PartitionId, one: LostPartition) -> frozenset[NodeId]:
         """Nodes that answer and may restore a partition, standbys or not; whether they have the cores is not asked."""
@@ -441,7 +455,7 @@ class RecoveryOrder:
             value=schedule.value,
             under_way={name(task): node for task, node in schedule.ordered.items()},
             planned=tuple(PlannedInstallStatus(partition=name(i.partition), node=i.node) for i in schedule.planned),
-            waits={name(task): why for task, why in schedule.waits.items()},
+            waits={name(task): self._no_memory.get(self._id(task), why) for task, why in schedule.waits.items()},
             values=tuple(ValueStatus(after_s=s, value=v) for s, v in (planned.values if planned is not None else ())),
             room=dict(schedule.room()),
         )

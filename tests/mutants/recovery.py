@@ -159,7 +159,13 @@ edited(
 edited(
     "memory-of-who-restores-is-not-asked",
     "a node restores what it has no memory for (O5)",
-    Edit(RecoveryOrder, "_has_memory", "return needed <=", "return True or needed <="),
+    Edit(RecoveryOrder, "_has_memory", "return self", "return True or self"),
+)
+edited(
+    "what-no-node-has-memory-for-is-installed",
+    "a partition that no node has memory for runs on its first standby all the same (O5)",
+    Edit(RecoveryOrder, "look", "if (one.able or may[id]) and", "if may[id] and"),
+    Edit(RecoveryOrder, "look", "elif one.able or may[id]:", "elif may[id]:"),
 )
 edited(
     "lent-role-used-before-it-is-known",

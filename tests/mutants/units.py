@@ -83,6 +83,9 @@ UNITS: Final[dict[str, Test]] = {
         restoring.test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over, "250ms", ""
     ),
     "memory-of-who-restores-is-not-asked": restoring.test_a_node_without_room_in_memory_is_passed_over,
+    "what-no-node-has-memory-for-is-installed": (
+        restoring.test_a_partition_that_no_node_has_memory_for_waits_with_a_reason
+    ),
     "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
     "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,

@@ -312,6 +312,23 @@ def test_a_node_without_room_in_memory_is_passed_over() -> None:
         assert found.beat(15) == expected
 
 
+def test_a_partition_that_no_node_has_memory_for_waits_with_a_reason() -> None:
+    """Its first standby, n4, would be filled beyond its cap; n5 is by the other one."""
+    nodes = {**{n: {"memory": "1GB"} for n in ("n1", "n3", "n4")}, "n2": {}, "n5": {"memory": "4GB"}}
+    found = RestoringCluster(three_queries({"fa": 0.1, "fb": 0.1, "fc": 0.1}, nodes=nodes, backs=["n4", "n5"]))
+    found.order.measured_memory({FA: 2e9, FB: 3e9})
+    found.kill("n1", "n2")
+    assert found.beat(30) == "install fa/0@n5"
+    assert found.serving() == "fa/0 fc/0"
+    status = found.order.status()
+    assert status is not None
+    assert status.waits == {"fb/0": "needs 3000 MB; of its standbys n5 has most memory left, 1200 MB"}
+    found.start("n1")
+    assert found.beat(20) == "retire fa/0@n5, install fb/0@n5"
+    assert found.serving() == ALL
+    assert found.order.status() is None
+
+
 @pytest.mark.parametrize(("x", "orders"), [("250ms", ""), ("1s", "fc/0: n6 standby, install fc/0@n6")])
 def test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over(x: str, orders: str) -> None:
     """fc reads fa: on one node they divide X."""
