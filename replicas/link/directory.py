@@ -39,7 +39,7 @@ class DirectoryKeeper:
     Attributes:
       current: what everybody here goes by.
       revision: the newest that was taken; None: what the configuration says counts.
-      epoch: the latest coordinator's that we have heard of; revisions of earlier ones are refused (H6).
+      epoch: the latest coordinator's that we have heard of; earlier ones are refused, and what they issued (H6).
       nursery: where revisions are written, once the process runs.
 
     Raises:
@@ -57,6 +57,7 @@ class DirectoryKeeper:
         self.nursery: trio.Nursery | None = None
         self._taking = trio.Lock()
         self._changed: list[Callable[[Directory], None]] = []
+        self._later: list[Callable[[], None]] = []
         #: Up to this version we have said why we do not take it.
         self._refused = CONFIGURED
         if (revision := self._stored()) is not None:
@@ -78,9 +79,20 @@ class DirectoryKeeper:
         """From now on this is called with each new directory, in the order of the calls."""
         self._changed.append(changed)
 
+    def on_later_epoch(self, later: Callable[[], None]) -> None:
+        """From now on this is called when a later coordinator has begun."""
+        self._later.append(later)
+
     def heard_of(self, epoch: int) -> None:
         """A coordinator has begun."""
-        self.epoch = max(self.epoch, epoch)
+        if epoch > self.epoch:
+            self.epoch = epoch
+            for later in self._later:
+                later()
+
+    def over(self, epoch: int) -> str:
+        """Why the coordinator of this epoch is not followed; "" where it is (H6)."""
+        return f"epoch {epoch} is over: {self.epoch} has begun" if epoch < self.epoch else ""
 
     def wants(self, version: Version) -> bool:
         """Is it newer than ours, and would we take it?"""

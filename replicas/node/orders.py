@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replicas.link.directory import DirectoryKeeper
 from replicas.node.hosting import Hosting, Tasks
 from replicas.placement.epoch import FollowedEpoch
 from spe.errors import OperatorFailed
@@ -17,15 +18,19 @@ class OrderFollower:
 
     Args:
       hosting: what runs and stands by here.
+      keeper: hears of coordinators.
       run: tasks of a partition with a replica.
       stand_by: the same with a standby.
     """
 
-    def __init__(self, hosting: Hosting, run: Tasks, stand_by: Tasks) -> None:
+    def __init__(self, hosting: Hosting, keeper: DirectoryKeeper, run: Tasks, stand_by: Tasks) -> None:
         self._hosting = hosting
         self._run = run
         self._stand_by = stand_by
-        self._epoch = FollowedEpoch(hosting.env, hosting.node)
+        self._keeper = keeper
+        self._epoch = FollowedEpoch(hosting.env, hosting.node, keeper)
+        # In its own task: neither an answer nor a hello waits for the disk.
+        keeper.on_later_epoch(lambda: hosting.nursery.start_soon(self._epoch.keep))
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
         """The coordinator wants a standby to run, or a replica that stood by to do so again."""
@@ -41,13 +46,11 @@ class OrderFollower:
         hosting = self._hosting
         if peer != COORDINATOR:
             return f"{peer} is not the coordinator"
-        if message.epoch < self._epoch.latest:
-            return f"epoch {message.epoch} is over: {self._epoch.latest} has begun"
+        if over := self._keeper.over(message.epoch):
+            return over
         if message.verb != "replay" and id not in hosting.directory.standbys_on(hosting.node):
             return f"{hosting.node} is no standby of {id.of}"
-        if message.epoch > self._epoch.latest:
-            self._epoch.latest = message.epoch
-            hosting.nursery.start_soon(self._epoch.keep)  # in its own task: the answer must not wait
+        self._keeper.heard_of(message.epoch)
         if message.verb in ("install", "restore") and id.of in hosting.standbys:
             self._install(id, prefers_own=message.verb == "restore")
         elif message.verb == "retire" and id.of in hosting.running:

@@ -118,7 +118,7 @@ class NodeProcess(NoSource):
         """Serves until cancelled; ``task_status`` gets the bound address."""
         env, hosting = self._env, self.hosting
         self._me.incarnation = await claim(env, PurePosixPath("nodes", self._node, "incarnation"))
-        self._orders = OrderFollower(hosting, self._run_replica, self._stand_by)
+        self._orders = OrderFollower(hosting, self._keeper, self._run_replica, self._stand_by)
         self.server = server = Server(env, self._plan, self._keeper, self, self._injector)
         async with trio.open_nursery() as nursery:
             hosting.nursery = nursery

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 import trio
 
+from replicas.link.directory import DirectoryKeeper
 from replicas.link.kept_number import decode_number, encode_number
 from spe.runtime.env import Env
 from spe.stream.names import NodeId
@@ -14,15 +15,21 @@ from spe.stream.names import NodeId
 class FollowedEpoch:
     """Known from the start, kept on disk; a disk that is full or damaged is worked without.
 
-    Attributes:
-      latest: 0 before any order.
+    Args:
+      keeper: hears of coordinators; here is what it knew before a restart.
     """
 
-    def __init__(self, env: Env, node: NodeId) -> None:
+    def __init__(self, env: Env, node: NodeId, keeper: DirectoryKeeper) -> None:
         self._env = env
         self._path = PurePosixPath("nodes", node, "epoch")
         self._keeping = trio.Lock()
-        self.latest = self._known()
+        self._keeper = keeper
+        keeper.heard_of(self._known())
+
+    @property
+    def latest(self) -> int:
+        """0 before any was heard of."""
+        return self._keeper.epoch
 
     async def keep(self) -> None:
         """Writes the latest; of two calls at once the later one is what stays."""

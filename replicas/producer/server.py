@@ -337,6 +337,8 @@ class Server:
                 return
             if isinstance(message, Heartbeat):
                 await _answer(connection, service.heartbeat(peer, message))
+                if hello.role == "coordinator" and (over := self._keeper.over(hello.incarnation)):
+                    await _answer(connection, OrderAnswer(0, self._keeper.epoch, over))  # it ends by that
                 if hello.role in _CONSUMERS:
                     told = await self._announce(connection, told)
                 if (request := exchange.due(self._env.clock.monotonic_us())) is not None:

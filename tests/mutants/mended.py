@@ -20,6 +20,7 @@ from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
 from replicas.faults.runner import FaultRunner
 from replicas.node.checkpoint_task import CheckpointTask
+from replicas.node.orders import OrderFollower
 from replicas.node.output_side import OutputSide
 from replicas.node.recovery import ReplicaRecovery
 from replicas.node.snapshots import Snapshots
@@ -27,6 +28,7 @@ from replicas.node.ticks import Ticks
 from replicas.node.validation import ReplicaValidation
 from replicas.placement.coordination import Coordination
 from replicas.placement.moves import Moves
+from replicas.producer.server import Server
 from replicas.producer.subscription import OutputSubscription
 from replicas.simulation import simulate
 from replicas.simulation.cluster import SimCluster
@@ -112,6 +114,16 @@ def helper_leaves_those_that_are_behind(original: Any, self: Any, id: Any, one: 
         one.frontier, one.mark = frontier, None
 
 
+edited(
+    "an-older-coordinator-is-not-told",
+    "two coordinators run on, and nobody takes the directories of the earlier one (H6)",
+    Edit(Server, "_converse", "(over := self._keeper.over(hello.incarnation))", "(over := '')"),
+)
+edited(
+    "a-hello-is-no-epoch-for-orders",
+    "an older coordinator is obeyed by who has heard a later one say hello (H6)",
+    Edit(OrderFollower, "_follow", "over := self._keeper.over(message.epoch)", "over := ''"),
+)
 edited(
     "state-that-is-away-is-not-waited-for",
     "all is made anew though a disk that may hold a state is only away (H8)",

@@ -121,6 +121,10 @@ UNITS: Final[dict[str, Test]] = {
     "older-checkpoint-taken": standby.test_a_checkpoint_that_is_older_in_any_input_is_not_taken,
     "lease-is-not-logged": source.test_a_lease_is_logged_before_it_is_promised,
     "stale-directory-taken": directory.test_a_process_never_returns_to_an_older_version,
+    "an-older-coordinator-is-not-told": standbys.test_of_two_coordinators_the_later_one_is_followed,
+    "a-hello-is-no-epoch-for-orders": partial(
+        standbys.test_whoever_heard_of_a_later_coordinator_follows_no_older_one, "n1b"
+    ),
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
     "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from replicas.link.connection import Identity, dial
 from replicas.placement.coordinator import run_coordinator
 from replicas.simulation.clock import JumpClock
 from spe.config import load_data
@@ -116,8 +117,9 @@ def test_a_retired_replica_gives_no_incomplete_snapshot() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await trio.sleep(0.03)
-            later = cluster.env("n1a").clock.wall_us()
-            assert maker.order(COORDINATOR, Order(later, 1, "replay", "u1", 0)).error == ""
+            assert cluster.coordinator is not None
+            epoch = cluster.coordinator.incarnation
+            assert maker.order(COORDINATOR, Order(epoch, 1, "replay", "u1", 0)).error == ""
         cluster.heal()
 
     play(plan, directory, script, turn_us=20_000)
@@ -381,7 +383,7 @@ def test_the_next_coordinator_continues_after_a_death_at_any_step(step: str) -> 
 
 
 def test_of_two_coordinators_the_later_one_is_followed() -> None:
-    """H6: a second one starts while the first runs; the first learns of it by its next order, and ends."""
+    """H6: a second one starts while the first runs; the first learns of it by its next heartbeat, and ends."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
     other = replace(directory, coordinator=replace(directory.coordinator, address="elsewhere:1"))
 
@@ -389,17 +391,48 @@ def test_of_two_coordinators_the_later_one_is_followed() -> None:
         await trio.sleep(2)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_coordinator, cluster.env("elsewhere"), plan, other)
-            await trio.sleep(1)
+            await seen(cluster, "coordinator ended:")
+            assert not any("ordered" in line for line in cluster.log), "nothing had to fail"
             cluster.kill("n1a")
             await until(lambda: runs(cluster, "u1/0@n1b"))
-            await seen(cluster, "coordinator ended:")
             cluster.restart("n1a")
             await until(lambda: runs(cluster, "u1/0@n1a") and gone(cluster, "u1/0@n1b"))
             nursery.cancel_scope.cancel()
         cluster.restart(COORDINATOR)
 
+    play(plan, directory, script)
+
+
+@pytest.mark.parametrize("host", ["n1b", "source:a"])
+def test_whoever_heard_of_a_later_coordinator_follows_no_older_one(host: str) -> None:
+    """H6: its hello is enough, and is remembered; orders and directories go by one epoch."""
+    plan, directory = with_standbys(*longer(*make_plan(1), 16))
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(2)
+        assert cluster.coordinator is not None
+        ours = cluster.coordinator.incarnation
+        later = Identity("coordinator", COORDINATOR, ours + 3 * SECOND)
+        connection, _ = await dial(cluster.env("elsewhere"), plan, later, host, directory.addresses()[host])
+        await connection.aclose()
+        await seen(cluster, "coordinator ended:")
+        node = cluster.nodes["n1b"]
+        if host == "n1b":
+            assert node.order(COORDINATOR, Order(ours, 1, "install", "u1", 0)).error.startswith(f"epoch {ours} is over")
+            cluster.kill(host, power=True)
+            cluster.restart(host)
+            await until(lambda: (new := cluster.nodes.get(node.hosting.node)) is not None and new.server is not None)
+            refused = cluster.nodes["n1b"].order(COORDINATOR, Order(ours, 2, "install", "u1", 0))
+            assert refused.epoch == later.incarnation
+            assert refused.error.startswith(f"epoch {ours} is over")
+        cluster.restart(COORDINATOR)
+        cluster.kill("n1a")
+        await until(lambda: runs(cluster, "u1/0@n1b"))
+        cluster.restart("n1a")
+        await until(lambda: gone(cluster, "u1/0@n1b"))
+
     met = play(plan, directory, script)
-    assert any("coordinator ended:" in line for line in met.log)
+    assert any(f"coordinator ended: {host} follows a coordinator that began later" in line for line in met.log)
 
 
 @pytest.mark.parametrize(
