@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from spe.log.origin import combined
 from spe.plan.directory import Directory
@@ -27,6 +27,12 @@ from spe.wire.messages import OutputStatus
 
 #: An order that was not answered, or had no effect yet, is given again after this, or after two heartbeats if longer.
 REPEAT_US: Final = 1_000_000
+#: After so long without progress another replica replays, microseconds.
+REPLAYS_IN_VAIN_US: Final = 300_000_000
+#: How far a replica is that has been told to replay, and has not begun.
+_NOT_BEGUN: Final = -1
+#: The later a state is here, the better may a replica in it begin anew: it has its input.
+_CAN_REPLAY: Final = (NodeState.RECOVERING, NodeState.UP_FAILURE, NodeState.STABILIZATION, NodeState.STABLE)
 #: How many times longer to wait for a node whose disk may hold a state before everything begins anew.
 _FOR_A_STATE: Final = 4
 
@@ -37,6 +43,20 @@ class Decision:
 
     verb: Verb
     replica: ReplicaId
+
+
+class _Made(NamedTuple):
+    """What a replica has made.
+
+    Attributes:
+      first: smallest id that it still has in all its outputs.
+      origin: of what they are made from; "" while that is not known.
+    """
+
+    first: int
+    origin: str
+    state: NodeState
+    frontier: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +133,13 @@ class Coordination:
         #: Since when all nodes are waited for.
         self._begun_at = now
         self._partitions = {id: _Partition(now) for id in directory.standbys}
-        #: Of each replica of a partition: the smallest id that it still has in all its outputs, and their origin.
-        self._begins: dict[PartitionId, dict[NodeId, tuple[int, str]]] = {}
+        self._made: dict[PartitionId, dict[NodeId, _Made]] = {}
         #: Identity of the log of each source that answers, of those that begin with id 1.
         self._logs: dict[StreamId, str] = {}
         self._replays_at: dict[Decision, int] = {}
+        #: Of replicas that replay, or were told to: how far they were, and since when; in this look and in the last.
+        self._replaying: dict[ReplicaId, tuple[int, int]] = {}
+        self._replaying_before: Mapping[ReplicaId, tuple[int, int]] = {}
         self._held: Mapping[PartitionId, NodeId | None] = {}
 
     def redirect(self, directory: Directory, now: int) -> None:
@@ -140,8 +162,9 @@ class Coordination:
         told = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
         self._forget(node)
         for channel, output in told.items():
-            begins = self._begins.setdefault(self._plan.maker_of(channel), {})
-            begins[node] = max(begins.get(node, (0, ""))[0], output.first), output.origin
+            made = self._made.setdefault(self._plan.maker_of(channel), {})
+            first = max(made[node].first if node in made else 0, output.first)
+            made[node] = _Made(first, output.origin, NodeState(output.state), output.frontier)
         for id, one in self._partitions.items():
             if node in self._directory.hosts(id):
                 self._runs(one, node, told.get(Channel(self._plan.unit[id.unit].outputs[0], id.partition)), now)
@@ -167,8 +190,8 @@ class Coordination:
             self._runs(one, node, None, now)
 
     def _forget(self, node: NodeId) -> None:
-        for begins in self._begins.values():
-            begins.pop(node, None)
+        for made in self._made.values():
+            made.pop(node, None)
 
     def _runs(self, one: _Partition, node: NodeId, output: OutputStatus | None, now: int) -> None:
         """What a node tells of a partition; None: it does not run it."""
@@ -277,6 +300,7 @@ class Coordination:
         """
         assert self._alive <= self._heard, "H5: who answers was heard"
         found = []
+        self._replaying_before, self._replaying = self._replaying, {}
         for id, one in self._partitions.items():
             for decision in self._of(id, one, now):
                 # What is upstream of several partitions begins anew once for all of them.
@@ -339,7 +363,7 @@ class Coordination:
         )
         patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
         lacking = [now - one.lacking_since.get(n, now) >= patience_us for n in one.running]
-        return self._replays(id) if lacking and all(lacking) else []
+        return self._replays(id, now) if lacking and all(lacking) else []
 
     def _patience(self, id: PartitionId, one: _Partition) -> int:
         """How long a partition may be unserved before a standby runs it."""
@@ -358,7 +382,7 @@ class Coordination:
     def _refused_lately(self, one: _Partition, node: NodeId, now: int) -> bool:
         return now - one.refused_at.get(node, now - self._recovery_us) < self._recovery_us
 
-    def _replays(self, id: PartitionId) -> list[Decision]:
+    def _replays(self, id: PartitionId, now: int) -> list[Decision]:
         """The last resort: one replica of everything before it begins anew, unless one still has its beginning.
 
         None does while a source does not answer, or has another log than the one that it was made from: what is missing
@@ -373,12 +397,42 @@ class Coordination:
         found, origins = [], dict[PartitionId, str]()
         for before in _before(self._plan, id):
             origin = self._origin_of(before, origins)
-            begins = {n: first for n, (first, of) in self._begins.get(before, {}).items() if of in ("", origin)}
-            if not begins:
+            made = {n: one for n, one in self._made.get(before, {}).items() if one.origin in ("", origin)}
+            if not made:
                 return []
-            if min(begins.values()) > 1:
-                found.append(Decision("replay", ReplicaId(*before, max(begins))))
+            if (node := self._to_replay(before, made, now)) is not None:
+                found.append(Decision("replay", ReplicaId(*before, node)))
         return found
+
+    def _to_replay(self, id: PartitionId, made: Mapping[NodeId, _Made], now: int) -> NodeId | None:
+        """Which of the replicas of a partition is to begin anew; None: one has its beginning, or makes it, or none can.
+
+        One that was told to and stands still for long is left as it is: it may be cut off from the sources.
+        """
+        in_vain = {n for n, one in made.items() if self._replays_in_vain(ReplicaId(*id, n), one, now)}
+        if any(one.first == 1 and n not in in_vain for n, one in made.items()):
+            return None
+        left = [n for n, one in made.items() if one.first > 1]
+        told = [n for n in left if ReplicaId(*id, n) in self._replaying]
+        best = [n for n in told if n not in in_vain] or [n for n in left if n not in in_vain] or left
+        node = max(best, key=lambda n: (_CAN_REPLAY.index(made[n].state), n), default=None)
+        if node is not None:
+            self._replaying.setdefault(ReplicaId(*id, node), (_NOT_BEGUN, now))
+        return node
+
+    def _replays_in_vain(self, replica: ReplicaId, made: _Made, now: int) -> bool:
+        """Has it been told to begin anew, or begun, without any progress for long?  It waits for what is before it."""
+        known = self._replaying.get(replica) or self._replaying_before.get(replica)
+        begun = made.first == 1
+        if (begun and made.state is not NodeState.RECOVERING) or (not begun and known is None):
+            return False
+        upstream = (self._made.get(before, {}).values() for before in _before(self._plan, replica.of))
+        states = [{one.state for one in made if one.first == 1} for made in upstream]
+        waits = {NodeState.RECOVERING} in states
+        progress = made.frontier if begun else _NOT_BEGUN
+        since = now if known is None or known[0] != progress or waits else known[1]
+        self._replaying[replica] = progress, since
+        return now - since >= REPLAYS_IN_VAIN_US
 
     def _origin_of(self, id: PartitionId, known: dict[PartitionId, str]) -> str:
         """The origin of what the sources' logs give now; "" where one of them does not answer, or not from id 1 on."""

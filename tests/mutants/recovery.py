@@ -210,5 +210,25 @@ edited(
 edited(
     "replays-from-another-log",
     "everything replays though a source has another log than the one that it was made from (H8, S6)",
-    Edit(Coordination, "_replays", ' if of in ("", origin)', ""),
+    Edit(Coordination, "_replays", ' if one.origin in ("", origin)', ""),
+)
+edited(
+    "who-is-cut-off-replays",
+    "a replica without its input is told to begin anew, though another one has it (H8)",
+    Edit(Coordination, "_to_replay", "(_CAN_REPLAY.index(made[n].state), n)", "n"),
+)
+edited(
+    "two-replay",
+    "another replica is told to begin anew before the first one has (H8)",
+    Edit(Coordination, "_to_replay", "[n for n in told if n not in in_vain] or ", ""),
+)
+edited(
+    "who-stands-still-is-waited-for",
+    "a replica that was to begin anew, and makes nothing, is waited for without an end (H8)",
+    Edit(Coordination, "_replays_in_vain", "return now - since >= REPLAYS_IN_VAIN_US", "return False"),
+)
+edited(
+    "who-waits-for-a-replay-stands-still",
+    "what waits for a replay upstream is taken for useless (H8)",
+    Edit(Coordination, "_replays_in_vain", " or waits", ""),
 )

@@ -218,6 +218,10 @@ UNITS: Final[dict[str, Test]] = {
     "who-runs-must-hold-checkpoints": partial(
         moves.test_a_standby_moves_to_a_node_that_runs_in_the_place_of_the_dead, False
     ),
+    "who-is-cut-off-replays": partial(coordination.test_who_has_its_input_replays, NodeState.UP_FAILURE),
+    "two-replay": partial(coordination.test_who_has_its_input_replays, NodeState.UP_FAILURE),
+    "who-stands-still-is-waited-for": coordination.test_another_one_replays_where_the_first_one_stands_still,
+    "who-waits-for-a-replay-stands-still": coordination.test_who_waits_for_a_replay_before_it_does_not_stand_still,
     "replays-from-another-log": coordination.test_nothing_replays_where_a_source_does_not_answer_or_has_another_log,
     "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
     "a-drained-node-gets-load-back": balance.test_a_drained_node_gets_no_partition_by_balancing,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replicas.placement.coordination import REPEAT_US, Coordination
+import pytest
+
+from replicas.placement.coordination import REPEAT_US, REPLAYS_IN_VAIN_US, Coordination
 from spe.log.origin import combined
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Standbys
@@ -174,6 +176,8 @@ class TwoDeep:
         directory = placed(directory, placement, standbys)
         self.coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.first = {"n1a": 40, "n1b": 40}
+        self.state = {"n1a": STABLE, "n1b": STABLE}
+        self.frontier = 0
         self.lacking = {"n2b": True}
         #: By source: the identity of its log; and what n1a and n1b have read.
         self.logs = {"a": LOG, "b": LOG, "c": LOG}
@@ -184,7 +188,8 @@ class TwoDeep:
             output = OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=log)
             self.coordination.heard_source(output)
         for node, first in self.first.items():
-            output = OutputStatus("s1", 0, STABLE, False, 90, 0, 0, first, 0.0, origin=self.origin)
+            state = self.state[node]
+            output = OutputStatus("s1", 0, state, False, 90, self.frontier, 0, first, 0.0, origin=self.origin)
             self.coordination.heard(NodeId(node), [output], now)
         for node, lacking in self.lacking.items():
             output = OutputStatus("s2", 0, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=lacking)
@@ -203,6 +208,77 @@ def test_without_any_state_one_upstream_replica_replays() -> None:
     assert world.at(20 + RECOVERY + REPEAT_US) == [], "it has begun"
     world.first["n1b"] = 7
     assert world.at(30 + RECOVERY + REPEAT_US) == ["replay u1/0@n1b"], "and truncated again: some other standby was"
+
+
+@pytest.mark.parametrize("state", [UP_FAILURE, RECOVERING])
+def test_who_has_its_input_replays(state: NodeState) -> None:
+    """The other one may be cut off from a source, and would wait for it for ever."""
+    world = TwoDeep()
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    world.state["n1b"] = state
+    world.at(10)
+    assert world.at(10 + RECOVERY) == ["replay u1/0@n1a"]
+    world.state |= {"n1a": UP_FAILURE, "n1b": STABLE}
+    assert world.at(20 + RECOVERY + REPEAT_US) == ["replay u1/0@n1a"], "two would begin anew"
+
+
+def test_another_one_replays_where_the_first_one_stands_still() -> None:
+    world = TwoDeep()
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    world.at(10)
+    assert world.at(10 + RECOVERY) == ["replay u1/0@n1b"]
+    world.first["n1b"], world.state["n1b"] = 1, RECOVERING
+    now = 20 + RECOVERY
+    for _ in range(3):
+        world.frontier += 10
+        assert world.at(now) == []
+        assert world.at(now + REPLAYS_IN_VAIN_US - 1) == [], "it has come further since"
+        now += REPLAYS_IN_VAIN_US
+    assert world.at(now) == ["replay u1/0@n1a"]
+    world.first["n1a"], world.state["n1a"] = 1, RECOVERING
+    assert world.at(now + REPEAT_US) == []
+    assert world.at(now + 2 * REPLAYS_IN_VAIN_US) == [], "both have begun: nobody is left"
+
+
+def test_another_one_replays_where_the_first_one_does_not_begin() -> None:
+    world = TwoDeep()
+    world.coordination.heard(NodeId("n2a"), [], 0)
+    world.at(10)
+    assert world.at(10 + RECOVERY) == ["replay u1/0@n1b"]
+    assert world.at(9 + RECOVERY + REPLAYS_IN_VAIN_US) == ["replay u1/0@n1b"]
+    assert world.at(10 + RECOVERY + REPLAYS_IN_VAIN_US) == ["replay u1/0@n1a"]
+
+
+def test_who_waits_for_a_replay_before_it_does_not_stand_still() -> None:
+    plan, directory = make_plan(3)
+    last = PartitionId(UnitId("u3"), 0)
+    directory = placed(
+        directory, {**directory.placement, last: (NodeId("n3a"),)}, {last: Standbys((NodeId("n3b"),), 1)}
+    )
+    coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for source in plan.sources:
+        coordination.heard_source(OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=LOG))
+
+    def at(now: int, first: dict[str, tuple[NodeState, int]]) -> list[str]:
+        coordination.heard(NodeId("n3a"), [], now)
+        lost = OutputStatus("s3", 0, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=True)
+        coordination.heard(NodeId("n3b"), [lost], now)
+        for node, (state, begins) in first.items():
+            output = OutputStatus(f"s{node[1]}", 0, state, False, 90, 0, 0, begins, 0.0)
+            coordination.heard(NodeId(node), [output], now)
+        return [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
+
+    runs = dict.fromkeys(("n1a", "n1b", "n2a", "n2b"), (STABLE, 40))
+    at(10, runs)
+    assert at(10 + RECOVERY, runs) == ["replay u2/0@n2b", "replay u1/0@n1b"]
+    runs |= {"n1b": (RECOVERING, 1), "n2b": (RECOVERING, 1)}
+    now = 20 + RECOVERY
+    assert at(now, runs) == []
+    now += REPLAYS_IN_VAIN_US
+    assert at(now, runs) == ["replay u1/0@n1a"]
+    runs["n1a"] = STABLE, 1
+    assert at(now + REPLAYS_IN_VAIN_US - 1, runs) == [], "counted from when u1 was ready"
+    assert at(now + REPLAYS_IN_VAIN_US, runs) == ["replay u2/0@n2a"]
 
 
 def test_nothing_replays_below_a_source_whose_log_may_have_no_beginning() -> None:
