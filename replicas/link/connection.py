@@ -20,6 +20,7 @@ from spe.wire.greeting import check_welcome
 from spe.wire.messages import (
     HELLO_VALUES_MAX,
     PROTOCOL,
+    STATUS_VALUES_MAX,
     VALUES_MAX,
     Hello,
     Message,
@@ -83,6 +84,11 @@ class Connection:
         self._frames.limit = frame_bytes
         self._receive_bytes = RECEIVE_BYTES
         self._values_max = VALUES_MAX
+
+    def allow_status(self) -> None:
+        """We ask the peer for its status, which may be larger than other messages."""
+        self._frames.allow_status()
+        self._values_max = STATUS_VALUES_MAX
 
     def named(self, peer: str) -> None:
         """Tells the network layer who is at the other end, for fault injection by name."""

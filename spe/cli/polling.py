@@ -96,7 +96,7 @@ class Poller:
         """
         answer: Message | None = None
         with trio.move_on_after(wait_s):
-            connection, _ = await dial(self._env, self._plan, self._me, name, self.addresses[name])
+            connection = await self._dial(name)
             try:
                 answer = await request(connection, message)
             finally:
@@ -147,7 +147,7 @@ class Poller:
         """Asks for ever, on one connection while it lasts."""
         while True:
             try:
-                connection, _ = await dial(self._env, self._plan, self._me, name, self.addresses[name])
+                connection = await self._dial(name)
                 try:
                     await self._follow(connection, name)
                 finally:
@@ -156,6 +156,11 @@ class Poller:
             except SpeError as error:
                 self.errors[name] = str(error)
             await trio.sleep(self.period_s)
+
+    async def _dial(self, name: str) -> Connection:
+        connection, _ = await dial(self._env, self._plan, self._me, name, self.addresses[name])
+        connection.allow_status()
+        return connection
 
     async def _follow(self, connection: Connection, name: str) -> None:
         while True:

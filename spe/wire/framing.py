@@ -19,6 +19,8 @@ Buffer = Union[bytes, memoryview]  # noqa: UP007 - used at run time by type alia
 UNAUTHENTICATED_BYTES: Final = 64 << 10
 #: A control message is a small flat msgpack value; what unpacking it costs is some 70 times its size.
 CONTROL_BYTES: Final = 256 << 10
+#: The same of a status, which has an entry for each replica or channel; accepted by those who ask for one only.
+STATUS_BYTES: Final = 4 << 20
 #: Boundary, undo and rec_done have bodies of fixed size, all below this.
 MARK_BYTES: Final = 32
 
@@ -103,6 +105,10 @@ class FrameReader:
         self._bounds = bounds = [-1] * 256
         for type_, own in _OWN_BOUNDS:
             bounds[type_] = limit if own is None or limit < own else own
+
+    def allow_status(self) -> None:
+        """A status may come, as an answer: until the limit is set anew, a control message may be as large as that."""
+        self._bounds[FrameType.CONTROL] = STATUS_BYTES
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """All frames that are complete with ``data``.
@@ -197,6 +203,5 @@ class FrameReader:
 
 def check_length(type_: FrameType, length: int, limit: int) -> None:
     """Raises LocalProtocolError when a body that we are about to send is beyond what a peer accepts."""
-    bound = min(limit, CONTROL_BYTES) if type_ is FrameType.CONTROL else limit
-    if length > bound:
-        raise LocalProtocolError(f"a {type_.name} frame of {length} bytes; at most {bound} may be sent")
+    if length > limit:
+        raise LocalProtocolError(f"a {type_.name} frame of {length} bytes; at most {limit} may be sent")

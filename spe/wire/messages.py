@@ -41,7 +41,7 @@ from spe.wire.fields import SNAPSHOT_PART_BYTES as SNAPSHOT_PART_BYTES
 from spe.wire.fields import Mode as Mode
 from spe.wire.fields import Role as Role
 from spe.wire.fields import Verb as Verb
-from spe.wire.framing import CONTROL_BYTES, Buffer, FrameType, check_length, frame
+from spe.wire.framing import CONTROL_BYTES, STATUS_BYTES, Buffer, FrameType, check_length, frame
 
 
 class VersionRange(NamedTuple):
@@ -66,6 +66,8 @@ ANNOUNCEMENTS_MAX: Final = 64
 
 #: Values in a control message, containers included: as objects at most some 6 MiB.
 VALUES_MAX: Final = 64 << 10
+#: The same of what may be a status.
+STATUS_VALUES_MAX: Final = VALUES_MAX * (STATUS_BYTES // CONTROL_BYTES)
 #: The same before authentication: a hello and its answer are flat and short, in other versions too.
 HELLO_VALUES_MAX: Final = 64
 
@@ -190,6 +192,8 @@ class Message:
     """Base of all control messages."""
 
     TAG: ClassVar[int] = 0
+    #: Of the largest body that may be sent.
+    BYTES_MAX: ClassVar[int] = CONTROL_BYTES
 
     def encode(self) -> bytes:
         """The whole frame.  Raises LocalProtocolError where a field is out of its bounds."""
@@ -200,7 +204,7 @@ class Message:
         except (ValueError, TypeError, OverflowError) as e:
             raise LocalProtocolError(f"cannot send {self!r:.500}: {e}") from None
         if len(body) > CONTROL_BYTES:
-            check_length(FrameType.CONTROL, len(body), CONTROL_BYTES)
+            check_length(FrameType.CONTROL, len(body), self.BYTES_MAX)
         return frame(FrameType.CONTROL, body)
 
 
@@ -455,6 +459,7 @@ class Status(Message):
     """The status of a process (``spe/status.py``), as a map of names, so that later versions can add fields."""
 
     TAG: ClassVar[int] = 18
+    BYTES_MAX: ClassVar[int] = STATUS_BYTES
     process: Annotated[ProcessStatus, status_of]
 
 

@@ -14,7 +14,7 @@ from spe.status import plain
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire import greeting, messages
-from spe.wire.framing import CONTROL_BYTES, FrameReader, FrameType
+from spe.wire.framing import CONTROL_BYTES, STATUS_BYTES, FrameReader, FrameType
 from spe.wire.greeting import check_hello, check_welcome
 from spe.wire.messages import (
     MESSAGES,
@@ -239,7 +239,9 @@ def test_a_message_out_of_its_bounds_is_not_sent() -> None:
     with pytest.raises(LocalProtocolError, match=r"cannot send Truncated.*expected an integer"):
         Truncated(-1).encode()
     with pytest.raises(LocalProtocolError, match="a CONTROL frame"):
-        Status(a_node("x" * CONTROL_BYTES)).encode()
+        Inject({"what": "x" * CONTROL_BYTES}).encode()
+    with pytest.raises(LocalProtocolError, match="a CONTROL frame"):
+        Status(a_node("x" * STATUS_BYTES)).encode()
     with pytest.raises(LocalProtocolError, match=r"(?s)cannot send Status.*Expected `int`"):
         Status(a_node("n1", a_replica(counters={"late": "many"}))).encode()
     with pytest.raises(LocalProtocolError, match="cannot send Status"):
