@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
+import trio
+
 from replicas.link.connection import Identity, dial
 from replicas.link.directory import revision_file
 from replicas.placement.moves import Move, some
-from replicas.producer.server import request
-from spe.errors import PeerRefused, RemoteProtocolError, SpeError
+from replicas.producer.server import ANSWER_SECONDS, request
+from spe.errors import LinkBroken, PeerRefused, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan
@@ -125,7 +127,11 @@ def _joined_before(env: Env, path: PurePosixPath, node: Node) -> Revision | None
 async def _ask(env: Env, plan: Plan, me: Identity, address: str, node: Node) -> JoinClusterAnswer:
     connection, _ = await dial(env, plan, me, COORDINATOR, address)
     try:
-        answer = expect(await request(connection, JoinCluster(encode_node(node))), JoinClusterAnswer)
+        with trio.move_on_after(ANSWER_SECONDS) as waiting:
+            found = await request(connection, JoinCluster(encode_node(node)))
+        if waiting.cancelled_caught:
+            raise LinkBroken(f"{COORDINATOR} at {address} did not answer within {ANSWER_SECONDS:g} s")
+        answer = expect(found, JoinClusterAnswer)
         if not answer.error:
             Revision.decode(answer.revision)
         return answer

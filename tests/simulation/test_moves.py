@@ -10,8 +10,9 @@ from itertools import product
 import pytest
 import trio
 
+from replicas.placement.joining import join
 from replicas.planning.load import LoadSample
-from replicas.simulation.clock import now_us
+from replicas.simulation.clock import JumpClock, now_us
 from replicas.simulation.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Role
@@ -19,10 +20,11 @@ from spe.plan.revision import Revision, encode_node
 from spe.stream.history import Received
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import JoinCluster, MoveAnswer, MoveOrder
+from spe.wire.messages import JoinCluster, JoinClusterAnswer, MoveAnswer, MoveOrder
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_standbys import tentative
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.long_forms import long_but
 from tests.support.situations import play, until
 
@@ -166,6 +168,32 @@ def test_opposite_orders_are_refused_until_the_first_is_done() -> None:
         await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
 
     assert tentative(play(plan, directory, script)) == 0
+
+
+async def test_a_node_asks_again_whether_it_may_join_where_the_coordinator_says_nothing(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, directory = two_units()
+    newcomer = replace(directory.nodes[NodeId("n1b")], id=NodeId("n9"), address="n9:1")
+    asked = 0
+    async with FaultyCluster(plan, directory) as cluster:
+        await cluster.start()
+        await trio.sleep(1)
+        assert cluster.coordinator is not None
+        answers = cluster.coordinator.join
+
+        async def at_first_silent(peer: str, message: JoinCluster) -> JoinClusterAnswer:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                await trio.sleep_forever()
+            return await answers(peer, message)
+
+        monkeypatch.setattr(cluster.coordinator, "join", at_first_silent)
+        with trio.fail_after(60):
+            await join(cluster.env("n9"), plan, directory, newcomer, "")
+        assert asked == 2
+        assert NodeId("n9") in cluster.coordinator.directories.current.joined
 
 
 @pytest.mark.parametrize("kills", long_but([True], [False, True]))
