@@ -188,6 +188,7 @@ class Heartbeats:
     async def _answers(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
         while True:
             message = await connection.receive_message()
+            await trio.lowlevel.checkpoint_if_cancelled()  # it was taken for lost, or has moved, as this came
             if isinstance(message, HeartbeatAnswer):
                 self.trouble = ""
                 answered[0] = self._env.clock.monotonic_us()

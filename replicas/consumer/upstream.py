@@ -363,7 +363,7 @@ class Upstream:
                     )
         if (current := self._feeds.get(key)) is not None and current[0] is scope:
             del self._feeds[key]
-        if not scope.cancelled_caught:
+        if not scope.cancel_called:
             self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
             self._tell_history(owner, index, Close(generation, why))
             one.closed(generation, clock.monotonic_us())
@@ -414,6 +414,7 @@ class Upstream:
             )
         )
         answer = await connection.receive_message()
+        await trio.lowlevel.checkpoint_if_cancelled()  # the feed was closed as it came: it concerns nobody (F1)
         if action.producer not in one.producers:
             raise LinkClosed(f"{action.producer} has left")
         if isinstance(answer, Truncated):

@@ -326,6 +326,67 @@ async def test_a_producer_of_another_log_is_acknowledged_again_once_it_restarts(
     assert (acknowledged[1][0], acknowledged[1][-1], acknowledged[2][-1]) == (1, 0, 1)
 
 
+def connected(monkeypatch: pytest.MonkeyPatch, module: str) -> Connection:
+    """The producer's end of the connection that the module makes next."""
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def dialled(*_: object, **__: object) -> tuple[Connection, Welcome]:
+        return Connection(ours), Welcome(PROTOCOL.highest, "n1a", 1)
+
+    monkeypatch.setattr(f"replicas.consumer.{module}.dial", dialled)
+    return Connection(theirs)
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["refused", "broken"])
+async def test_what_comes_of_a_feed_as_it_is_closed_concerns_nobody(
+    monkeypatch: pytest.MonkeyPatch, breaks: bool
+) -> None:
+    """Else a new owner of the same name would acknowledge nothing to that producer."""
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    producer, upstream = connected(monkeypatch, "upstream"), upstream_of(cluster, Identity("node", "n", 1, ""))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(upstream.run, {})
+        upstream.add(Opening())
+        upstream.choose()
+        await producer.receive_message()
+        if breaks:
+            await producer.aclose()
+        else:
+            await producer.send(OtherLog("another log"))
+        upstream.remove(Opening.name)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+    assert [line.split()[2] for line in cluster.log] == ["subscribe"]
+
+
+async def test_an_answer_that_comes_as_its_process_leaves_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    producer, told = connected(monkeypatch, "heartbeats"), list[str]()
+    env = cluster.env("n")
+    keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n", 1, ""))
+    upstream = Upstream(
+        env,
+        cluster.plan,
+        keeper,
+        pool=StringPool(),
+        heard=lambda peer, answer: told.append(f"heard {answer.number}"),
+        gone=lambda peer: told.append("gone"),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(upstream.run, {"n1a": "x:1"})
+        await producer.receive_message()
+        for number in (1, 2):
+            await producer.send(HeartbeatAnswer(number, 1, []))
+            if number == 1:
+                await trio.testing.wait_all_tasks_blocked()
+        upstream.redirect(cluster.directory, {})
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+    assert told == ["heard 1", "gone"]
+
+
 async def test_who_does_not_speak_as_we_do_is_asked_again(jump_clock: JumpClock) -> None:
     """A proxy, or another process that has the address for a moment, breaks no rule of a producer (B7)."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
