@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -383,8 +382,9 @@ class Server:
     async def _waited_for(self, connection: Connection, answer: Awaitable[T]) -> T:
         """An answer to a writer, who is told what it waits for, so that it does not take us for dead."""
         failed: Exception | None = None
+        unread: list[LinkBroken] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_waits, connection)
+            nursery.start_soon(self._tell_waits, connection, unread)
             try:
                 found = await answer
             except Exception as error:
@@ -392,15 +392,19 @@ class Server:
             nursery.cancel_scope.cancel()
         if failed is not None:
             raise failed
+        if unread:  # no answer may follow: a part of what the writer was told may be on its way
+            raise unread[0]
         return found
 
-    async def _tell_waits(self, connection: Connection) -> None:
-        """Never ends, but where the writer is gone."""
-        with contextlib.suppress(LinkBroken):
+    async def _tell_waits(self, connection: Connection, unread: list[LinkBroken]) -> None:
+        """Never ends, but where the writer is gone, or does not read."""
+        try:
             while True:
                 await self._env.clock.sleep(WRITER_TOLD_S)
                 with trio.CancelScope(shield=True):  # half a message would be the end of the connection
                     await _answer(connection, PushWaits(self._service.push_waits()))
+        except LinkBroken as error:
+            unread.append(error)
 
     def status(self) -> ProcessStatus:
         """What the process says of itself, and who is connected to it."""

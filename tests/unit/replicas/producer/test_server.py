@@ -1,23 +1,35 @@
-"""The producing side of a connection: answers."""
+"""The producing side of a connection: answers that are large, and answers that wait."""
 
 from __future__ import annotations
 
+from typing import cast
+
+import pytest
 import trio
 
-from replicas.link.connection import Identity
+from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
-from replicas.producer.server import Bystander, Server
+from replicas.producer.server import ANSWER_SECONDS, Bystander, Server
 from replicas.simulation.clock import JumpClock
 from spe.cli.polling import Poller
+from spe.errors import LinkBroken
 from spe.status import NodeStatus
 from spe.stream.names import NodeId
 from spe.wire.framing import CONTROL_BYTES
-from spe.wire.messages import Status
+from spe.wire.messages import PushCommitted, Status
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.statuses import a_node, a_replica
 
 CROWDED = a_node("n1a", *[a_replica()] * 1_000)
+
+
+def serving(service: Bystander) -> tuple[FaultyCluster, Server]:
+    """The server of n1a, and where it runs."""
+    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    env = cluster.env("n1a")
+    keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n1a", 1))
+    return cluster, Server(env, cluster.plan, keeper, service)
 
 
 class Crowded(Bystander):
@@ -29,14 +41,36 @@ class Crowded(Bystander):
 
 
 async def test_a_status_of_many_replicas_arrives(jump_clock: JumpClock) -> None:
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    address, env = cluster.directory.nodes[NodeId("n1a")].address, cluster.env("n1a")
-    server = Server(env, cluster.plan, DirectoryKeeper(env, cluster.directory, Identity("node", "n1a", 1)), Crowded())
+    cluster, server = serving(Crowded())
+    address = cluster.directory.nodes[NodeId("n1a")].address
     poller = Poller(cluster.env("control"), cluster.plan, {"n1a": address}, "")
     async with trio.open_nursery() as nursery:
-        await nursery.start(env.network.serve, address, server.handle)
+        await nursery.start(cluster.env("n1a").network.serve, address, server.handle)
         assert await poller.ask_status("n1a"), poller.errors
         nursery.cancel_scope.cancel()
     status = poller.seen["n1a"].status
     assert isinstance(status, NodeStatus)
     assert status.replicas == CROWDED.replicas
+
+
+class Unread:
+    """A stream that takes nothing while its peer does not read."""
+
+    async def send_all(self, data: bytes) -> None:
+        await trio.sleep_forever()
+
+
+async def test_nothing_follows_half_a_message_to_a_writer_that_waits(jump_clock: JumpClock) -> None:
+    """What it waits for is done all the same: it will ask again."""
+    _, server = serving(Crowded())
+    done = False
+
+    async def commit() -> PushCommitted:
+        await trio.sleep(3 * ANSWER_SECONDS)
+        nonlocal done
+        done = True
+        return PushCommitted(1, "")
+
+    with pytest.raises(LinkBroken, match="does not read what it asked for"):
+        await server._waited_for(Connection(cast("trio.abc.Stream", Unread())), commit())
+    assert done
