@@ -117,9 +117,11 @@ class _Writer:
     async def _rest(self, begun: int) -> None:
         """After a slice that began then."""
         core, pauses = self._host.replica.core, self._pauses
-        await self._clock.sleep(max(0, begun + pauses.least_us - self._hosting.now()) / 1e6)
         while self._is_current():
             token = self._host.log_work.token()
+            if (least_us := begun + pauses.least_us - self._hosting.now()) > 0:
+                await self._clock.wait(self._host.log_work, token, least_us / 1e6)
+                continue
             state, rows = self._kept.state, core.stable_rows - (self._rows or 0)
             ended = core.sunion.released_for_good() == END_OF_TIME
             if state is None or state.lacks or ended:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import trio
+
+from replicas.link.signal import Signal
 from replicas.node.log_task import _Writer
 from replicas.node.snapshots import Snapshots
+from replicas.simulation.clock import JumpClock
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId
+from tests.support.faulty_cluster import FaultyCluster
+from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.source_env import ListTrace
 
 PARTITION = PartitionId(UnitId("u"), 0)
@@ -60,6 +66,27 @@ async def test_what_was_loaded_for_a_snapshot_of_a_replica_that_ends_is_released
     host, piece = _on_disk(hosting.running)
     assert await Snapshots(hosting, ME).of(host) is None
     assert piece.told == ["loaded", "released"]
+
+
+async def test_the_pause_after_a_slice_that_was_refused_ends_with_the_replica(jump_clock: JumpClock) -> None:
+    """It may be ten seconds; another replica's log cannot be written before."""
+    current, log_work = True, Signal()
+    clock = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])).env("n1a").clock
+    writer: Any = SimpleNamespace(
+        _host=SimpleNamespace(replica=SimpleNamespace(core=None), log_work=log_work),
+        _hosting=SimpleNamespace(now=clock.monotonic_us),
+        _clock=clock,
+        _pauses=SimpleNamespace(least_us=10_000_000),
+        _is_current=lambda: current,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cast("Any", _Writer)._rest, writer, clock.monotonic_us())
+        await trio.sleep(1)
+        current = False
+        log_work.wake()
+        await trio.sleep(1)
+        assert not nursery.child_tasks
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_was_loaded_for_the_log_of_a_replica_that_ends_is_released() -> None:
