@@ -129,7 +129,11 @@ class DirectoryKeeper:
                     event="directory_refused",
                 )
                 return
-            self._apply(revision, directory, kept=await self._keep(revision))
+            kept = await self._keep(revision)
+            if why := self.over(revision.version.epoch):  # since it began to be written
+                self._refuse(revision.version, why)
+                return
+            self._apply(revision, directory, kept=kept)
 
     def _refuse(self, version: Version, why: str) -> None:
         self._env.trace.event("directory_refused", version=str(version), why=why)

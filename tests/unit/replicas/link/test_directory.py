@@ -85,6 +85,23 @@ async def test_a_version_of_an_older_epoch_is_refused_whatever_its_number() -> N
     assert one.version == Version(9, 2)
 
 
+async def test_a_version_whose_epoch_ends_while_it_is_written_is_refused() -> None:
+    """A coordinator that began meanwhile was told of the version before."""
+    disk = SimDisk()
+    one = keeper(disk)
+    await one.take(version(3, 1))
+    disk.sync_gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.take, version(3, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        one.heard_of(4)
+        disk.sync_gate.set()
+    assert one.version == Version(3, 1)
+    await one.take(version(4, 1))
+    assert one.version == Version(4, 1)
+    assert keeper(disk.restarted()).version == Version(4, 1)
+
+
 async def test_a_restart_goes_by_what_is_on_disk() -> None:
     disk = SimDisk()
     await keeper(disk).take(version(4, 7))
