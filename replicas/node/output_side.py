@@ -174,12 +174,20 @@ class OutputSide:
         A smaller one is of an older process, or of one that has lost its number while its clock is behind (A2).
         """
         speaker = self._speakers.get(consumer)
+        if speaker is None and consumer not in self._consumers:
+            self._forget_guests(now)
         if speaker is None or (
             incarnation != speaker[0]
             and (self._is_dead(consumer, now) or (incarnation > speaker[0] and not consumer.startswith("client:")))
         ):
             speaker = self._speakers[consumer] = incarnation, 0 if speaker is None else speaker[1] + 1
         return speaker[0] == incarnation
+
+    def _forget_guests(self, now: int) -> None:
+        """Clients that no log waits for may have another name each time: the dead ones do not count any more."""
+        for name in [n for n in self._speakers if n not in self._consumers and self._is_dead(n, now)]:
+            del self._speakers[name]
+            self._heard.pop(name, None)
 
     def acknowledged(self, ack: Ack, period_us: int, now: int) -> bool:
         """A consumer needs an output up to an id no more, says the process that speaks for it.

@@ -131,6 +131,17 @@ def test_one_process_speaks_for_a_client_until_it_is_dead() -> None:
     assert not outputs.speaks("client:c", 5, gone_us + 2)
 
 
+def test_who_no_log_waits_for_is_forgotten_once_it_is_dead() -> None:
+    """Such clients may have another name each time."""
+    outputs, gone_us = full(), Timing().gone_us()
+    said(outputs, NEAR, 1, 1, 0)
+    for turn in range(100):
+        now = turn * gone_us
+        assert said(outputs, f"client:{turn}", 0, 1, now)
+        assert not outputs.speaks(f"client:{turn}", 2, now), "one process speaks for it"
+    assert set(outputs._speakers) == set(outputs._heard) == {NEAR, "client:98", "client:99"}
+
+
 def test_a_later_process_of_a_node_speaks_at_once_and_one_with_a_smaller_number_once_the_other_is_dead() -> None:
     outputs, gone_us = full(), Timing().gone_us()
     (log,) = outputs.logs
