@@ -264,7 +264,7 @@ class Coordination:
         patience_us = self._patience(id, one)
         if not any(n in self._alive for n in standbys):
             patience_us = max(patience_us, _FOR_A_STATE * self._recovery_us)
-        if one.running or now - since < patience_us:
+        if now - since < patience_us:
             return ()
         without = (n for n in self._directory.nodes if n in self._alive and n not in self._directory.hosts(id))
         return tuple(n for n in without if not self._refused_lately(one, n, now))

@@ -10,7 +10,7 @@ plan.  :class:`replicas.placement.coordination.Coordination` gives the orders.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
@@ -19,7 +19,7 @@ import numpy as np
 
 from replicas.placement.coordination import LostPartition
 from replicas.placement.lending import Lending, Lent
-from replicas.placement.moves import RoleChange
+from replicas.placement.moves import IN_VAIN_US, RoleChange
 from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.cluster import UNKNOWN_WORK, partial_after
@@ -102,6 +102,8 @@ class RecoveryOrder:
         self._runs: dict[NodeId, dict[PartitionId, bool]] = {}
         #: What has been ordered, and its node does not tell of yet.
         self._pending: dict[PartitionId, NodeId] = {}
+        self._restoring_since: dict[ReplicaId, int] = {}
+        self._reads = {id: _read_by(plan, id) for id in directory.roles}
         self._schedule: RecoverySchedule | None = None
         self._held: dict[PartitionId, NodeId | None] = {}
         #: Why some wait that no node has the memory for.
@@ -230,6 +232,10 @@ class RecoveryOrder:
         }
         # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
         known = {id: one for id, one in unserved.items() if id in self._load and not one.lacking}
+        self._note_restoring(known, now)
+        if self._schedule is not None:
+            given_up = {id: self._given_up(id, one, now) for id, one in known.items()}
+            known, unserved = given_up, {**unserved, **given_up}
         may = {id: self._may_run(id, one) for id, one in known.items()}
         near = {id: one for id, one in known.items() if (one.able or may[id]) and one.due_us <= now + soon_us}
         due = {id: one for id, one in near.items() if not one.recovering and one.due_us <= now}
@@ -344,8 +350,28 @@ class RecoveryOrder:
 
     def _may_run(self, id: PartitionId, one: LostPartition) -> frozenset[NodeId]:
         """Nodes that answer and may restore a partition, standbys or not; whether they have the cores is not asked."""
-        nodes = [*one.able, *(n for n in one.others if n in self._runs and self._may_have(id, n))]
+        others = () if one.recovering else one.others
+        nodes = [*one.able, *(n for n in others if n in self._runs and self._may_have(id, n))]
         return frozenset(n for n in nodes if self._has_memory(n, [id]))
+
+    def _note_restoring(self, lost: Mapping[PartitionId, LostPartition], now: int) -> None:
+        """Since when each node restores what it does; time in which nobody serves what it reads does not count."""
+        since, served = self._restoring_since, self._served()
+        self._restoring_since = {
+            replica: since.get(replica, now) if self._reads[id] <= served else now
+            for id, one in lost.items()
+            for replica in (ReplicaId(*id, node) for node in one.recovering)
+        }
+
+    def _given_up(self, id: PartitionId, one: LostPartition, now: int) -> LostPartition:
+        """Without the nodes that restore it in vain, if another one may."""
+        patience_us = max(IN_VAIN_US, round(10 * SECOND * self._work.get(id, 0.0)))
+        since = {node: self._restoring_since[ReplicaId(*id, node)] for node in one.recovering}
+        left = replace(one, recovering=tuple(n for n in one.recovering if now - since[n] < patience_us))
+        return left if left.recovering or self._may_run(id, left) else one
+
+    def _served(self) -> Set[PartitionId]:
+        return {id for runs in self._runs.values() for id, serves in runs.items() if serves}
 
     def _may_have(self, id: PartitionId, node: NodeId) -> bool:
         """Would its X be enough with a role for this partition as well, and is known what it needs for what it runs?"""
@@ -394,7 +420,7 @@ class RecoveryOrder:
         """Gives the schedule the news: who came and went, what is back, and what may run where."""
         for node in set(schedule.nodes).difference(self._runs):
             schedule.went(node)
-        served = {id for runs in self._runs.values() for id, serves in runs.items() if serves}
+        served = self._served()
         #: Of what nobody serves, the one node that counts as restoring it.
         restores = {id: node for node, runs in self._runs.items() for id in runs if id not in unserved}
         restores |= self._pending
@@ -459,6 +485,12 @@ class RecoveryOrder:
             values=tuple(ValueStatus(after_s=s, value=v) for s, v in (planned.values if planned is not None else ())),
             room=dict(schedule.room()),
         )
+
+
+def _read_by(plan: Plan, id: PartitionId) -> frozenset[PartitionId]:
+    """The partitions that one reads."""
+    channels = plan.unit[id.unit].channels_in(id.partition)
+    return frozenset(plan.maker_of(c) for c in channels if c.stream not in plan.sources)
 
 
 def _sources_of(plan: Plan, id: PartitionId) -> frozenset[str]:

@@ -147,9 +147,19 @@ edited(
     Edit(RecoveryOrder, "refused", "del self._pending[replica.of]", "pass"),
 )
 edited(
+    "who-restores-in-vain-is-waited-for",
+    "a node that never comes to an end with what it restores keeps it for ever (O6)",
+    Edit(RecoveryOrder, "_given_up", "return left if", "return one if"),
+)
+edited(
+    "lost-input-is-held-against-who-restores",
+    "what waits for lost input is restored on one node after the other (O6)",
+    Edit(RecoveryOrder, "_note_restoring", " if self._reads[id] <= served else now", ""),
+)
+edited(
     "only-standbys-restore",
     "what standbys have no room for waits, though another node has (O5)",
-    Edit(RecoveryOrder, "_may_run", "*(n for n in one.others if", "*(n for n in () if"),
+    Edit(RecoveryOrder, "_may_run", "*(n for n in others if", "*(n for n in () if"),
 )
 edited(
     "x-of-who-restores-is-not-asked",

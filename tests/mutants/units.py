@@ -78,6 +78,10 @@ UNITS: Final[dict[str, Test]] = {
     "nothing-is-too-long": log_targets.test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time,
     "time-for-rewriting-is-ignored": extent.test_whoever_has_little_time_begins_with_the_oldest,
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
+    "who-restores-in-vain-is-waited-for": partial(
+        restoring.test_what_a_node_restores_in_vain_is_given_to_another_one, True
+    ),
+    "lost-input-is-held-against-who-restores": restoring.test_who_waits_for_lost_input_does_not_restore_in_vain,
     "only-standbys-restore": (restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for),
     "x-of-who-restores-is-not-asked": partial(
         restoring.test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over, "250ms", ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from replicas.placement.moves import IN_VAIN_US
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Version
 from spe.plan.revision import Revision, revised
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
-from tests.support.recovery_order import RestoringCluster, three_queries
+from tests.support.recovery_order import BEAT, RestoringCluster, three_queries
 
 LOADS = {"fa": 0.5, "fb": 0.4, "fc": 0.3}
 FA, FB, FC = (PartitionId(UnitId(name), 0) for name in ("fa", "fb", "fc"))
@@ -107,6 +108,52 @@ def test_an_install_is_not_ordered_again_however_long_it_takes() -> None:
     assert found.beat(100) == ""
     found.begin()
     assert found.beat(100) == "", "nor by the next coordinator"
+
+
+STUCK = 10**9
+#: Heartbeats after which a node has restored in vain.
+IN_VAIN = IN_VAIN_US // BEAT
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["a standby", "a node without a role"])
+def test_what_a_node_restores_in_vain_is_given_to_another_one(others: bool) -> None:
+    """n4 never comes to an end with what it restores."""
+    nodes = {**{f"n{at}": {} for at in range(1, 5)}, "n5": {"capacity": 2, "spare": others}}
+    found = cluster(backs=["n4"] if others else ["n4", "n5"], nodes=nodes)
+    found.kill("n1", "n2", "n3")
+    while not (runs := found.runs[NodeId("n4")]):
+        found.beat()
+    (stuck,) = runs
+    runs[stuck] = STUCK
+    found.beat(IN_VAIN - 10)
+    assert str(stuck) not in found.serving()
+    orders = found.beat(30)
+    assert f"install {stuck}@n5" in orders
+    assert (f"{stuck}: n5 standby" in orders) == others
+    assert found.serving() == ALL
+    assert found.runs[NodeId("n4")][stuck] > 0, "it may come to an end later"
+
+
+def test_what_only_one_node_may_restore_stays_there() -> None:
+    found = cluster(backs=["n4"])
+    found.kill("n1", "n2", "n3")
+    while not (runs := found.runs[NodeId("n4")]):
+        found.beat()
+    (stuck,) = runs
+    runs[stuck] = STUCK
+    found.beat(IN_VAIN + 10)
+    status = found.order.status()
+    assert status is not None
+    assert status.under_way == {str(stuck): "n4"}
+
+
+def test_who_waits_for_lost_input_does_not_restore_in_vain() -> None:
+    """fc reads fa, which has room nowhere."""
+    found = RestoringCluster(three_queries({"fa": 0.9, "fb": 0.1, "fc": 0.1}, reads="a"))
+    found.kill("n1", "n3")
+    found.restores = STUCK
+    assert "install fc/0" in found.beat(IN_VAIN - 10)
+    assert found.beat(30) == ""
 
 
 def test_installs_of_a_node_that_dies_are_planned_again() -> None:
