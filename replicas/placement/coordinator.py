@@ -108,7 +108,7 @@ class Coordinator(Bystander):
             settings.budget,
             algorithm=settings.algorithm,
             margin=settings.margin,
-            active=store.wanted(),
+            active=store.wanted(plan.fingerprint),
         )
         self._meter = RateMeter(plan, now)
         self._source_meter = RateMeter(plan, now)
@@ -302,7 +302,7 @@ class Coordinator(Bystander):
     async def _want(self) -> None:
         self._keep_chosen(self._env.clock.monotonic_us())
         try:
-            await self._store.want(self.activation.wanted())
+            await self._store.want(self._plan.fingerprint, self.activation.wanted())
         except OSError as error:  # the next coordinator would choose once more
             self._env.trace.event("wanted_not_kept", why=str(error))
 

@@ -31,7 +31,7 @@ _SCHEMA: Final = (
     + MOVES
     + """
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS wanted (unit TEXT, partition INTEGER, node TEXT, PRIMARY KEY (unit, partition, node));
+CREATE TABLE IF NOT EXISTS actives (plan TEXT, unit TEXT, partition INTEGER, node TEXT);
 CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
 );
@@ -69,7 +69,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "wanted", "directories", "issued", "moves", "loads", "orders"):
+        for table in ("epoch", "actives", "directories", "issued", "moves", "loads", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -128,17 +128,19 @@ class CoordinatorStore:
         """The newest versions of the directory for the plan with this fingerprint, in the order of their numbers."""
         return issued_in(self._database, plan)
 
-    def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
+    def wanted(self, plan: str) -> Mapping[PartitionId, frozenset[NodeId]]:
+        """Standbys that are to run all the time, of the plan with this fingerprint."""
         found: dict[PartitionId, set[NodeId]] = {}
-        for unit, partition, node in self._database.execute("SELECT unit, partition, node FROM wanted"):
+        rows = self._database.execute("SELECT unit, partition, node FROM actives WHERE plan = ?", (plan,)).fetchall()
+        for unit, partition, node in rows:
             found.setdefault(PartitionId(UnitId(unit), partition), set()).add(NodeId(node))
         return {id: frozenset(nodes) for id, nodes in found.items()}
 
-    async def want(self, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
-        """Replaces the standbys that are wanted.  Raises OSError."""
-        self._database.execute("DELETE FROM wanted")
-        rows = [(id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
-        self._database.executemany("INSERT INTO wanted VALUES (?, ?, ?)", rows)
+    async def want(self, plan: str, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
+        """Replaces them.  Raises OSError."""
+        self._database.execute("DELETE FROM actives WHERE plan = ?", (plan,))
+        rows = [(plan, id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
+        self._database.executemany("INSERT INTO actives VALUES (?, ?, ?, ?)", rows)
         await self.write()
 
     def moves(self, plan: str) -> list[Move]:

@@ -49,16 +49,28 @@ async def test_each_start_begins_a_larger_epoch(store: Opening) -> None:
 async def test_wanted_standbys_and_the_last_number_are_restored(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
-    assert (one.wanted(), one.last_number()) == ({}, 0)
-    await one.want(WANTED)
+    assert (one.wanted("plan"), one.last_number()) == ({}, 0)
+    await one.want("plan", WANTED)
     for number in (1, 2):
         one.ordered(number, 70, 5, "install", "f/1@n1", "")
     await one.write()
     disk = disk.restarted()
     again = store(disk)
-    assert (again.wanted(), again.last_number()) == (WANTED, 2)
-    await again.want({})
-    assert store(disk).wanted() == {}
+    assert (again.wanted("plan"), again.last_number()) == (WANTED, 2)
+    await again.want("plan", {})
+    assert store(disk).wanted("plan") == {}
+
+
+async def test_what_another_plan_wants_to_run_is_no_business_of_this_one(store: Opening) -> None:
+    """H7: its units may have the same names, and other standbys are worth more."""
+    disk = SimDisk()
+    one, other = store(disk), {PartitionId(UnitId("f"), 0): frozenset({NodeId("n3")})}
+    await one.want("other", other)
+    assert one.wanted("plan") == {}
+    await one.want("plan", WANTED)
+    await one.want("plan", {})
+    again = store(disk.restarted())
+    assert (again.wanted("plan"), again.wanted("other")) == ({}, other)
 
 
 async def test_the_last_loads_of_a_plan_are_restored(store: Opening) -> None:
@@ -104,7 +116,7 @@ async def test_a_damaged_store_is_named_with_a_remedy(store: Opening, damage: st
     disk = SimDisk()
     one = store(disk)
     await one.begin(1)
-    await one.want(WANTED)
+    await one.want("plan", WANTED)
     data = bytearray(disk.read(PATH))
     match damage:
         case "flipped":
@@ -124,12 +136,12 @@ async def test_on_a_full_disk_the_old_state_stays_and_no_epoch_begins(store: Ope
     await one.begin(70)
     disk.space_left = 0
     with pytest.raises(OSError, match="space"):
-        await one.want(WANTED)
+        await one.want("plan", WANTED)
     with pytest.raises(OSError, match="space"):
         await store(disk).begin(80)
     disk.space_left = 1 << 30
     again = store(disk)
-    assert again.wanted() == {}
+    assert again.wanted("plan") == {}
     assert await again.begin(0) == 71
 
 
@@ -174,7 +186,7 @@ async def test_an_order_that_the_disk_refused_is_not_written_with_something_else
         await one.keep_moves("plan", [move])
     one.note_moves("plan", [])
     disk.space_left = None
-    await one.want(WANTED)
+    await one.want("plan", WANTED)
     assert store(disk.restarted()).moves("plan") == []
 
 
