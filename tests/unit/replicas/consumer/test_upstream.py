@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from spe.wire.messages import (
     PROTOCOL,
     Heartbeat,
     HeartbeatAnswer,
+    Message,
     OtherLog,
     OutputStatus,
     SnapshotPart,
@@ -44,6 +45,36 @@ from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 
 CHANNEL = Channel(StreamId("s"), 0)
+
+
+Answer = Callable[[Message], Message | None]
+
+
+def one_stage() -> FaultyCluster:
+    """A source, and a unit that reads it, on n1a and others."""
+    return FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+
+
+async def greeted(stream: trio.abc.Stream, name: str = "n1a", incarnation: int = 1) -> Connection:
+    """A producer's end of a connection whose hello it has answered."""
+    connection = Connection(stream)
+    connection.allow(1 << 20)
+    await connection.receive_message()
+    await connection.send(Welcome(PROTOCOL.highest, name, incarnation))
+    return connection
+
+
+async def converse(connection: Connection, answer: Answer) -> None:
+    """Answers what the consumer says, until it hangs up."""
+    with suppress(LinkBroken, LinkClosed):
+        while True:
+            if (said := answer(await connection.receive_message())) is not None:
+                await connection.send(said)
+
+
+def to_heartbeats(message: Message) -> HeartbeatAnswer | None:
+    """Of a producer without outputs."""
+    return HeartbeatAnswer(message.number, 1, []) if isinstance(message, Heartbeat) else None
 
 
 def upstream_of(cluster: FaultyCluster, me: Identity) -> Upstream:
@@ -95,7 +126,7 @@ class Undecided(Opening):
 
 async def test_a_feed_closed_before_its_task_ran_is_not_opened() -> None:
     """Two heartbeat answers in one step: the first makes a replica the choice, the second rules it out."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     async with trio.open_nursery() as nursery:
         await nursery.start(upstream.run, {"n1a": cluster.directory.nodes[NodeId("n1a")].address})
@@ -158,7 +189,7 @@ async def test_the_end_of_a_cut_is_noticed_during_an_attempt(
 
 async def test_a_frozen_process_is_not_flooded_with_connections(jump_clock: JumpClock) -> None:
     """The kernel accepts connections and bytes for it; after the freeze all of them are answered at once."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address, moves, opened = cluster.directory.nodes[NodeId("n1a")].address, trio.Event(), 0
     now: set[Connection] = set()
     most: list[int] = []
@@ -199,7 +230,7 @@ async def test_a_frozen_process_is_not_flooded_with_connections(jump_clock: Jump
 
 async def test_a_refusal_is_logged_on_both_sides_repeatedly(jump_clock: JumpClock) -> None:
     """At once, and once a minute on the refused side; the other side counts its refusals."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n1a")
     keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n1a", 1, "secret"))
@@ -221,13 +252,11 @@ async def test_a_refusal_is_logged_on_both_sides_repeatedly(jump_clock: JumpCloc
 
 async def test_a_producer_that_does_not_answer_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
     """A connection may become half open after the hello; heartbeats, on another one, go on."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def silent(stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
+        await greeted(stream)
         await trio.sleep_forever()
 
     upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
@@ -258,20 +287,13 @@ class LateClock:
 @pytest.mark.parametrize("answers", [True, False])
 async def test_who_is_late_in_every_round_notices_a_silent_peer(jump_clock: JumpClock, answers: bool) -> None:
     """The time in which it did not run is not the peer's; that in which it ran adds up (T1)."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n")
     env = replace(env, clock=LateClock(env.clock))
 
     async def listen(stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        connection.allow(1 << 20)
-        await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
-        with suppress(LinkBroken, LinkClosed):
-            while True:
-                if isinstance(asked := await connection.receive_message(), Heartbeat) and answers:
-                    await connection.send(HeartbeatAnswer(asked.number, 1, []))
+        await converse(await greeted(stream), to_heartbeats if answers else lambda _: None)
 
     keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n", 1, ""))
     upstream = Upstream(env, cluster.plan, keeper, pool=StringPool())
@@ -293,23 +315,18 @@ class Reading(Opening):
 
 async def test_a_producer_of_another_log_is_acknowledged_again_once_it_restarts(jump_clock: JumpClock) -> None:
     """Its output is kept for whoever does not acknowledge it; started anew it has what we have read (S6)."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
     incarnation, acknowledged = 1, dict[int, list[int]]()
 
+    def answer(message: Message) -> Message:
+        if not isinstance(message, Heartbeat):
+            return OtherLog("another log")
+        acknowledged.setdefault(incarnation, []).append(len(message.acks))
+        return HeartbeatAnswer(message.number, incarnation, [])
+
     async def listen(stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        connection.allow(1 << 20)
-        await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL.highest, "n1a", incarnation))
-        with suppress(LinkBroken, LinkClosed):
-            while True:
-                asked = await connection.receive_message()
-                if isinstance(asked, Heartbeat):
-                    acknowledged.setdefault(incarnation, []).append(len(asked.acks))
-                    await connection.send(HeartbeatAnswer(asked.number, incarnation, []))
-                else:
-                    await connection.send(OtherLog("another log"))
+        await converse(await greeted(stream, incarnation=incarnation), answer)
 
     upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     async with trio.open_nursery() as nursery:
@@ -342,7 +359,7 @@ async def test_what_comes_of_a_feed_as_it_is_closed_concerns_nobody(
     monkeypatch: pytest.MonkeyPatch, breaks: bool
 ) -> None:
     """Else a new owner of the same name would acknowledge nothing to that producer."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     producer, upstream = connected(monkeypatch, "upstream"), upstream_of(cluster, Identity("node", "n", 1, ""))
     async with trio.open_nursery() as nursery:
         await nursery.start(upstream.run, {})
@@ -361,7 +378,7 @@ async def test_what_comes_of_a_feed_as_it_is_closed_concerns_nobody(
 
 
 async def test_an_answer_that_comes_as_its_process_leaves_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     producer, told = connected(monkeypatch, "heartbeats"), list[str]()
     env = cluster.env("n")
     keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n", 1, ""))
@@ -389,7 +406,7 @@ async def test_an_answer_that_comes_as_its_process_leaves_is_not_taken(monkeypat
 
 async def test_who_does_not_speak_as_we_do_is_asked_again(jump_clock: JumpClock) -> None:
     """A proxy, or another process that has the address for a moment, breaks no rule of a producer (B7)."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def other(stream: trio.abc.Stream) -> None:
@@ -411,20 +428,14 @@ async def test_who_does_not_speak_as_we_do_is_asked_again(jump_clock: JumpClock)
 
 async def test_heartbeats_go_to_the_processes_of_the_new_directory(jump_clock: JumpClock) -> None:
     """One comes, one is at another address, one leaves; who stays keeps its connection."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
-    greeted: list[str] = []
+    cluster = one_stage()
+    reached: list[str] = []
     gone: list[str] = []
 
     async def listen(name: str, stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        connection.allow(1 << 20)
-        await connection.receive_message()
-        greeted.append(name)
-        await connection.send(Welcome(PROTOCOL.highest, name.partition(" ")[0], 1))
-        with suppress(LinkBroken, LinkClosed):
-            while True:
-                if isinstance(asked := await connection.receive_message(), Heartbeat):
-                    await connection.send(HeartbeatAnswer(asked.number, 1, []))
+        connection = await greeted(stream, name.partition(" ")[0])
+        reached.append(name)
+        await converse(connection, to_heartbeats)
 
     env, me = cluster.env("n"), Identity("node", "n", 1, "")
     keeper = DirectoryKeeper(env, cluster.directory, me)
@@ -434,15 +445,15 @@ async def test_heartbeats_go_to_the_processes_of_the_new_directory(jump_clock: J
             await nursery.start(cluster.env(address[0]).network.serve, address, partial(listen, name))
         await nursery.start(upstream.run, {"x": "x:1", "y": "y:1"})
         await trio.sleep(1)
-        assert sorted(greeted) == ["x", "y"]
+        assert sorted(reached) == ["x", "y"]
         upstream.redirect(cluster.directory, {"x": "x:1", "y": "y:2", "z": "z:1"})
         await trio.sleep(1)
-        assert sorted(greeted[2:]) == ["y elsewhere", "z"]
+        assert sorted(reached[2:]) == ["y elsewhere", "z"]
         assert gone == ["y"]
         upstream.redirect(cluster.directory, {"x": "x:1"})
         await trio.sleep(1)
         assert sorted(gone[1:]) == ["y", "z"]
-        assert len(greeted) == 4
+        assert len(reached) == 4
         nursery.cancel_scope.cancel()
 
 
@@ -493,13 +504,11 @@ async def test_the_first_frame_of_a_subscription_causes_a_choice(
     jump_clock: JumpClock,
 ) -> None:
     """There are no heartbeats here, so only the first frame (F2) can cause a new choice."""
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
 
     async def failing(stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
+        connection = await greeted(stream)
         await connection.receive_message()
         await connection.send(Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 1, ""))
         await trio.sleep_forever()
@@ -520,22 +529,17 @@ async def test_the_first_frame_of_a_subscription_causes_a_choice(
 
 
 async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clock: JumpClock) -> None:
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
     before = OutputStatus("s", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, sequence=1)
 
+    def answer(message: Message) -> Message:
+        if isinstance(message, Heartbeat):
+            return HeartbeatAnswer(message.number, 1, [before])
+        return Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2, "")
+
     async def failing(stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
-        with suppress(LinkBroken, LinkClosed):
-            while True:
-                if isinstance(asked := await connection.receive_message(), Heartbeat):
-                    await connection.send(HeartbeatAnswer(asked.number, 1, [before]))
-                else:
-                    await connection.send(
-                        Subscribed(NodeState.UP_FAILURE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 2, "")
-                    )
+        await converse(await greeted(stream), answer)
 
     upstream = upstream_of(cluster, Identity("node", "n", 1, ""))
     owner = Counting()
@@ -640,15 +644,12 @@ class Backing(Opening):
 
 
 async def test_many_acknowledgements_are_sent_in_turn(jump_clock: JumpClock) -> None:
-    cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
+    cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
     told: list[list[int]] = []
 
     async def listening(stream: trio.abc.Stream) -> None:
-        connection = Connection(stream)
-        connection.allow(1 << 20)
-        await connection.receive_message()
-        await connection.send(Welcome(PROTOCOL.highest, "n1a", 1))
+        connection = await greeted(stream)
         while True:
             heartbeat = await connection.receive_message()
             assert isinstance(heartbeat, Heartbeat)
