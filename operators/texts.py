@@ -158,7 +158,7 @@ class TextIds:
 
     def column_in_portions(self, ids: AnyIds) -> Steps[tuple[Int32Array, StringDictionary]]:
         """The same, in portions where many texts leave for the first time."""
-        if len(self._dictionary) >= DICTIONARY_LIMIT:
+        if len(self._dictionary) >= DICTIONARY_LIMIT or self._dictionary.crowded:
             self._begin_dictionary()
         table = self._codes.arrays[0]
         codes: Int32Array = table.take(ids)

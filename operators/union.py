@@ -35,9 +35,9 @@ class Union(Operator):
         return merge_rows(parts)
 
     def _in_one_dictionary(self, parts: Sequence[Rows], position: int) -> list[Rows]:
-        if len(self._strings[position].dictionary) >= DICTIONARY_LIMIT:
-            self._strings[position] = StringIds()
         strings = self._strings[position]
+        if len(strings.dictionary) >= DICTIONARY_LIMIT or strings.dictionary.crowded:
+            strings = self._strings[position] = StringIds()
 
         def adopted(columns: tuple[Column, ...]) -> tuple[Column, ...]:
             return (*columns[:position], strings.adopt(columns[position]), *columns[position + 1 :])

@@ -21,30 +21,28 @@ class Chunk:
 
     ``floor`` is the input's stable frontier on arrival: no later chunk holds a smaller time, so a scan over chunks
     can stop at the first whose floor is past its end.  ``first_id`` is no larger than any row's id; ``ids`` are in the
-    order of the rows, None where they count up from ``first_id``.
+    order of the rows, None where they count up from ``first_id``.  ``nbytes`` is what they are counted as.
     """
 
-    __slots__ = ("first_id", "floor", "ids", "max", "min", "nbytes", "rows", "sorted", "width")
+    __slots__ = ("first_id", "floor", "ids", "max", "min", "nbytes", "rows", "sorted")
 
-    def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int, width: int) -> None:
+    def __init__(self, rows: Rows, first_id: int, ids: Int64Array | None, floor: int, nbytes: int) -> None:
         self.rows = rows
         self.first_id = first_id
         self.ids = ids
         self.floor = floor
         self.sorted, self.min, self.max = rows.span()
-        self.width = width
-        self.nbytes = len(rows.time) * width
+        self.nbytes = nbytes
 
     @classmethod
     def merged(cls, chunks: Sequence[Chunk]) -> Chunk:
         """Chunks that follow each other as one, in order of (time, id)."""
-        rows = concat_rows([c.rows for c in chunks])
+        rows, nbytes = concat_rows([c.rows for c in chunks]), sum([c.nbytes for c in chunks])
         if len(chunks) > 1 and all(_continues(a, b) for a, b in pairwise(chunks)):
-            return cls(rows, chunks[0].first_id, None, chunks[0].floor, chunks[0].width)
+            return cls(rows, chunks[0].first_id, None, chunks[0].floor, nbytes)
         order = rows.time.argsort(kind="stable")
         ids = np.concatenate([c.row_ids() for c in chunks]).take(order)
-        first = chunks[0]
-        return cls(rows.take(order), min(c.first_id for c in chunks), ids, first.floor, first.width)
+        return cls(rows.take(order), min(c.first_id for c in chunks), ids, chunks[0].floor, nbytes)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -87,14 +85,18 @@ class Chunk:
             start = int(time.searchsorted(low))
             rows = self.rows.slice(start, len(time))
             if self.ids is None:
-                return Chunk(rows, self.first_id + start, None, self.floor, self.width)
+                return Chunk(rows, self.first_id + start, None, self.floor, self._share_of(rows))
             ids = self.ids[start:]
         else:
             index = np.flatnonzero(time >= low)
             index = index[time.take(index).argsort(kind="stable")]
             rows = self.rows.take(index)
             ids = index + self.first_id if self.ids is None else self.ids.take(index)
-        return Chunk(rows, int(ids.min()), ids, self.floor, self.width)
+        return Chunk(rows, int(ids.min()), ids, self.floor, self._share_of(rows))
+
+    def _share_of(self, rows: Rows) -> int:
+        """What a part of our rows is counted as."""
+        return self.nbytes * len(rows.time) // len(self.rows.time)
 
     def times(self, low: int, high: int) -> Int64Array:
         """Of the rows with low ≤ time < high, in any order."""

@@ -34,6 +34,7 @@ class SUnionInput:
     """
 
     __slots__ = (
+        "_has_texts",
         "_owner",
         "_width",
         "cut_time",
@@ -55,6 +56,7 @@ class SUnionInput:
         self._owner = owner
         self.spill = spill
         self._width = 0
+        self._has_texts = False
         self.stream = stream
         self.sorted = sorted_by_time
         self.position = 0
@@ -91,7 +93,10 @@ class SUnionInput:
         rows = batch.rows
         if not len(rows.time):
             return
-        chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, self._width or self._width_of(rows))
+        nbytes = len(rows.time) * (self._width or self._width_of(rows))
+        if self._has_texts:
+            nbytes += rows.text_bytes
+        chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, nbytes)
         latest = chunk.max
         if chunk.min < self.skip_below:
             # After an install the state already holds what lies below the restart point (B7, A3).
@@ -111,8 +116,9 @@ class SUnionInput:
             owner.rows_came(latest, self.tentative_frontier, now)
 
     def _width_of(self, rows: Rows) -> int:
-        """Bytes per row, as the first batch had them: exact but for masks that come later."""
-        self._width = max(1, rows.nbytes // len(rows))
+        """Bytes per row beside texts, as the first batch had them: exact but for masks that come later."""
+        self._width = max(1, (rows.nbytes - rows.text_bytes) // len(rows))
+        self._has_texts = any(c.dictionary is not None for c in rows.columns)
         return self._width
 
     def add_tentative(self, batch: Batch, now: int) -> None:
@@ -125,7 +131,8 @@ class SUnionInput:
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
         owner.rows_came(int(rows.time[-1]), self.tentative_frontier, now)
-        chunk = Chunk(rows, 0, None, low, self._width or self._width_of(rows)).from_time(low)
+        nbytes = len(rows) * (self._width or self._width_of(rows)) + (rows.text_bytes if self._has_texts else 0)
+        chunk = Chunk(rows, 0, None, low, nbytes).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
             self.tentative.append(chunk)

@@ -18,7 +18,7 @@ PIECE_ROWS: Final = 10_000
 class SpilledChunk:
     """Consecutive chunks as one piece: what places it stays here, the rows are read when they are asked for."""
 
-    __slots__ = ("_count", "_handle", "_spill", "_width", "first_id", "floor", "max", "min")
+    __slots__ = ("_count", "_handle", "_rows_bytes", "_spill", "first_id", "floor", "max", "min")
 
     #: What it takes of memory beside the data, which is what is counted of chunks.
     nbytes = 0
@@ -27,7 +27,7 @@ class SpilledChunk:
         self._spill = spill
         self._handle = handle
         self._count = sum(len(c) for c in chunks)
-        self._width = chunks[0].width
+        self._rows_bytes = sum(c.nbytes for c in chunks)
         self.first_id = chunks[0].first_id
         self.floor = chunks[0].floor
         self.min = min(c.min for c in chunks)
@@ -39,7 +39,7 @@ class SpilledChunk:
     def loaded(self) -> Chunk:
         """The rows in memory again; the file keeps them until :meth:`forget`.  Raises SpillDamaged."""
         batch = self._spill.read(self._handle)
-        return Chunk(batch.rows, self.first_id, batch.ids, self.floor, self._width)
+        return Chunk(batch.rows, self.first_id, batch.ids, self.floor, self._rows_bytes)
 
     def forget(self) -> None:
         self._spill.forget(self._handle)

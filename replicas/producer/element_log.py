@@ -12,10 +12,14 @@ from replicas.producer.log_entry import Entry
 from replicas.producer.spilled import SpilledEntries
 from spe.runtime.spill import Spill, SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows
+from spe.stream.text_size import rows_within
 from spe.stream.times import BEFORE_TIME
 
 #: Rows after which small batches are not joined any more when a backlog is read; from 1,000 on more gains little.
 COALESCE_ROWS: Final = 4_096
+#: Bytes beyond which a batch becomes several entries: what goes first when a cap is reached is an entry at least, and a
+#: slice of long texts may be larger than the cap.
+ENTRY_BYTES_MAX: Final = 8 << 20
 
 
 class ElementLog:
@@ -96,10 +100,10 @@ class ElementLog:
         assert last_id == self.last_id, "invariant 4: ids are consecutive"
 
     def append(self, batch: Batch) -> None:
-        entry = Entry(batch)
-        self._entries.append(entry)
+        for entry in _entries(Entry(batch)):
+            self._entries.append(entry)
+            self.memory_bytes += entry.nbytes
         self.last_id = batch.upto_id
-        self.memory_bytes += entry.nbytes
 
     def advance(self, boundary: int) -> None:
         """Appends a boundary."""
@@ -178,13 +182,15 @@ class Cursor:
     Attributes:
       number: the entry that comes next.
       done: everything up to this id has been taken (or is of no use).
+      taken_bytes: of the rows that were taken last.
     """
 
-    __slots__ = ("done", "number")
+    __slots__ = ("done", "number", "taken_bytes")
 
     def __init__(self, number: int, done: int) -> None:
         self.number = number
         self.done = done
+        self.taken_bytes = 0
 
     def take(
         self, log: ElementLog, max_bytes: int, mask_of: Callable[[Entry], BoolArray | None]
@@ -222,14 +228,15 @@ class Cursor:
                 if mask is not None:
                     batch = batch.select(mask)
                 batch = batch.after(self.done)
-                nbytes = batch.rows.nbytes
+                nbytes = entry.rows_bytes if batch is entry.batch else batch.rows.nbytes
                 if size + nbytes > max_bytes:
                     if parts:
                         break
-                    fit = max(1, len(batch) * max_bytes // nbytes)
+                    fit = rows_within(batch.rows, max_bytes)
                     if fit < len(batch):
                         head = _head(batch, fit)
                         self.done = head.upto_id
+                        self.taken_bytes = head.rows.nbytes
                         return head, BEFORE_TIME
                 if len(batch):
                     parts.append(batch)
@@ -237,9 +244,22 @@ class Cursor:
                     count += len(batch)
                 self.done = batch.upto_id
             self.number += 1
+        self.taken_bytes = size
         boundary, upto = log.boundary_before(self.number)
         # A consumer that is ahead of this log has tuples which the boundary says nothing about yet.
         return _join(parts), boundary if upto >= self.done else BEFORE_TIME
+
+
+def _entries(whole: Entry) -> list[Entry]:
+    """The same as entries of at most ``ENTRY_BYTES_MAX``, as far as dividing it makes it smaller."""
+    batch = whole.batch
+    if whole.rows_bytes <= ENTRY_BYTES_MAX or len(batch) == 1:
+        return [whole]
+    head = _head(batch, len(batch) // 2)
+    halves = [Entry(head), Entry(batch.after(head.upto_id))]
+    if 2 * sum(half.rows_bytes for half in halves) > 3 * whole.rows_bytes:  # both have the same texts
+        return [whole]
+    return [entry for half in halves for entry in _entries(half)]
 
 
 def _head(batch: Batch, count: int) -> Batch:

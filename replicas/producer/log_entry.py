@@ -25,15 +25,17 @@ class Entry:
     Attributes:
       boundary: microseconds of tuple time; BEFORE_TIME when none followed.  Consecutive boundaries with nothing in
         between are one: the last says everything.
+      rows_bytes: of its rows.
       nbytes: what this is counted as.
     """
 
-    __slots__ = ("_partitions", "batch", "boundary", "nbytes")
+    __slots__ = ("_partitions", "batch", "boundary", "nbytes", "rows_bytes")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.boundary = BEFORE_TIME
-        self.nbytes = batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)
+        self.rows_bytes = batch.rows.nbytes
+        self.nbytes = self.rows_bytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)
         self._partitions: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.int32]] = {}
 
     def share(self, substream: Substream) -> BoolArray:

@@ -170,7 +170,7 @@ class OutputSubscription:
                 out.append(Batch(Kind.STABLE, self.position, cursor.done, batch.ids, batch.rows))
                 self.position = cursor.done
                 self._t_max = max(self._t_max, _newest(batch))
-                budget -= batch.rows.nbytes
+                budget -= cursor.taken_bytes
             if boundary > self._frontier:
                 self._begin_correction(out)
                 out.append(Boundary(Kind.STABLE, boundary, cursor.done))
@@ -220,7 +220,7 @@ class OutputSubscription:
                 out.append(batch)
                 self._tentative = True
                 self._t_max = max(self._t_max, _newest(batch))
-                budget -= batch.rows.nbytes
+                budget -= cursor.taken_bytes
             if advances:
                 out.append(Boundary(Kind.TENTATIVE, boundary, cursor.done))
                 self._tentative = True

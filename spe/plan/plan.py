@@ -192,7 +192,7 @@ class AccuracyChoice:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds.  Everything that can grow has one.
+    """Bounds.  Everything that can grow has one.  Bytes of tuples are those that ``Rows.nbytes`` counts, texts and all.
 
     Attributes:
       output_bytes: stable elements kept per output channel for consumers that may still ask.

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Final, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Attribute, AttributeType, Schema
-from spe.stream.strings import StringDictionary, StringPool
+from spe.stream.strings import SHORT_TEXT, StringDictionary, StringPool
 from spe.stream.times import BEFORE_TIME, format_timestamp
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
+
+
+#: Bytes per row up to which nobody looks which texts are the same.
+_LITTLE_TEXT: Final = 16
 
 
 class Column:
@@ -57,6 +61,28 @@ class Column:
     def slice(self, start: int, stop: int) -> Column:
         valid = self.valid
         return Column(self.values[start:stop], None if valid is None else valid[start:stop], self.dictionary)
+
+    @property
+    def text_bytes(self) -> int:
+        """About the memory that its long texts take, each counted once however many rows have it."""
+        dictionary = self.dictionary
+        if dictionary is None or dictionary.longest <= SHORT_TEXT or not len(self.values):
+            return 0
+        codes = self.values if self.valid is None else self.values[self.valid]
+        total = int(np.add.reduce(dictionary.sizes_of(codes), dtype=np.int64))
+        if len(codes) == 1 or total <= _LITTLE_TEXT * len(codes):
+            return total
+        if len(dictionary) <= len(codes):
+            is_used = np.zeros(len(dictionary), np.bool_)
+            np.put(is_used, codes, True, mode="clip")
+            codes = np.flatnonzero(is_used)
+        else:
+            codes = np.sort(codes)
+            different = codes[1:] != codes[:-1]
+            if different.all():
+                return total
+            codes = np.append(codes[1:][different], codes[0])
+        return int(np.add.reduce(dictionary.sizes_of(codes), dtype=np.int64))
 
     def in_dictionary(self, target: StringDictionary) -> Column:
         """The same strings, coded in ``target``."""
@@ -167,11 +193,18 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays (dictionaries are shared and not counted)."""
+        """Bytes of the arrays, and of the long texts that they name: a function of the rows, not of dictionaries."""
         total = self.time.nbytes + (0 if self.t_max is self.time else self.t_max.nbytes)
         for column in self.columns:
             total += column.values.nbytes + (0 if column.valid is None else column.valid.nbytes)
+            if column.dictionary is not None:
+                total += column.text_bytes
         return total
+
+    @property
+    def text_bytes(self) -> int:
+        """The part of :attr:`nbytes` that texts have."""
+        return sum([c.text_bytes for c in self.columns])
 
     def to_tuples(self) -> list[tuple[Any, ...]]:
         """Attribute values per row.  For sinks and tests, not for the hot path."""

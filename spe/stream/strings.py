@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -25,6 +26,10 @@ UInt64Array = npt.NDArray[np.uint64]
 #: Entries after which a pool begins a new dictionary.  Large enough that steady key sets never rotate, small
 #: enough (some 20 MB of text and tables) that a stream of unique strings stays bounded.
 DICTIONARY_LIMIT: Final = 1 << 17
+#: Bytes of long texts after which it does so as well: its entries alone would bound nothing then.
+DICTIONARY_TEXT_BYTES: Final = 16 << 20
+#: Characters up to which a text is not counted where bytes are: it takes about what the tables take for any text.
+SHORT_TEXT: Final = 32
 #: New texts that are hashed when some of them are asked for; of more only those.
 _HASHED_AT_ONCE: Final = 1 << 13
 
@@ -43,6 +48,9 @@ class StringDictionary:
         "_hashed_upto",
         "_hashes",
         "_object_array",
+        "_sized_upto",
+        "_sizes",
+        "_text_bytes",
         "_translations",
         "longest",
         "strings",
@@ -57,6 +65,10 @@ class StringDictionary:
         #: With room for more entries; 0 where a text was not hashed yet.  Of those before _hashed_upto all were.
         self._hashes: UInt64Array = np.empty(0, np.uint64)
         self._hashed_upto = 0
+        #: Bytes of each long text, with room for more entries; how many are known; and their sum.
+        self._sizes: Int32Array = np.empty(0, np.int32)
+        self._sized_upto = 0
+        self._text_bytes = 0
         self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
         #: Our code -> code in another dictionary, -1 where it was not looked up yet; with room for more.
         self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
@@ -128,6 +140,39 @@ class StringDictionary:
         if texts:
             self._hashes[codes] = np.frombuffer(b"".join([digest(t, digest_size=8).digest() for t in texts]), "<u8")
 
+    @property
+    def crowded(self) -> bool:
+        """Has it so much text that whoever adds to it should begin another one?"""
+        if self.longest <= SHORT_TEXT:
+            return False
+        self._size_new()
+        return self._text_bytes >= DICTIONARY_TEXT_BYTES
+
+    def sizes_of(self, codes: npt.NDArray[Any]) -> Int32Array:
+        """Bytes of memory that each code's text takes, 0 for one of at most ``SHORT_TEXT`` characters.
+
+        A function of the text alone, whatever else is here.  Of a code outside the size is that of another one.
+        """
+        if self.longest <= SHORT_TEXT:
+            return np.zeros(len(codes), np.int32)
+        self._size_new()
+        return self._sizes[: self._sized_upto].take(codes, mode="clip")
+
+    def _size_new(self) -> None:
+        done, count = self._sized_upto, len(self.strings)
+        if done == count:
+            return
+        if len(self._sizes) < count:
+            larger = np.zeros(max(count, 2 * len(self._sizes)), np.int32)
+            larger[:done] = self._sizes[:done]
+            self._sizes = larger
+        new = self.strings[done:]
+        sizes = np.fromiter(map(sys.getsizeof, new), np.int32, len(new))
+        sizes[np.fromiter(map(len, new), np.int32, len(new)) <= SHORT_TEXT] = 0
+        self._sizes[done:count] = sizes
+        self._text_bytes += int(sizes.sum(dtype=np.int64))
+        self._sized_upto = count
+
     def translated(self, codes: npt.NDArray[Any], target: StringDictionary) -> Int32Array:
         """The same texts as codes of ``target``, where what is missing is added; anything of a code that we lack.
 
@@ -169,6 +214,6 @@ class StringPool:
         self._limit = limit
 
     def current(self) -> StringDictionary:
-        if len(self._current) >= self._limit:
+        if len(self._current) >= self._limit or self._current.crowded:
             self._current = StringDictionary([""])
         return self._current

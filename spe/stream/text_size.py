@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from spe.errors import SpeError
-from spe.stream.batch import Column, Int64Array
+from spe.stream.batch import Column, Int64Array, Rows
 
 #: Text that one row may have, in UTF-8, where a text that stands in several columns counts once: what the string table
 #: of a connection holds at a time.  Part of the protocol, and so the same in every process, as a setting could not be.
@@ -41,6 +41,35 @@ def row_bytes(columns: Sequence[Column]) -> int | Int64Array:
     texts = [c for c in columns if c.dictionary is not None]
     longest = _WIDEST * _longest(texts)
     return fixed + longest if longest <= _SHORT else fixed + sum(map(_text_bytes, texts))
+
+
+def rows_within(rows: Rows, max_bytes: int) -> int:
+    """How many rows from the first on have at most ``max_bytes`` as :attr:`Rows.nbytes` counts; at least one."""
+    count, texts = len(rows), [c for c in rows.columns if c.text_bytes]
+    if not texts:
+        return max(1, count * max_bytes // rows.nbytes)
+    fixed = (1 + (rows.t_max is not rows.time)) * rows.time.itemsize
+    fixed += sum(c.values.itemsize + (c.valid is not None) for c in rows.columns)
+    stop = max(1, max_bytes // (fixed + max(c.dictionary.longest for c in texts if c.dictionary is not None)))
+    while True:  # more of them: what lies far behind the end is not looked at
+        stop = min(count, 2 * stop)
+        sizes = np.full(stop, fixed)
+        for column in texts:
+            _add_first(sizes, column.slice(0, stop))
+        found = int(sizes.cumsum().searchsorted(max_bytes, "right"))
+        if found < stop or stop == count:
+            return max(1, found)
+
+
+def _add_first(sizes: Int64Array, column: Column) -> None:
+    """Adds the bytes of each text where it first stands."""
+    assert column.dictionary is not None
+    codes, places = column.values, None
+    if column.valid is not None:
+        places = np.flatnonzero(column.valid)
+        codes = codes[places]
+    used, first = np.unique(codes, return_index=True)
+    sizes[first if places is None else places[first]] += column.dictionary.sizes_of(used)
 
 
 #: Rows with less text are not looked at one by one.

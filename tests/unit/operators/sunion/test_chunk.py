@@ -15,7 +15,7 @@ from spe.stream.times import BEFORE_TIME
 def chunk(times: list[int], first_id: int, ids: list[int] | None = None) -> Chunk:
     time = np.array(times, np.int64)
     rows = Rows(time, time, (Column(np.arange(first_id, first_id + len(times))),))
-    return Chunk(rows, first_id, None if ids is None else np.array(ids, np.int64), BEFORE_TIME, 16)
+    return Chunk(rows, first_id, None if ids is None else np.array(ids, np.int64), BEFORE_TIME, 16 * len(times))
 
 
 def told(chunks: list[Chunk]) -> list[tuple[int, int, int]]:
