@@ -22,8 +22,10 @@ from replicas.simulation.disk import SimDisk
 from spe.errors import LogFull
 from spe.log.marks import Marks
 from spe.runtime.env import Env
+from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
 from spe.wire.state import encode_state
+from tests.support.source_env import AtOnceCompute
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import EVERY, A, hears, output, positions, standby
 
@@ -40,17 +42,6 @@ class _Clock:
 
     def step_ns(self) -> int:
         return 0
-
-
-class _Compute:
-    async def run(self, function: Any) -> Any:
-        await trio.lowlevel.checkpoint()
-        return function()
-
-
-class _Trace:
-    def event(self, name: str, /, **fields: Any) -> None:
-        """Does nothing."""
 
 
 class Maker:
@@ -80,7 +71,7 @@ class Maker:
 
 def made(maker: Maker, of: Standby, disk: SimDisk) -> LogTaker:
     network: Any = None
-    env = Env(_Clock(), network, disk, _Compute(), Random(0), _Trace())  # type: ignore[arg-type]
+    env = Env(_Clock(), network, disk, AtOnceCompute(), Random(0), NullTrace())  # type: ignore[arg-type]
     id = ReplicaId(*PARTITION, of.id.node)
     kept, store = ReplicaLog(env, maker.plan, id), CheckpointStore(env, maker.plan, id)
     return LogTaker(env, maker.plan, of, kept, store, maker.fetch)

@@ -13,7 +13,9 @@ from replicas.checkpoint.log_transfer import SentSlice
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.simulation.disk import SimDisk
 from spe.runtime.env import Env
+from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
+from tests.support.source_env import AtOnceCompute
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import A
 
@@ -21,17 +23,6 @@ from tests.unit.replicas.placement.test_standby import A
 class _Clock:
     def step_ns(self) -> int:
         return 0
-
-
-class _Compute:
-    async def run(self, function: Any) -> Any:
-        await trio.lowlevel.checkpoint()
-        return function()
-
-
-class _Trace:
-    def event(self, name: str, /, **fields: Any) -> None:
-        """Does nothing."""
 
 
 class _Disk(SimDisk):
@@ -48,18 +39,27 @@ class _Disk(SimDisk):
 def _replica_log(disk: SimDisk, compute: Any) -> ReplicaLog:
     clock: Any = _Clock()
     network: Any = None
-    env = Env(clock, network, disk, compute, Random(0), _Trace())
+    env = Env(clock, network, disk, compute, Random(0), NullTrace())
     return ReplicaLog(env, plan().plan, ReplicaId(*PARTITION, A))
 
 
 async def log_on(disk: SimDisk) -> ReplicaLog:
-    log = _replica_log(disk, _Compute())
+    log = _replica_log(disk, AtOnceCompute())
     await log.open()
     return log
 
 
 def slice_to(time: int) -> list[SentSlice]:
     return [SentSlice(time, [], b"C", 1, 1)]
+
+
+async def no_longer_refusable() -> tuple[_Disk, ReplicaLog]:
+    """A log with a slice, on a disk that has no room for a mark that a log does not count."""
+    disk = _Disk()
+    log = await log_on(disk)
+    await log.replace(slice_to(10))
+    disk.refused = log.folder / "refused"
+    return disk, log
 
 
 def ends(log: ReplicaLog) -> list[int]:
@@ -69,10 +69,7 @@ def ends(log: ReplicaLog) -> list[int]:
 
 async def test_a_log_that_the_disk_kept_from_counting_does_not_count_after_a_restart() -> None:
     """It was whole, but the one before could not be marked; the next one, which did get there, is the one to read."""
-    disk = _Disk()
-    log = await log_on(disk)
-    await log.replace(slice_to(10))
-    disk.refused = log.folder / "refused"
+    disk, log = await no_longer_refusable()
     with pytest.raises(OSError, match="No space left"):
         await log.replace(slice_to(20))
     assert ends(log) == ends(await log_on(disk.restarted())) == [10]
@@ -104,7 +101,7 @@ async def test_a_log_whose_opening_was_cancelled_can_be_opened() -> None:
     await (await log_on(disk)).replace(slice_to(10))
     scope = trio.CancelScope()
 
-    class Cancelled(_Compute):
+    class Cancelled(AtOnceCompute):
         async def run(self, function: Any) -> Any:
             scope.cancel()
             return await super().run(function)
@@ -118,10 +115,7 @@ async def test_a_log_whose_opening_was_cancelled_can_be_opened() -> None:
 
 
 async def test_a_log_that_the_disk_kept_from_being_refused_is_refused_later() -> None:
-    disk = _Disk()
-    log = await log_on(disk)
-    await log.replace(slice_to(10))
-    disk.refused = log.folder / "refused"
+    disk, log = await no_longer_refusable()
     await log.refuse("damaged")
     assert (log.trouble, log.state) == ("damaged; No space left on device", None)
     await log.open()
@@ -152,10 +146,7 @@ async def test_a_log_whose_refusal_was_cancelled_is_refused_later() -> None:
 
 
 async def test_a_log_that_takes_the_place_of_one_not_yet_refused_can_be_read() -> None:
-    disk = _Disk()
-    log = await log_on(disk)
-    await log.replace(slice_to(10))
-    disk.refused = log.folder / "refused"
+    disk, log = await no_longer_refusable()
     await log.refuse("damaged")
     disk.refused = None
     await log.replace(slice_to(20))

@@ -12,7 +12,9 @@ from replicas.checkpoint.store import CheckpointStore, encode_held, encode_snaps
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.simulation.disk import SimDisk
 from spe.runtime.env import Env
+from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
+from tests.support.source_env import AtOnceCompute
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import EVERY, A, C, hears, output, positions, standby
 
@@ -22,24 +24,12 @@ class _Clock:
         return EVERY
 
 
-class _Compute:
-    async def run(self, function: Any) -> Any:
-        await trio.lowlevel.checkpoint()
-        return function()
-
-
-class _Trace:
-    def event(self, name: str, /, **fields: Any) -> None:
-        """Does nothing."""
-
-
 async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:
     """The furthest replica has just become a standby, and gives what it holds; the other one runs."""
     found = plan().plan
     clock: Any = _Clock()
-    compute: Any = _Compute()
     network: Any = None
-    env = Env(clock, network, SimDisk(), compute, Random(0), _Trace())
+    env = Env(clock, network, SimDisk(), AtOnceCompute(), Random(0), NullTrace())
     one = standby()
     asked: list[str] = []
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import pytest
-import trio
-import trio.testing
 
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogFull
 from spe.log import SegmentedLog, read_log
 from spe.log.kept import NAMES, WHOLE, KeptLog, LogCut, encode_kept, need_whole, read_kept
 from tests.support.crashing_disk import Crashed, CrashingDisk
+from tests.support.disks import during, only_synced
 
 LOG = PurePosixPath("log")
 BODIES = [f"record {n}".encode() for n in range(1, 13)]
@@ -162,18 +161,14 @@ async def test_a_segment_is_left_also_where_something_is_appended_during_each_sy
     log = await SegmentedLog.open(storage, LOG)
     log.append(BODIES[0])
     for body in BODIES[1:]:
-        storage.sync_gate = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(log.sync)
-            await trio.testing.wait_all_tasks_blocked()
+        async with during(log.sync, storage):
             log.append(body)
-            storage.sync_gate.set()
         log.leave()
     assert [s.first for s, _ in log.closed()] == list(range(1, len(BODIES) - 1, 2))
     assert log.open_first == len(BODIES) - 1
     await log.release(kept_before(log, 2))
     await log.sync()
-    left = storage.power_loss(lambda _path, synced, _written: synced)
+    left = only_synced(storage)
     assert (await opened(left))[1] == BODIES[log.kept.first - 1 :]
 
 

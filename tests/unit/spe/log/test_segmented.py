@@ -18,6 +18,7 @@ from spe.log.format import HEADER_BYTES, Segment
 from spe.log.marks import read_mark
 from spe.log.recovery import live_segments
 from spe.runtime.storage import DiskStorage
+from tests.support.disks import during, only_synced
 
 LOG = PurePosixPath("log")
 
@@ -102,12 +103,8 @@ async def test_a_sync_acknowledges_only_records_before_it() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     log.append(b"before")
-    storage.sync_gate = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.sync)
-        await trio.testing.wait_all_tasks_blocked()
+    async with during(log.sync, storage):
         log.append(b"during")
-        storage.sync_gate.set()
     assert log.synced_sequence == 1
     assert await log.sync() == 2
 
@@ -317,7 +314,7 @@ async def test_a_mark_of_which_a_part_could_not_be_taken_back_hides_none_behind_
     storage.stuck = False
     assert await log.sync() == before + 1
     assert read_mark(storage, LOG) == (1, before + 1)
-    assert (await opened(storage.power_loss(lambda _path, synced, _written: synced)))[1] == bodies
+    assert (await opened(only_synced(storage)))[1] == bodies
 
 
 async def test_a_full_disk_at_a_new_segment_leaves_a_usable_log() -> None:
@@ -434,15 +431,11 @@ async def test_a_segment_is_closed_only_when_all_of_it_is_synced() -> None:
     storage = SimDisk()
     log, _ = await opened(storage, segment_bytes=60)
     log.append(b"fills the segment" * 5)
-    storage.sync_gate = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.sync)
-        await trio.testing.wait_all_tasks_blocked()
+    async with during(log.sync, storage):
         log.append(b"during")
-        storage.sync_gate.set()
     log.append(b"after")
     assert await log.sync() == 3
-    left = storage.power_loss(lambda _path, synced, _written: synced)
+    left = only_synced(storage)
     assert (await opened(left))[1][1:] == [b"during", b"after"]
 
 
@@ -458,20 +451,16 @@ async def test_segments_end_also_where_something_is_appended_during_each_sync() 
 
     append()
     for _ in range(20):
-        storage.sync_gate = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(log.sync)
-            await trio.testing.wait_all_tasks_blocked()
+        async with during(log.sync, storage):
             for _ in range(4):
                 append()
-            storage.sync_gate.set()
         assert log.last_sequence == log.synced_sequence + 4
         for (segment, size), (after, _) in pairwise(log.closed()):
             assert after.first <= log.synced_sequence + 1
             file = storage.files[LOG / segment.name]
             assert size == file.synced_size == len(file.written)
         acknowledged = [b"%06d" % n for n in range(1, log.synced_sequence + 1)]
-        left = storage.power_loss(lambda _path, synced, _written: synced)
+        left = only_synced(storage)
         again, bodies = await opened(left)
         assert [body[:6] for body in bodies][: len(acknowledged)] == acknowledged
         again.close()
@@ -502,7 +491,7 @@ async def test_a_full_disk_at_the_next_segment_keeps_the_one_before() -> None:
     log.append(b"y" * 50)
     log.append(b"z")
     assert await log.sync() == 3
-    left = storage.power_loss(lambda _path, synced, _written: synced)
+    left = only_synced(storage)
     assert (await opened(left))[1] == [b"x" * 50, b"y" * 50, b"z"]
 
 
@@ -510,20 +499,16 @@ async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_o
     storage = SimDisk()
     log, _ = await opened(storage, segment_bytes=60)
     log.append(b"x" * 50)
-    storage.sync_gate = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.sync)
-        await trio.testing.wait_all_tasks_blocked()
+    async with during(log.sync, storage):
         storage.space_left = 30
         with pytest.raises(LogFull):
             log.append(b"y" * 50)
         storage.space_left = None
-        storage.sync_gate.set()
     assert (log.closed(), log.open_first) == ([], 1)
     log.append(b"y" * 50)
     assert await log.sync() == 2
     assert [segment.first for segment, _ in log.closed()] == [1, 2]
-    left = storage.power_loss(lambda _path, synced, _written: synced)
+    left = only_synced(storage)
     assert (await opened(left))[1] == [b"x" * 50, b"y" * 50]
 
 
