@@ -282,6 +282,17 @@ class Coordination:
             return None
         return state
 
+    def spared(self, standby: ReplicaId, now: int) -> bool:
+        """Does a partition do without what a node may run of it: somebody else serves it, and it does not run it?
+
+        A node that does not answer may run it: then somebody else must be STABLE, as before it would retire (H5).
+        """
+        node, running = standby.node, self._partitions[standby.of].running
+        others = [state for other, state in running.items() if other != node]
+        if node in self._alive:
+            return node not in running and any(state is not NodeState.RECOVERING for state in others)
+        return self._gone(node, now) and NodeState.STABLE in others
+
     def unable(self, standbys: Mapping[PartitionId, NodeId], now: int) -> frozenset[PartitionId]:
         """Partitions whose standby here is dead."""
         return frozenset(id for id, node in standbys.items() if self._gone(node, now))

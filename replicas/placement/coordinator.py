@@ -249,7 +249,8 @@ class Coordinator(Bystander):
         recovery = self.recovery
         while True:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            change = recovery.role_change({move.partition for move in self.mover.moves.open()})
+            spared = partial(self.coordination.spared, now=self._env.clock.monotonic_us())
+            change = recovery.role_change({move.partition for move in self.mover.moves.open()}, spared)
             try:
                 if change is not None:
                     await self.directories.publish(change, f"{change}: recovery")

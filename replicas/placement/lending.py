@@ -2,12 +2,13 @@
 
 A node that is to restore a partition without a role for it becomes its standby first, as the target of a move does
 (M2), and is told to run it when all producers know that.  When somebody else serves the partition, and the node has
-been told to stand by again, it loses the role.
+been told to stand by again, it loses the role.  One that does not answer may run it all the same, and may be the only
+one that lacks nothing: it loses the role when somebody else is STABLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from replicas.placement.moves import RoleChange
@@ -48,24 +49,20 @@ class Lending:
     def step(
         self,
         wanted: Mapping[PartitionId, NodeId],
-        runs: Mapping[NodeId, Mapping[PartitionId, bool]],
+        spared: Callable[[ReplicaId], bool],
         moving: Collection[PartitionId],
     ) -> Lent | RoleChange | None:
         """What to change next in the directory.
 
         Args:
           wanted: where partitions are to be restored.
-          runs: by node that answers, what it runs; True: it serves it.
+          spared: does a partition do without what a node may run of it?
           moving: partitions with a move that has not ended, which counts on the roles that it found.
         """
         for id, node in wanted.items():
             if node in self._directory.nodes and node not in self._directory.hosts(id):
                 return Lent(id, node)
         for one in sorted(self.lent):
-            if wanted.get(one.of) != one.node and one.of not in moving and self._is_over(one, runs):
+            if wanted.get(one.of) != one.node and one.of not in moving and spared(one):
                 return RoleChange(one.of, ((one.node, None),))
         return None
-
-    def _is_over(self, one: ReplicaId, runs: Mapping[NodeId, Mapping[PartitionId, bool]]) -> bool:
-        served = any(here.get(one.of, False) for node, here in runs.items() if node != one.node)
-        return served and one.of not in runs.get(one.node, {})

@@ -268,9 +268,11 @@ class RecoveryOrder:
                     )
         return self._held
 
-    def role_change(self, moving: Collection[PartitionId]) -> Lent | RoleChange | None:
+    def role_change(
+        self, moving: Collection[PartitionId], spared: Callable[[ReplicaId], bool]
+    ) -> Lent | RoleChange | None:
         """Which node is to have another role, so that it may restore something, or because it has done so."""
-        return self.lending.step(self._pending, self._runs, moving)
+        return self.lending.step(self._pending, spared, moving)
 
     @property
     def in_force(self) -> bool:

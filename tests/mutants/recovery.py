@@ -185,7 +185,17 @@ edited(
 edited(
     "lent-role-stays",
     "a node stays a standby of what it restored for a while (O5)",
-    Edit(Lending, "_is_over", "return served and", "return False and"),
+    Edit(Lending, "step", "and spared(one)", "and False"),
+)
+edited(
+    "who-is-silent-runs-nothing",
+    "a node that is cut off from the coordinator only ends the one replica that lacks nothing (O5)",
+    Edit(Coordination, "spared", "NodeState.STABLE in others", "bool(others)"),
+)
+edited(
+    "who-was-not-heard-is-silent",
+    "a coordinator that begins takes back the role of a node that it has not heard yet (O5)",
+    Edit(Coordination, "spared", "self._gone(node, now)", "True"),
 )
 edited(
     "the-next-coordinator-does-not-know-what-was-lent",

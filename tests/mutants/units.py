@@ -91,6 +91,8 @@ UNITS: Final[dict[str, Test]] = {
         restoring.test_a_partition_that_no_node_has_memory_for_waits_with_a_reason
     ),
     "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
+    "who-is-silent-runs-nothing": restoring.test_a_silent_node_keeps_a_lent_role_until_somebody_else_lacks_nothing,
+    "who-was-not-heard-is-silent": restoring.test_a_coordinator_that_begins_waits_for_who_has_a_lent_role,
     "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
     "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,8 @@ class RestoringCluster:
       restores: heartbeats that an install takes.
       refusing: replicas that refuse to be installed.
       lacking: replicas that have no state to go on from.
+      failing: replicas that are in UP_FAILURE once they have recovered.
+      silent: nodes that run, and are cut off from the coordinator.
       knowing: do all processes take a new directory at once?
     """
 
@@ -71,6 +74,8 @@ class RestoringCluster:
         self.runs: dict[NodeId, dict[PartitionId, int]] = {}
         self.refusing: set[str] = set()
         self.lacking: set[str] = set()
+        self.failing: set[str] = set()
+        self.silent: set[str] = set()
         self.knowing = True
         self.begin()
         for node in self.directory.nodes:
@@ -99,6 +104,10 @@ class RestoringCluster:
             self.now += BEAT
             for node, runs in self.runs.items():
                 self.runs[node] = {id: max(0, left - 1) for id, left in runs.items()}
+                if node in self.silent:
+                    self.order.lost(node)
+                    self.coordination.lost(node, self.now)
+                    continue
                 outputs = [self._output(node, id, left) for id, left in self.runs[node].items()]
                 self.order.heard(node, outputs)
                 self.coordination.heard(node, outputs, self.now)
@@ -106,7 +115,8 @@ class RestoringCluster:
                 self.order.adopt(task.run())
             unserved = self.coordination.unserved(self.now)
             self.coordination.hold(self.order.look(unserved, self.now, BEAT, lambda *_: self.knowing))
-            if (change := self.order.role_change(())) is not None:
+            spared = partial(self.coordination.spared, now=self.now)
+            if (change := self.order.role_change((), spared)) is not None:
                 said.append(str(change))
                 self.directory = change(self.directory)
                 self.order.redirect(self.directory)
@@ -134,6 +144,7 @@ class RestoringCluster:
 
     def _output(self, node: NodeId, id: PartitionId, left: int) -> OutputStatus:
         stream = self.plan.unit[UnitId(id.unit)].outputs[0]
-        state = NodeState.RECOVERING if left else NodeState.STABLE
+        steady = NodeState.UP_FAILURE if f"{id}@{node}" in self.failing else NodeState.STABLE
+        state = NodeState.RECOVERING if left else steady
         lacks = left > 0 and f"{id}@{node}" in self.lacking
         return OutputStatus(stream, id.partition, state, False, 0, 0, 0, 1, 0.0, lacking=lacks)

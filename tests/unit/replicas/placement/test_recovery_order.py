@@ -326,6 +326,33 @@ def test_a_lent_role_is_not_used_before_all_know_of_it() -> None:
     assert "install fb/0@n6" in found.beat(10)
 
 
+def test_a_silent_node_keeps_a_lent_role_until_somebody_else_lacks_nothing() -> None:
+    """n6 restores fb, and is cut off from the coordinator only; n2 is back, and lacks an input."""
+    found = cluster(backs=["n4"], others=["n6"])
+    found.kill("n1", "n2", "n3")
+    assert "install fb/0@n6" in found.beat(15)
+    found.failing, found.silent = {"fb/0@n2"}, {"n6"}
+    found.start("n2")
+    assert "fb/0: n6 gone" not in found.beat(30)
+    found.failing = set()
+    assert "fb/0: n6 gone" in found.beat(5)
+
+
+def test_a_coordinator_that_begins_waits_for_who_has_a_lent_role() -> None:
+    """All it knows is that n2 serves fb; n6 answers a moment later."""
+    found = cluster(backs=["n4"], others=["n6"])
+    found.kill("n1", "n2", "n3")
+    assert "install fb/0@n6" in found.beat(15)
+    found.silent, node = {"n6"}, NodeId("n6")
+    found.begin()
+    found.start("n2")
+    assert "n6 gone" not in found.beat(8)
+    found.silent = set()
+    orders = found.beat(20)
+    assert orders.index("retire fb/0@n6") < orders.index("fb/0: n6 gone")
+    assert node not in found.directory.roles[FB]
+
+
 def test_the_next_coordinator_takes_back_what_was_lent() -> None:
     """Also one that has nothing but the directory, which others told it."""
     found = cluster(backs=["n4"], others=["n6"])
