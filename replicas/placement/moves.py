@@ -30,6 +30,7 @@ from spe.wire.messages import OutputStatus
 TRIES: Final = 3
 #: Shortest time after which a target that answers, and is not ready, has tried in vain: microseconds.
 IN_VAIN_US: Final = 300 * SECOND
+_IN_VAIN: Final = "after ten times as long as that should take"
 #: Moves that have ended and are kept for people, the newest.
 KEPT: Final = 1_000
 #: Moves from which is learned how long one takes, the newest.
@@ -192,6 +193,9 @@ class Moves:
         #: When the move under way entered its phase, and since when its target is silent; monotonic.
         self._since: int | None = None
         self._silent_since: int | None = None
+        #: In LEAVE: since when its source is STABLE, and its target is not, so that nobody is told to retire.
+        self._unready_since: int | None = None
+        self._stepped_at = 0
         #: The move under way, and when it began; monotonic.
         self._begun: tuple[int, int] | None = None
         #: Orders that are not on disk yet: nothing is done of them.
@@ -213,6 +217,8 @@ class Moves:
         """
         self._outputs[process] = {Channel(StreamId(o.stream), o.partition): o for o in outputs}
         self._held[process] = held or {}
+        if self._unready_since is not None and not all(map(self._is_unready, self.open())):
+            self._unready_since = None
 
     def knows(self, process: str, version: Version) -> None:
         """A process works with this version of the directory."""
@@ -349,7 +355,7 @@ class Moves:
         move = self._moves.get(number)
         if move is None or move.over:
             raise MoveRefused(f"no move {number} is under way")
-        if move.phase is MovePhase.LEAVE:
+        if move.phase is MovePhase.LEAVE and self._unready_us < self._patience_us:
             raise MoveRefused(f"{move} is nearly over: {move.source} has been told to leave")
         move.dropping = move.dropping or "cancelled"
         return move
@@ -377,12 +383,17 @@ class Moves:
 
         Where a standby moves that runs in the place of others, its successor is to do so before it leaves.
         """
-        return {
-            move.partition: frozenset({move.target})
-            for move in self.open()
-            if self._role(move, move.target) is Role.STANDBY
-            and (move.phase in _RUNS if move.role is Role.ACTIVE else self._stands_in(move))
-        }
+        found = {}
+        for move in self.open():
+            if move.phase is MovePhase.LEAVE and move.dropping:
+                runs = move.source  # its target may become ready just now
+            elif move.phase in _RUNS if move.role is Role.ACTIVE else self._stands_in(move):
+                runs = move.target
+            else:
+                continue
+            if self._role(move, runs) is Role.STANDBY:
+                found[move.partition] = frozenset({runs})
+        return found
 
     def leaving(self) -> Mapping[PartitionId, tuple[NodeId, NodeId]]:
         """Who is to retire because its partition moves, and who takes its place."""
@@ -425,6 +436,7 @@ class Moves:
           now: monotonic microseconds.
           wall_us: wall time, for people.
         """
+        self._stepped_at = now
         under_way = [move for move in self.open() if move.phase is not MovePhase.WAIT]
         assert len(under_way) <= 1, "M1: one move at a time"
         for move in under_way or [move for move in self.open() if move.number not in self._unstored]:
@@ -436,7 +448,7 @@ class Moves:
             change = self._go_on(move, now)
             if move.phase is not before:
                 move.began_us[move.phase] = wall_us
-                self._since = self._silent_since = None
+                self._since = self._silent_since = self._unready_since = None
             if move.phase is not MovePhase.WAIT:
                 return change
         return None
@@ -445,7 +457,7 @@ class Moves:
         if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._role(move, move.target) is not Role.STANDBY:
             move.dropping = move.dropping or f"{move.target} has another role"
         if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._in_vain(move, now):
-            move.dropping = move.dropping or f"{move.why}, after ten times as long as that should take"
+            move.dropping = move.dropping or f"{move.why}, {_IN_VAIN}"
         if move.dropping:
             return self._drop(move, move.dropping)
         match move.phase:
@@ -543,6 +555,12 @@ class Moves:
             return RoleChange(move.partition, ((move.target, Role.ACTIVE), (move.source, Role.STANDBY)))
         stays = move.was_standby and move.source in self._kept.get(move.partition, ())
         if move.source in self._states(move) and not stays:
+            if not self._is_unready(move):
+                self._unready_since = None
+            elif self._unready_since is None:
+                self._unready_since = now
+            if self._unready_us >= _in_vain_us(move):
+                return self._drop(move, f"{move.target} must be STABLE, {_IN_VAIN}")
             if move.target not in self._outputs:
                 return self._miss(move, now)
             self._silent_since = None
@@ -556,7 +574,19 @@ class Moves:
     def _in_vain(self, move: Move, now: int) -> bool:
         """Has the target, which answers, had ten times as long as it should take?  All other moves wait for it."""
         assert self._begun is not None, "M1: it has begun"
-        return now - self._begun[1] >= max(IN_VAIN_US, 10 * (move.predicted_us or 0))
+        return now - self._begun[1] >= _in_vain_us(move)
+
+    def _is_unready(self, move: Move) -> bool:
+        """Could it be taken back though its source is to leave?"""
+        states = self._states(move)
+        stable = NodeState.STABLE
+        return move.phase is not MovePhase.LEAVE or (
+            states.get(move.source) is stable and states.get(move.target) is not stable
+        )
+
+    @property
+    def _unready_us(self) -> int:
+        return 0 if self._unready_since is None else self._stepped_at - self._unready_since
 
     def _miss(self, move: Move, now: int) -> RoleChange | None:
         """The target does not answer."""
@@ -615,6 +645,11 @@ class Moves:
         """Those of them that answer and do not know this version of the directory yet (D3)."""
         version = self._directory.version
         return sorted(p for p in processes if p in self._outputs and self._versions.get(p, CONFIGURED) < version)
+
+
+def _in_vain_us(move: Move) -> int:
+    """After this its target, which answers, has tried in vain."""
+    return max(IN_VAIN_US, 10 * (move.predicted_us or 0))
 
 
 def some(names: Iterable[str]) -> str:

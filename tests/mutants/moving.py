@@ -305,6 +305,26 @@ edited(
     Edit(Moves, "_leave", "if move.target not in self._outputs:", "if False:"),
 )
 edited(
+    "a-target-that-cannot-recover-is-waited-for",
+    "a target that restarts as the source is to leave is waited for, with all other moves, however long it takes (M6)",
+    Edit(Moves, "_leave", "if self._unready_us >= _in_vain_us(move):", "if False:"),
+)
+edited(
+    "cancelled-while-the-source-retires",
+    "a move is taken back though its source may have been told to retire a moment ago (M6)",
+    Edit(Moves, "cancel", "self._unready_us < self._patience_us", "self._unready_since is None"),
+)
+edited(
+    "cancelled-as-the-target-is-ready",
+    "a move is taken back though its source may be told to retire just now (M6)",
+    Edit(Moves, "heard", "self._unready_since = None", "pass"),
+)
+edited(
+    "retires-while-its-move-is-taken-back",
+    "a source retires though its move is about to be taken back (M6)",
+    Edit(Moves, "wanted", "runs = move.source", "runs = move.target"),
+)
+edited(
     "a-dead-replica-keeps-who-moves",
     "a source does not retire while another replica of its partition is dead (M1)",
     Edit(Coordination, "_of", "if n in self._alive or n == successor", ""),

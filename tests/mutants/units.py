@@ -249,6 +249,18 @@ UNITS: Final[dict[str, Test]] = {
     "moves-onto-the-chosen-standby-never-end": moves.test_a_partition_moves_to_the_standby_that_the_budget_keeps,
     "moves-of-the-chosen-standby-never-end": moves.test_a_standby_that_the_budget_keeps_running_moves,
     "a-dead-target-is-waited-for": moves.test_a_target_that_dies_for_good_as_the_source_leaves_gets_no_role,
+    "a-target-that-cannot-recover-is-waited-for": (
+        moves.test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up
+    ),
+    "cancelled-while-the-source-retires": (
+        moves.test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves
+    ),
+    "cancelled-as-the-target-is-ready": partial(
+        moves.test_a_move_stays_where_the_source_may_leave_or_is_no_better, moves.B
+    ),
+    "retires-while-its-move-is-taken-back": (
+        moves.test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves
+    ),
     "a-dead-replica-keeps-who-moves": moves.test_a_replica_leaves_though_another_one_is_dead,
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
     "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,

@@ -384,6 +384,66 @@ def test_the_next_coordinator_goes_on_from_the_store(phase: MovePhase) -> None:
     assert world.moves.ask(PARTITION, B, A, "back").number == 2
 
 
+def leaving_a_target_that_cannot_recover() -> tuple[FakeCluster, Move]:
+    """It restarts as the source is to leave."""
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    world.kill(B)
+    world.recovery = 10**9
+    world.start(B)
+    beats(world, 10)
+    assert (move.phase, world.running()) == (MovePhase.LEAVE, [A, B])
+    return world, move
+
+
+def test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up() -> None:
+    """No other move could begin.  The source never stopped."""
+    world, move = leaving_a_target_that_cannot_recover()
+    world.now += IN_VAIN_US
+    beats(world, 10)
+    assert (move.phase, move.why) == (
+        MovePhase.DROPPED,
+        "n1b must be STABLE, after ten times as long as that should take",
+    )
+    assert (roles(world), world.running()) == ({A: Role.ACTIVE}, [A])
+    world.recovery = 3
+    next_one = world.ask(A, C)
+    beats(world, 30)
+    assert next_one.phase is MovePhase.DONE
+
+
+def test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves() -> None:
+    """But not at once: the order to retire may be on its way."""
+    world, move = leaving_a_target_that_cannot_recover()
+    with pytest.raises(MoveRefused, match="nearly over"):
+        world.moves.cancel(move.number)
+    beats(world, 15)
+    world.moves.cancel(move.number)
+    world.nodes[B].state = NodeState.STABLE  # from now on nobody may tell the source to retire
+    beats(world, 3, stores=False)
+    assert world.running() == [A, B]
+    for _ in range(20):
+        world.beat()
+        assert world.nodes[A].state is NodeState.STABLE
+    assert (move.phase, move.why) == (MovePhase.DROPPED, "cancelled")
+    assert (roles(world), world.running()) == ({A: Role.ACTIVE}, [A])
+
+
+@pytest.mark.parametrize("node", [A, B], ids=["the source is not STABLE", "the target is STABLE"])
+def test_a_move_stays_where_the_source_may_leave_or_is_no_better(node: NodeId) -> None:
+    world, move = leaving_a_target_that_cannot_recover()
+    beats(world, 15)
+    world.nodes[A].state = NodeState.STABLE if node == B else UP_FAILURE
+    world.nodes[B].state = NodeState.STABLE if node == B else NodeState.RECOVERING
+    world._hear()
+    with pytest.raises(MoveRefused, match="nearly over"):
+        world.moves.cancel(move.number)
+    world.now += IN_VAIN_US
+    beats(world, 20)
+    assert move.phase is (MovePhase.DONE if node == B else MovePhase.LEAVE)
+
+
 def test_where_the_disk_is_full_nothing_is_published_and_the_change_comes_again() -> None:
     world = cluster()
     move = world.ask(A, B)
