@@ -81,7 +81,7 @@ class Move:
       state_from: where that is from, as was expected to be soonest.
       predicted_us: the same of the whole move.
       began_us: when it entered each phase, wall time in microseconds, for people.
-      was_standby: the target stood by for the partition before; then the source does afterwards.
+      was_standby: the target stood by for the partition before, and not for a while; then the source does afterwards.
       mark: how far the others were when the target was first STABLE; None: it has not been.
       tries: how often the target fell silent.
       dropping: why what was done is taken back; "" where it is not.
@@ -139,14 +139,22 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """Nodes get other roles for a partition; None: none any more."""
+    """Nodes get other roles for a partition; None: none any more.
+
+    Attributes:
+      lent: for a while, as a recovery lends them.
+    """
 
     partition: PartitionId
     roles: tuple[tuple[NodeId, Role | None], ...]
+    lent: bool = False
 
     def __call__(self, directory: Directory) -> Directory:
         for node, role in self.roles:
-            directory = directory.with_role(self.partition, node, role)
+            if self.lent:
+                directory = directory.with_lent(self.partition, node)
+            else:
+                directory = directory.with_role(self.partition, node, role)
         return directory
 
     def __str__(self) -> str:
@@ -483,7 +491,7 @@ class Moves:
         # X may have changed since it was ordered; whether it has room was asked then.
         if why := self._why_not(move.partition, move.target, Role.STANDBY):
             return self._drop(move, why)
-        move.was_standby = self._role(move, move.target) is Role.STANDBY
+        move.was_standby = self._role(move, move.target) is Role.STANDBY and not self._is_lent(move, move.target)
         move.phase, move.why = MovePhase.JOIN, ""
         return self._join(move)
 
@@ -491,7 +499,8 @@ class Moves:
         if move.target not in self._outputs:
             return self._drop(move, f"{move.target} does not answer")
         if self._role(move, move.target) is None:
-            return RoleChange(move.partition, ((move.target, Role.STANDBY),))
+            lent = self._is_lent(move, move.source)
+            return RoleChange(move.partition, ((move.target, Role.STANDBY),), lent)
         if behind := self._behind({*self._producers(move.partition), move.target}):
             move.why = f"{some(behind)} must know of {move.target} first"
         else:
@@ -605,7 +614,7 @@ class Moves:
             before = Role.STANDBY if move.was_standby else None
             return RoleChange(move.partition, ((move.source, Role.ACTIVE), (move.target, before)))
         joined = move.phase is not MovePhase.WAIT and not move.was_standby
-        if joined and self._role(move, move.target) is not None:
+        if joined and not self._is_lent(move, move.target) and self._role(move, move.target) is not None:
             return RoleChange(move.partition, ((move.target, None),))
         move.phase, move.why = MovePhase.DROPPED, why
         return None
@@ -614,6 +623,10 @@ class Moves:
 
     def _role(self, move: Move, node: NodeId) -> Role | None:
         return self._directory.roles[move.partition].get(node)
+
+    def _is_lent(self, move: Move, node: NodeId) -> bool:
+        """Is its role one that the recovery takes back (O5)?"""
+        return ReplicaId(*move.partition, node) in self._directory.lent
 
     def running(self) -> dict[PartitionId, tuple[NodeId, ...]]:
         """Nodes that run each partition, as far as they answer."""

@@ -8,6 +8,7 @@ from replicas.placement.activation import Choice
 from replicas.placement.moves import IN_VAIN_US, Move, MovePhase, MoveRefused, Moves
 from replicas.planning.prediction import StateSource
 from spe.plan.directory import Role
+from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId, NodeState
 from tests.support.moves import BEAT, PARTITION, A, B, C, FakeCluster, plan_of
 
@@ -120,6 +121,42 @@ def test_a_standby_that_becomes_active_changes_places_with_the_old_replica() -> 
     assert move.phase is MovePhase.DONE
     assert roles(world) == {B: Role.ACTIVE, A: Role.STANDBY}
     assert world.running() == [B]
+
+
+def lent(node: NodeId) -> FakeCluster:
+    """A runs the partition, for which a recovery has made the node a standby for a while."""
+    plan, directory = plan_of([A])
+    return FakeCluster(plan, directory.with_lent(PARTITION, node))
+
+
+def test_where_the_target_was_a_standby_for_a_while_only_the_source_is_none_afterwards() -> None:
+    """O5: nobody would take back the role of the source."""
+    world = lent(B)
+    move = world.ask(A, B)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {B: Role.ACTIVE}
+    assert world.directory.lent == set()
+
+
+def test_a_dropped_move_leaves_a_lent_role_to_whoever_lent_it() -> None:
+    world = lent(B)
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.INSTALL)
+    world.moves.cancel(move.number)
+    beats(world, 5)
+    assert move.phase is MovePhase.DROPPED
+    assert world.directory.lent == {ReplicaId(*PARTITION, B)}
+
+
+def test_a_lent_role_that_moves_stays_lent() -> None:
+    """As from a node that is drained: the successor is no standby for ever."""
+    world = lent(B)
+    move = world.ask(B, C)
+    beats(world, 30)
+    assert move.phase is MovePhase.DONE
+    assert roles(world) == {A: Role.ACTIVE, C: Role.STANDBY}
+    assert world.directory.lent == {ReplicaId(*PARTITION, C)}
 
 
 def test_a_standby_moves_when_its_successor_holds_two_checkpoints() -> None:
