@@ -201,7 +201,7 @@ class Moves:
         #: When the move under way entered its phase, and since when its target is silent; monotonic.
         self._since: int | None = None
         self._silent_since: int | None = None
-        #: In LEAVE: since when its source is STABLE, and its target is not, so that nobody is told to retire.
+        #: In LEAVE: since when its source is STABLE, and another replica is not, so that nobody is told to retire.
         self._unready_since: int | None = None
         self._stepped_at = 0
         #: The move under way, and when it began; monotonic.
@@ -569,7 +569,7 @@ class Moves:
             elif self._unready_since is None:
                 self._unready_since = now
             if self._unready_us >= _in_vain_us(move):
-                return self._drop(move, f"{move.target} must be STABLE, {_IN_VAIN}")
+                return self._drop(move, f"{some(self._unsteady(move))} must be STABLE, {_IN_VAIN}")
             if move.target not in self._outputs:
                 return self._miss(move, now)
             self._silent_since = None
@@ -587,11 +587,14 @@ class Moves:
 
     def _is_unready(self, move: Move) -> bool:
         """Could it be taken back though its source is to leave?"""
-        states = self._states(move)
-        stable = NodeState.STABLE
         return move.phase is not MovePhase.LEAVE or (
-            states.get(move.source) is stable and states.get(move.target) is not stable
+            self._states(move).get(move.source) is NodeState.STABLE and bool(self._unsteady(move))
         )
+
+    def _unsteady(self, move: Move) -> list[NodeId]:
+        """For whom its source waits before it retires."""
+        states = self._states(move)
+        return sorted(n for n in {*states, move.target} if states.get(n) is not NodeState.STABLE)
 
     @property
     def _unready_us(self) -> int:

@@ -450,6 +450,22 @@ def test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up() -> None
     assert next_one.phase is MovePhase.DONE
 
 
+def test_another_replica_that_stays_in_failure_as_the_source_leaves_holds_up_no_other_move() -> None:
+    world = cluster("AC")
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    world.nodes[C].state = UP_FAILURE
+    beats(world, 30)
+    assert (move.phase, world.running()) == (MovePhase.LEAVE, [A, B, C])
+    world.now += IN_VAIN_US
+    beats(world, 10)
+    assert (move.phase, move.why) == (
+        MovePhase.DROPPED,
+        "n1c must be STABLE, after ten times as long as that should take",
+    )
+    assert (roles(world), world.running()) == ({C: Role.ACTIVE, A: Role.ACTIVE}, [A, C])
+
+
 def test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves() -> None:
     """But not at once: the order to retire may be on its way."""
     world, move = leaving_a_target_that_cannot_recover()
