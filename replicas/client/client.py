@@ -41,7 +41,6 @@ from spe.stream.change import Change
 from spe.stream.history import Delivered
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind, StreamId
-from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announced, Announcement, Message, expect
 
@@ -120,7 +119,7 @@ class Client:
         ]
         self._announcements = Announcements(plan, directory)
         self._announced = announced
-        self._upstream = Upstream(env, plan, self.keeper, pool=StringPool(), other_message=self._other_message)
+        self._upstream = Upstream(env, plan, self.keeper, other_message=self._other_message)
         self._upstream.add(self)
         self.keeper.on_change(self._redirect)
 

@@ -27,7 +27,6 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
-from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribe, Subscribed, Truncated
 
@@ -101,7 +100,6 @@ class OutputPositions:
             env,
             plan,
             self._keeper,
-            pool=StringPool(),
             acks=self._acks_for,
             heard=self._answered,
             gone=self._gone,

@@ -89,7 +89,6 @@ class Upstream:
 
     Args:
       keeper: who we are, and the directory that counts.
-      pool: dictionaries for strings that arrive.
       other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
       acks: what to acknowledge to a peer; None: what the owners say.
       heard: called with the peer's name and its HeartbeatAnswer.
@@ -102,7 +101,6 @@ class Upstream:
         plan: Plan,
         keeper: DirectoryKeeper,
         *,
-        pool: StringPool,
         acks: Callable[[str], list[Ack]] | None = None,
         heard: Callable[[str, HeartbeatAnswer], None] | None = None,
         gone: Callable[[str], None] | None = None,
@@ -112,12 +110,13 @@ class Upstream:
         self._plan = plan
         self._keeper = keeper
         self._me = keeper.me
-        self._pool = pool
         self._acks = self._acks_for if acks is None else acks
         self._heard = heard
         self._gone = gone
         self._other_message = other_message
         self._owners: dict[str, Owner] = {}
+        #: Dictionaries for strings that arrive, by owner: what one holds must not keep the texts of another one.
+        self._pools: dict[str, StringPool] = {}
         #: The producer that an input (owner, index) read last.
         self._read: dict[tuple[str, int], str] = {}
         #: Cache: the producers of each channel.
@@ -175,10 +174,12 @@ class Upstream:
 
     def add(self, owner: Owner) -> None:
         self._owners[owner.name] = owner
+        self._pools[owner.name] = StringPool()
 
     def remove(self, name: str) -> None:
         """Closes all feeds of an owner."""
         self._owners.pop(name, None)
+        self._pools.pop(name, None)
         for key in [k for k in self._feeds if k[0] == name]:
             self._feeds.pop(key)[0].cancel()
         for place in [p for p in self._read if p[0] == name]:
@@ -462,7 +463,8 @@ class Upstream:
     ) -> None:
         one = owner.inputs[index]
         channel = one.channel
-        decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), self._pool)
+        pool = self._pools.get(owner.name, StringPool())
+        decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), pool)
         clock, history = self._env.clock, self._env.history
         connection.arriving = partial(one.part_came, generation)
         read = 0

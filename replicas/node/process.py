@@ -33,7 +33,6 @@ from spe.runtime.log_line import Level, say
 from spe.status import NodeStatus, ReplicaStatus, SettingsStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
-from spe.stream.strings import StringPool
 from spe.wire.messages import (
     ANNOUNCEMENTS_MAX,
     Announced,
@@ -101,7 +100,6 @@ class NodeProcess(NoSource):
             env,
             plan,
             self._keeper,
-            pool=StringPool(),
             heard=self._heard,
             gone=self._gone,
             other_message=self._other_message,

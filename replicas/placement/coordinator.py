@@ -34,7 +34,6 @@ from spe.runtime.log_line import Level, say
 from spe.status import CoordinatorStatus
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId, StreamId
-from spe.stream.strings import StringPool
 from spe.wire.messages import (
     HeartbeatAnswer,
     JoinCluster,
@@ -117,7 +116,6 @@ class Coordinator(Bystander):
             env,
             plan,
             self.directories,
-            pool=StringPool(),
             heard=self._heard,
             gone=self._gone,
             other_message=self._answered,

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from replicas.producer.log_entry import Entry
+from replicas.producer.own_texts import OwnTexts
 from replicas.producer.spilled import SpilledEntries
 from spe.runtime.spill import Spill, SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows
@@ -33,10 +34,20 @@ class ElementLog:
       spill: where the oldest entries of a stable log may go; None: all stay in memory.
     """
 
-    __slots__ = ("_entries", "_memory_base_id", "_memory_start", "_spilled", "frontier", "last_id", "memory_bytes")
+    __slots__ = (
+        "_entries",
+        "_memory_base_id",
+        "_memory_start",
+        "_own",
+        "_spilled",
+        "frontier",
+        "last_id",
+        "memory_bytes",
+    )
 
     def __init__(self, last_id: int = 0, frontier: int = BEFORE_TIME, spill: Spill | None = None) -> None:
         self._entries: list[Entry] = []
+        self._own = OwnTexts()
         self._spilled = None if spill is None else SpilledEntries(spill)
         #: Number of, and id before, the first entry in memory.
         self._memory_start = 0
@@ -100,6 +111,7 @@ class ElementLog:
         assert last_id == self.last_id, "invariant 4: ids are consecutive"
 
     def append(self, batch: Batch) -> None:
+        batch = self._own.freed(batch)
         for entry in _entries(Entry(batch)):
             self._entries.append(entry)
             self.memory_bytes += entry.nbytes

@@ -143,10 +143,13 @@ class StringDictionary:
     @property
     def crowded(self) -> bool:
         """Has it so much text that whoever adds to it should begin another one?"""
-        if self.longest <= SHORT_TEXT:
-            return False
+        return self.longest > SHORT_TEXT and self.text_bytes >= DICTIONARY_TEXT_BYTES
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of memory that its long texts take."""
         self._size_new()
-        return self._text_bytes >= DICTIONARY_TEXT_BYTES
+        return self._text_bytes
 
     def sizes_of(self, codes: npt.NDArray[Any]) -> Int32Array:
         """Bytes of memory that each code's text takes, 0 for one of at most ``SHORT_TEXT`` characters.

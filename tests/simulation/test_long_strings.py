@@ -15,11 +15,13 @@ from spe.plan.plan import Limits
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.map import MapSpec
 from spe.stream import text_size
-from spe.stream.names import StreamId
+from spe.stream.names import NodeId, StreamId
 from spe.stream.schema import Schema
+from spe.stream.strings import StringPool
+from spe.wire.codec import ElementDecoder
 from tests.simulation.test_cluster import Outcome
 from tests.support.faulty_cluster import FaultyCluster
-from tests.support.plans import chain, source
+from tests.support.plans import chain, placed, source
 
 SCHEMA = Schema.of(ts="timestamp!", text="string!")
 FRAME_BYTES = 64 << 10
@@ -64,3 +66,25 @@ async def test_a_result_beyond_the_row_limit_stops_its_replicas(
     for replica in ("u2/0@n2a", "u2/0@n2b"):
         assert f"{replica} stopped: operator 's2' raised" in told
     assert "of text in one row; at most 130000 can be sent" in told
+
+
+async def test_replicas_of_a_node_have_dictionaries_of_their_own(
+    jump_clock: JumpClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one of them holds for hours, in a failure, must not keep the texts that another one has long given away."""
+    pools: list[StringPool] = []
+
+    class Decoder(ElementDecoder):
+        def __init__(self, schema: Schema, pool: StringPool) -> None:
+            pools.append(pool)
+            super().__init__(schema, pool)
+
+    monkeypatch.setattr("replicas.consumer.upstream.ElementDecoder", Decoder)
+    plan, directory = make_plan(tmp_path)
+    directory = placed(directory, {id: [NodeId("n1a")] for id in directory.placement})
+    async with FaultyCluster(plan, directory) as cluster:
+        await cluster.start()
+        await trio.sleep(10)
+        Outcome(cluster).assert_complete()
+    assert len(pools) >= 3
+    assert len({id(pool) for pool in pools}) == 3, "of both replicas, and of the client"

@@ -27,7 +27,6 @@ from spe.runtime.env import Clock
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState, StreamId
-from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import (
     PROTOCOL,
@@ -79,7 +78,7 @@ def to_heartbeats(message: Message) -> HeartbeatAnswer | None:
 
 def upstream_of(cluster: FaultyCluster, me: Identity) -> Upstream:
     env = cluster.env(me.name)
-    return Upstream(env, cluster.plan, DirectoryKeeper(env, cluster.directory, me), pool=StringPool())
+    return Upstream(env, cluster.plan, DirectoryKeeper(env, cluster.directory, me))
 
 
 class Opening:
@@ -296,7 +295,7 @@ async def test_who_is_late_in_every_round_notices_a_silent_peer(jump_clock: Jump
         await converse(await greeted(stream), to_heartbeats if answers else lambda _: None)
 
     keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n", 1, ""))
-    upstream = Upstream(env, cluster.plan, keeper, pool=StringPool())
+    upstream = Upstream(env, cluster.plan, keeper)
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.env("n1a").network.serve, address, listen)
         await nursery.start(upstream.run, {"n1a": address})
@@ -386,7 +385,6 @@ async def test_an_answer_that_comes_as_its_process_leaves_is_not_taken(monkeypat
         env,
         cluster.plan,
         keeper,
-        pool=StringPool(),
         heard=lambda peer, answer: told.append(f"heard {answer.number}"),
         gone=lambda peer: told.append("gone"),
     )
@@ -439,7 +437,7 @@ async def test_heartbeats_go_to_the_processes_of_the_new_directory(jump_clock: J
 
     env, me = cluster.env("n"), Identity("node", "n", 1, "")
     keeper = DirectoryKeeper(env, cluster.directory, me)
-    upstream = Upstream(env, cluster.plan, keeper, pool=StringPool(), gone=gone.append)
+    upstream = Upstream(env, cluster.plan, keeper, gone=gone.append)
     async with trio.open_nursery() as nursery:
         for address, name in {"x:1": "x", "y:1": "y", "y:2": "y elsewhere", "z:1": "z"}.items():
             await nursery.start(cluster.env(address[0]).network.serve, address, partial(listen, name))

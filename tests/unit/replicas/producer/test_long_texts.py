@@ -153,3 +153,40 @@ def test_a_batch_of_one_very_long_text_is_not_divided() -> None:
     one = Writer()
     one.write(["a" * (2 * ENTRY_BYTES_MAX)] * 100)
     assert one.log.stable.nbytes < 3 * ENTRY_BYTES_MAX
+
+
+def held_by(log: OutputLog) -> int:
+    """Characters of all texts that the rows of the log keep in memory."""
+    columns = [c for e in log.entries_after(-1) for c in e.batch.rows.columns]
+    texts = {id(c.dictionary): c.dictionary.strings for c in columns if c.dictionary is not None}
+    return sum(map(len, [text for strings in texts.values() for text in strings]))
+
+
+def test_few_rows_do_not_keep_the_texts_of_all_others() -> None:
+    """One in a hundred passes the filter before the output; a dictionary of the input has the texts of all."""
+    one, pool, expected = Writer(), StringPool(), list[str]()
+    for at in range(0, 10_000, 100):
+        rows = Rows.from_tuples(SCHEMA, range(at, at + 100), [(long_text(n),) for n in range(at, at + 100)], pool)
+        expected.append(long_text(at + 7))
+        one.log.append_stable([Batch(Kind.STABLE, at // 100, at // 100 + 1, None, rows.slice(7, 8))])
+    assert [text for texts in one.pulls(1 << 20) for text in texts] == expected
+    assert held_by(one.log) < 2 * one.log.stable.nbytes
+
+
+def test_where_all_rows_pass_their_dictionary_stays() -> None:
+    """To bring texts into another one takes longer than all else that is done to them."""
+    one = Writer()
+    for at in range(100):
+        one.write([long_text(at)])
+    (dictionary,) = {e.batch.rows.columns[0].dictionary for e in one.log.entries_after(-1)}
+    assert dictionary is one._pool.current()
+
+
+def test_short_texts_do_not_keep_long_ones_of_the_same_dictionary() -> None:
+    schema = Schema.of(key="string", text="string")
+    one, pool = Writer(), StringPool()
+    for at in range(100):
+        rows = Rows.from_tuples(schema, [at], [(f"key {at % 5}", long_text(at))], pool)
+        one.log.append_stable([Batch(Kind.STABLE, at, at + 1, None, rows.with_columns(rows.columns[:1]))])
+    assert [text for texts in one.pulls(1 << 20) for text in texts] == [f"key {at % 5}" for at in range(100)]
+    assert held_by(one.log) < 100
