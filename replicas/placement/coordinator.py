@@ -18,8 +18,9 @@ from replicas.placement.coordination import Coordination, Decision
 from replicas.placement.heard_loads import HeardLoads
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.joining import JoinRefused, LeaveRefused, joined, left
+from replicas.placement.lending import Lent
 from replicas.placement.mover import Mover
-from replicas.placement.moves import Moves
+from replicas.placement.moves import Moves, RoleChange
 from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.setting import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
@@ -244,14 +245,22 @@ class Coordinator(Bystander):
 
     async def _lend(self) -> None:
         """Gives nodes the roles that a recovery needs, and takes them back."""
-        recovery = self.recovery
+
+        def wanted() -> Lent | RoleChange | None:
+            spared = partial(self.coordination.spared, now=self._env.clock.monotonic_us())
+            return self.recovery.role_change({move.partition for move in self.mover.moves.open()}, spared)
+
+        def if_still_wanted(directory: Directory) -> Directory:
+            if change is None or wanted() != change:
+                raise ValueError("another directory came first")
+            return change(directory)
+
         while True:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            spared = partial(self.coordination.spared, now=self._env.clock.monotonic_us())
-            change = recovery.role_change({move.partition for move in self.mover.moves.open()}, spared)
+            change = wanted()
             try:
                 if change is not None:
-                    await self.directories.publish(change, f"{change}: recovery")
+                    await self.directories.publish(if_still_wanted, f"{change}: recovery")
                     self._env.trace.event("role_lent", change=str(change).replace(" ", "_"))
             except (OSError, ValueError) as error:  # it comes again
                 self._env.trace.event("role_not_lent", why=str(error))

@@ -616,8 +616,8 @@ class Moves:
         if self._role(move, move.target) is Role.ACTIVE and self._role(move, move.source) is Role.STANDBY:
             before = Role.STANDBY if move.was_standby else None
             return RoleChange(move.partition, ((move.source, Role.ACTIVE), (move.target, before)))
-        joined = move.phase is not MovePhase.WAIT and not move.was_standby
-        if joined and not self._is_lent(move, move.target) and self._role(move, move.target) is not None:
+        joined = move.phase is not MovePhase.WAIT and not move.was_standby and not self._is_lent(move, move.target)
+        if joined and self._role(move, move.target) is not None:
             return RoleChange(move.partition, ((move.target, None),))
         move.phase, move.why = MovePhase.DROPPED, why
         return None

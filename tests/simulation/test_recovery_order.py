@@ -9,12 +9,14 @@ import pytest
 import trio
 import yaml
 
+from replicas.placement.lending import Lent
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR
 from spe.status import RecoveryStatus
 from spe.stream.history import Note
-from spe.stream.names import NodeState
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId, NodeState, UnitId
 from tests.simulation.test_standbys import runs
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.long_forms import long_but
@@ -147,6 +149,24 @@ def test_a_spare_restores_from_a_full_standby_and_returns_its_role() -> None:
     (lent,) = [replica for replica in installs(met) if replica.endswith("@n6")]
     text = [line for line in met.log if f"installed replica={lent}" in line]
     assert text[-1].rpartition("origin=")[2] in ("n4", "n5")
+
+
+def test_a_role_that_is_not_wanted_any_more_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until another version is on the disk, by which its node may have left."""
+    nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
+    alarms, n6 = PartitionId(UnitId("alarms"), 0), NodeId("n6")
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(1)
+        assert cluster.coordinator is not None
+        version, wanted = cluster.coordinator.directories.version, [Lent(alarms, n6)]
+        monkeypatch.setattr(cluster.coordinator.recovery, "role_change", lambda *_: wanted.pop() if wanted else None)
+        await trio.sleep(1)
+        assert wanted == []
+        assert cluster.coordinator.directories.version == version
+
+    met = play(*example(nodes=nodes), script)
+    assert any("role_not_lent why=another" in line for line in met.log)
 
 
 @pytest.mark.parametrize("dead", long_but([COORDINATOR], ["n6", COORDINATOR]))
