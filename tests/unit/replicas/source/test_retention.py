@@ -123,11 +123,13 @@ async def test_a_restart_goes_on_behind_what_was_deleted(autojump_clock: trio.te
         list(read_source_log(storage, FOLDER, EVENTS))
 
 
+@pytest.mark.parametrize("sync_s", [0.0, 0.2], ids=["synced", "behind"])
 async def test_old_tuples_go_by_tuple_time_also_where_a_segment_would_never_fill(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, sync_s: float
 ) -> None:
-    """Rows are 10 µs apart; a segment has 64 MiB."""
+    """Rows are 10 µs apart; a segment has 64 MiB.  Also where some come during each sync."""
     retain, storage = Retain(for_us=800, unproved=True), SimDisk()
+    storage.sync_s = sync_s
     proxy = await SourceProxy.open(source_env(storage), of(retain))
     retention = proxy.retention(lambda _: storage, READERS)
     acknowledge(retention, ROWS)
