@@ -34,8 +34,8 @@ class SUnionInput:
     """
 
     __slots__ = (
-        "_has_texts",
         "_owner",
+        "_texts",
         "_width",
         "cut_time",
         "frontier",
@@ -56,7 +56,8 @@ class SUnionInput:
         self._owner = owner
         self.spill = spill
         self._width = 0
-        self._has_texts = False
+        #: Which columns have texts.
+        self._texts: tuple[int, ...] = ()
         self.stream = stream
         self.sorted = sorted_by_time
         self.position = 0
@@ -94,8 +95,8 @@ class SUnionInput:
         if not len(rows.time):
             return
         nbytes = len(rows.time) * (self._width or self._width_of(rows))
-        if self._has_texts:
-            nbytes += rows.text_bytes
+        for at in self._texts:
+            nbytes += rows.columns[at].text_bytes
         chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, nbytes)
         latest = chunk.max
         if chunk.min < self.skip_below:
@@ -118,7 +119,7 @@ class SUnionInput:
     def _width_of(self, rows: Rows) -> int:
         """Bytes per row beside texts, as the first batch had them: exact but for masks that come later."""
         self._width = max(1, (rows.nbytes - rows.text_bytes) // len(rows))
-        self._has_texts = any(c.dictionary is not None for c in rows.columns)
+        self._texts = tuple(at for at, c in enumerate(rows.columns) if c.dictionary is not None)
         return self._width
 
     def add_tentative(self, batch: Batch, now: int) -> None:
@@ -131,7 +132,9 @@ class SUnionInput:
         owner = self._owner
         low = max(self.tentative_from, self.cut_time + 1, owner.next)
         owner.rows_came(int(rows.time[-1]), self.tentative_frontier, now)
-        nbytes = len(rows) * (self._width or self._width_of(rows)) + (rows.text_bytes if self._has_texts else 0)
+        nbytes = len(rows) * (self._width or self._width_of(rows)) + sum(
+            [rows.columns[c].text_bytes for c in self._texts]
+        )
         chunk = Chunk(rows, 0, None, low, nbytes).from_time(low)
         owner.tentative_dropped += len(rows) - (0 if chunk is None else len(chunk.rows))
         if chunk is not None:
