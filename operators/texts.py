@@ -168,9 +168,8 @@ class TextIds:
                 if start:
                     yield
                 some = new[start:stop]
-                texts = self.texts(some)
-                # Of the texts without a code only the empty one can be in the dictionary.
-                table[some] = self._dictionary.encode(texts) if "" in texts else self._dictionary.extend(texts)
+                # Rows of others may have brought a text into the dictionary: where batches are joined, they do.
+                table[some] = self._dictionary.extend(self.texts(some))
                 self._coded.append(some)
             codes = table.take(ids)
         return codes, self._dictionary

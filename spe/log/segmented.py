@@ -176,7 +176,7 @@ class SegmentedLog:
         if self.fault is not None:
             raise self.fault
         target, file, left = self.last_sequence, self._active, self._left[:]
-        if target == self.synced_sequence or file is None:
+        if file is None or (target == self.synced_sequence and not left):
             return target
         self._syncing = True
         try:

@@ -98,7 +98,9 @@ class StringDictionary:
         return np.fromiter((code(s) for s in strings), np.int32, len(strings))
 
     def extend(self, strings: Sequence[str]) -> Int32Array:
-        """Adds different strings, none of which is there; returns their codes."""
+        """Adds different strings, most of which are not there; returns the codes of all."""
+        if not self._by_string.keys().isdisjoint(strings):
+            return self.encode(strings)
         first = len(self.strings)
         self.strings.extend(strings)
         self._by_string.update(zip(strings, range(first, len(self.strings))))

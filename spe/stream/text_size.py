@@ -44,7 +44,10 @@ def row_bytes(columns: Sequence[Column]) -> int | Int64Array:
 
 
 def rows_within(rows: Rows, max_bytes: int) -> int:
-    """How many rows from the first on have at most ``max_bytes`` as :attr:`Rows.nbytes` counts; at least one."""
+    """How many rows from the first on have at most ``max_bytes`` as :attr:`Rows.nbytes` counts; at least one.
+
+    Where the first alone has more, those behind it may have as many bytes again.
+    """
     count, texts = len(rows), [c for c in rows.columns if c.text_bytes]
     if not texts:
         return max(1, count * max_bytes // rows.nbytes)
@@ -56,7 +59,8 @@ def rows_within(rows: Rows, max_bytes: int) -> int:
         sizes = np.full(stop, fixed)
         for column in texts:
             _add_first(sizes, column.slice(0, stop))
-        found = int(sizes.cumsum().searchsorted(max_bytes, "right"))
+        # Rows that share a text larger than all of it go together: one by one they would take it along each.
+        found = int(sizes.cumsum().searchsorted(max_bytes + (sizes[0] if sizes[0] > max_bytes else 0), "right"))
         if found < stop or stop == count:
             return max(1, found)
 

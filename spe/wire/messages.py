@@ -499,7 +499,9 @@ class Order(Message):
 
 @dataclass(frozen=True, slots=True)
 class OrderAnswer(Message):
-    """Order ``number`` is followed, or ``error`` says why not; ``epoch`` is the latest one heard of (rule H6)."""
+    """Order ``number`` is followed, or ``error`` says why not; ``epoch`` is the latest one heard of (rule H6).
+    Number 0: the answer to the heartbeat of an older coordinator.
+    """
 
     TAG: ClassVar[int] = 22
     number: Id

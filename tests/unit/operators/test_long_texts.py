@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from operators.keys import KeyIndex
+from operators.steps import finished
 from operators.texts import TextIds
 from operators.union import Union
-from spe.stream.batch import Rows
-from spe.stream.schema import Schema
+from spe.stream.batch import Column, Rows, concat_columns
+from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import DICTIONARY_TEXT_BYTES, StringDictionary
+from spe.wire.state import decode_state, encode_state
 
 SCHEMA = Schema.of(text="string")
 EACH = 1 << 20
@@ -40,3 +43,22 @@ def test_long_texts_of_state_leave_in_several_dictionaries() -> None:
         assert dictionary.strings[codes[0]] == text
         most = max(most, text_in(dictionary))
     assert DICTIONARY_TEXT_BYTES // 2 < most <= DICTIONARY_TEXT_BYTES + 2 * EACH
+
+
+def test_a_text_that_rows_of_others_brought_is_not_there_twice() -> None:
+    """Batches are joined in the dictionary of the last one: a state with a text twice could not be read again."""
+    keys = KeyIndex([AttributeType.STRING])
+
+    def emitted(*texts: str) -> Column:
+        column = Column.from_list(texts, AttributeType.STRING)
+        (found,) = keys.columns(finished(keys.slots_in_portions([column], len(texts))))
+        return found
+
+    column = emitted("c")
+    concat_columns([rows("a").columns[0], column])
+    again = emitted("a", "c", "a")
+    assert again.dictionary is column.dictionary
+    assert again.to_list() == ["a", "c", "a"]
+    restored = decode_state(bytes(encode_state({"column": again})))
+    assert restored["column"].to_list() == ["a", "c", "a"]
+    assert emitted("").to_list() == [""]

@@ -512,6 +512,22 @@ async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_o
     assert (await opened(left))[1] == [b"x" * 50, b"y" * 50]
 
 
+async def test_a_segment_that_is_left_is_closed_although_nothing_follows_it() -> None:
+    """The record that the disk refused during the sync was to be the first of the next one."""
+    storage = SimDisk()
+    log, _ = await opened(storage, segment_bytes=60)
+    log.append(b"x" * 50)
+    async with during(log.sync, storage):
+        storage.space_left = 30
+        with pytest.raises(LogFull):
+            log.append(b"y" * 50)
+        storage.space_left = None
+    assert await log.sync() == 1
+    assert [segment.first for segment, _ in log.closed()] == [1]
+    left = only_synced(storage)
+    assert (await opened(left))[1] == [b"x" * 50]
+
+
 async def test_marks_stay_in_two_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spe.log.marks._SLOTS_MAX", 3)
     storage = SimDisk()
