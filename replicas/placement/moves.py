@@ -576,7 +576,9 @@ class Moves:
             move.why = f"{move.source} retires when {move.target} is STABLE"  # the coordination sees to that
             return None
         if not move.was_standby and self._role(move, move.source) is not None:
-            return RoleChange(move.partition, ((move.source, None),))
+            change = self._without(move, move.source)
+            if not (change.lent and self._is_lent(move, move.source)):
+                return change
         move.phase, move.why = MovePhase.DONE, ""
         return None
 
@@ -614,13 +616,24 @@ class Moves:
         """Takes back what was done: the target is what it was before."""
         move.dropping = why
         if self._role(move, move.target) is Role.ACTIVE and self._role(move, move.source) is Role.STANDBY:
-            before = Role.STANDBY if move.was_standby else None
+            before = Role.STANDBY if move.was_standby or self._without(move, move.target).lent else None
             return RoleChange(move.partition, ((move.source, Role.ACTIVE), (move.target, before)))
         joined = move.phase is not MovePhase.WAIT and not move.was_standby and not self._is_lent(move, move.target)
         if joined and self._role(move, move.target) is not None:
-            return RoleChange(move.partition, ((move.target, None),))
+            return self._without(move, move.target)
         move.phase, move.why = MovePhase.DROPPED, why
         return None
+
+    def _without(self, move: Move, node: NodeId) -> RoleChange:
+        """Takes the role of a node, and with it the replica that it may run.
+
+        Nobody else may be STABLE: then it stands by for a while, until it retires (H5) or somebody is (O5).
+        """
+        states = self._states(move)
+        runs_nothing = node in self._outputs and node not in states
+        if runs_nothing or any(state is NodeState.STABLE for other, state in states.items() if other != node):
+            return RoleChange(move.partition, ((node, None),))
+        return RoleChange(move.partition, ((node, Role.STANDBY),), lent=True)
 
     # --- what is known ---
 

@@ -279,6 +279,16 @@ edited(
     Edit(Moves, "_drop", "if joined and self._role(move, move.target) is not None:", "if False:"),
 )
 edited(
+    "the-last-replica-ends-with-its-move",
+    "a move that ends, or is taken back, takes the replica of a node where nobody else is STABLE (M6)",
+    Edit(Moves, "_without", "if runs_nothing or any(", "if True or any("),
+)
+edited(
+    "taken-back-from-the-last-replica",
+    "a move that is taken back as the source leaves takes the replica of the target where nobody else is STABLE (M6)",
+    Edit(Moves, "_drop", " or self._without(move, move.target).lent", ""),
+)
+edited(
     "a-target-is-no-helper",
     "a target is retired as if it had only helped out (M2)",
     Edit(Coordination, "_of", "wanted = wanted | one.coming", "pass"),

@@ -261,6 +261,12 @@ UNITS: Final[dict[str, Test]] = {
     "retires-while-its-move-is-taken-back": (
         moves.test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves
     ),
+    "the-last-replica-ends-with-its-move": (
+        moves.test_a_source_that_is_cut_off_from_the_coordinator_runs_on_where_the_target_dies
+    ),
+    "taken-back-from-the-last-replica": (
+        moves.test_a_target_that_is_cut_off_runs_on_where_the_source_that_leaves_is_in_failure
+    ),
     "a-dead-replica-keeps-who-moves": moves.test_a_replica_leaves_though_another_one_is_dead,
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
     "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from replicas.placement.activation import Activation
 from replicas.placement.coordination import Coordination
 from replicas.placement.coordinator import keep_chosen
+from replicas.placement.lending import Lending, Lent
 from replicas.placement.moves import Move, Moves
 from spe.plan.directory import CONFIGURED, Directory, Role, Standbys, Version
 from spe.plan.plan import Plan
@@ -60,6 +62,8 @@ class FakeCluster:
       lag: nodes that hear of no directory.
       full: nodes whose disk takes no checkpoint of what they run.
       recovery: heartbeats that an install takes.
+      silent: nodes that run, and are cut off from the coordinator.
+      lends: are roles that are lent taken back?
       budget: partitions whose standby runs all the time: the one that there is, or none.
     """
 
@@ -68,7 +72,9 @@ class FakeCluster:
     now: int = 0
     recovery: int = 3
     budget: int = 0
+    lends: bool = False
     lag: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
     full: set[str] = field(default_factory=set)
     story: list[str] = field(default_factory=list)
 
@@ -132,6 +138,12 @@ class FakeCluster:
             self._follow(decision.verb, decision.replica.node)
         change = self.moves.step(self.now, self.now)
         directory = self.directory
+        if change is None and self.lends:
+            moving = {move.partition for move in self.moves.open()}
+            spared = partial(self.coordination.spared, now=self.now)
+            taken_back = Lending(directory).step({}, spared, moving)
+            assert not isinstance(taken_back, Lent)
+            change = taken_back
         if change is not None:
             number = directory.version.number + 1
             directory = replace(change(directory), version=Version(max(1, self.now), number))
@@ -149,7 +161,7 @@ class FakeCluster:
 
     def _hear(self) -> None:
         for name, node in self.nodes.items():
-            if not node.alive:
+            if not node.alive or name in self.silent:
                 self.moves.lost(name)
                 self.coordination.lost(name, self.now)
                 continue

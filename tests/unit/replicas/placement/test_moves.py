@@ -421,6 +421,77 @@ def test_the_next_coordinator_goes_on_from_the_store(phase: MovePhase) -> None:
     assert world.moves.ask(PARTITION, B, A, "back").number == 2
 
 
+def following(source: NodeState | None) -> tuple[FakeCluster, Move]:
+    """The target is STABLE, and its state is in memory only; of the source this is left."""
+    world = cluster()
+    world.lends = True
+    world.full.add(B)
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.FOLLOW)
+    beats(world, 3)
+    if source is None:
+        world.kill(A)
+    world.nodes[A].state = source
+    beats(world, 5)
+    return world, move
+
+
+@pytest.mark.parametrize("source", [None, UP_FAILURE], ids=["the source is dead", "the source is in UP_FAILURE"])
+@pytest.mark.parametrize("ends", ["cancelled", "in vain", "cut off"])
+def test_the_last_replica_that_is_stable_stays_where_its_move_is_taken_back(
+    ends: str, source: NodeState | None
+) -> None:
+    """Its role is lent, and gone when the source is STABLE again."""
+    world, move = following(source)
+    if ends == "cancelled":
+        world.moves.cancel(move.number)
+    elif ends == "in vain":
+        world.now += IN_VAIN_US
+    else:
+        world.silent = {B}
+    beats(world, 30)
+    assert move.phase is MovePhase.DROPPED
+    assert (roles(world), world.nodes[B].state) == ({A: Role.ACTIVE, B: Role.STANDBY}, NodeState.STABLE)
+    world.silent = set()
+    if source is None:
+        world.start(A)
+    else:
+        world.nodes[A].state = NodeState.STABLE
+    beats(world, 20)
+    assert (roles(world), world.running()) == ({A: Role.ACTIVE}, [A])
+
+
+def test_a_source_that_is_cut_off_from_the_coordinator_runs_on_where_the_target_dies() -> None:
+    world = cluster()
+    world.lends = True
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    world.kill(B)
+    world.silent = {A}
+    beats(world, 30)
+    assert (move.phase, world.nodes[A].state) == (MovePhase.DONE, NodeState.STABLE)
+    world.silent = set()
+    beats(world, 10)
+    assert world.running() == [A]
+    world.start(B)
+    beats(world, 20)
+    assert (roles(world), world.running()) == ({B: Role.ACTIVE}, [B])
+
+
+def test_a_target_that_is_cut_off_runs_on_where_the_source_that_leaves_is_in_failure() -> None:
+    world = cluster()
+    world.lends = True
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    world.nodes[A].state, world.silent = UP_FAILURE, {B}
+    beats(world, 60)
+    assert move.phase is MovePhase.DROPPED
+    assert (roles(world), world.running()) == ({A: Role.ACTIVE, B: Role.STANDBY}, [A, B])
+    world.nodes[A].state, world.silent = NodeState.STABLE, set()
+    beats(world, 10)
+    assert (roles(world), world.running()) == ({A: Role.ACTIVE}, [A])
+
+
 def leaving_a_target_that_cannot_recover() -> tuple[FakeCluster, Move]:
     """It restarts as the source is to leave."""
     world = cluster()
