@@ -535,7 +535,7 @@ class UnitReplica:
         if (replay := self._live.replay) is not None:
             return self._go_on_replaying(replay, now)
         released = None
-        if not self._outputs.full():
+        if not self._is_held():
             released = self._measured(lambda: sunion.release_stable(self._slice_rows), now)
         if released is not None:
             if self._held_since is not None:
@@ -562,6 +562,10 @@ class UnitReplica:
         if self.state is NodeState.UP_FAILURE and not self._suspends() and self._must_go_on(now):
             return self._no_longer_suspended(now)
         return False
+
+    def _is_held(self) -> bool:
+        """Does a full output hold back what is stable (A2)?  Not within a bucket: nobody acknowledges a part of one."""
+        return self._outputs.full() and not self.sunion.within_bucket
 
     def _no_longer_suspended(self, now: int) -> bool:
         """Another policy counts, and the next bucket is due (X3)."""
@@ -723,7 +727,7 @@ class UnitReplica:
                 self._work_on(self._redo.again(released), self._outputs.stable)
                 return True
             return more if self._stays(now) else self._ends_redo(now)
-        if self._outputs.full() and self.sunion.stable_end > self.sunion.restart_point():
+        if self._is_held() and self.sunion.stable_end > self.sunion.restart_point():
             if self.live_runs:
                 # Corrections are held back while live runs (V4), so only without it can consumers make room.
                 self.sunion.pause_live()  # first: where a piece is on disk it is called again

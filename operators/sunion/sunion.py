@@ -367,6 +367,12 @@ class SUnion:
             return self.redo_next
         return self.next if self.restart is None else self.restart
 
+    @property
+    def within_bucket(self) -> bool:
+        """Was a part of a bucket released for good, and not yet all of it?"""
+        end = self.released_for_good()
+        return end != floor_to(end, self._bucket_us)
+
     def needs(self, index: int) -> bool:
         """Can nothing more be released for good before this input moves on?  Then it must be read, however full."""
         end = self.stable_end

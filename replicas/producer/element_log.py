@@ -80,11 +80,6 @@ class ElementLog:
         return self._memory_start + len(self._entries)
 
     @property
-    def in_memory(self) -> int:
-        """Entries in memory: a log that spills keeps the last one there."""
-        return len(self._entries)
-
-    @property
     def _base_id(self) -> int:
         return self._spilled.base_id if self._spilled else self._memory_base_id
 

@@ -186,11 +186,8 @@ class OutputLog:
 
     @property
     def full(self) -> bool:
-        """The cap is reached: evict a dead consumer, or make nothing stable until somebody acknowledges (A2).
-
-        Not by one entry alone: it may end within a bucket, which nobody acknowledges before all of it is there.
-        """
-        return self.stable.nbytes >= self._limits.output_bytes and self.stable.in_memory > 1
+        """The cap is reached: evict a dead consumer, or make nothing stable until somebody acknowledges (A2)."""
+        return self.stable.nbytes >= self._limits.output_bytes
 
     def validate(self) -> None:
         """Asserts what holds between two events."""

@@ -71,6 +71,11 @@ edited(
     ),
 )
 edited(
+    "a-full-output-ends-within-a-bucket",
+    "an output gets full within a bucket and makes no more of it, and nobody acknowledges a part of one (A2)",
+    Edit(UnitReplica, "_is_held", " and not self.sunion.within_bucket", ""),
+)
+edited(
     "no-checkpoint-while-undo-is-tainted",
     "a tainted replica under undo/redo writes no checkpoint, though a full upstream waits for it (A8, R2)",
     Edit(ReplicaRecovery, "worth_storing", " and not self._inputs.upstream_full()", ""),

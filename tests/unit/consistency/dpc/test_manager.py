@@ -271,6 +271,25 @@ class TestGoingTentative:
         world.blocked = False
         assert world.run(139) == "B20(0)"
 
+    def test_a_bucket_that_is_begun_is_ended_although_the_output_is_full(self) -> None:
+        """Who reads it acknowledges no part of a bucket: the output would be full for ever."""
+
+        class Sliced(World):
+            slice_rows = 1
+
+        world = stable_until_ten(Sliced())
+        world.S(0, 110, (11, "a"), (13, "b"), (15, "c"), (21, "d"))
+        world.S(1, 110, (12, "u"))
+        for at in (0, 1):
+            world.B(at, 110, 30)
+        world.replica.advance(110)
+        assert world.sunion.within_bucket
+        world.blocked = True
+        assert world.run(110).endswith("/15c B20(4)")
+        assert world.run(139) == ""
+        world.blocked = False
+        assert world.run(139) == "S5/21d B30(5)"
+
     def test_the_second_node_of_a_chain_adds_no_alpha_x(self) -> None:
         """Its clock started with that of the node before, whose tentative bucket completes its own."""
         world = World()

@@ -198,13 +198,3 @@ def test_rows_that_share_a_text_larger_than_a_pull_go_together() -> None:
     assert [len(texts) for texts in writer.pulls(LONG // 2)] != [1] * 200
     assert sum(len(texts) for texts in writer.pulls(LONG // 2)) == 200
     assert len(writer.pulls(LONG // 2)) < 10
-
-
-def test_one_entry_alone_does_not_fill_an_output() -> None:
-    """It may end within a bucket, and nobody acknowledges that before the rest of it is there."""
-    writer = Writer(output_bytes=LONG)
-    writer.write([long_text(1), long_text(2)])
-    assert writer.log.stable.nbytes > LONG
-    assert not writer.log.full
-    writer.write([long_text(3)])
-    assert writer.log.full
