@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from consistency.proof.digests import BLOCK, block_digests, null_masks
 from consistency.proof.elements import STABLE, TENTATIVE
 from consistency.proof.kept import on_disk
+from consistency.proof.received import ReceivedStream
 from consistency.proof.report.model import Flaw
 from spe.stream.schema import AttributeType, Schema
 
@@ -32,8 +34,6 @@ _SINGLE: Final = (1e-30, 1e30)
 _DIGITS: Final = 7
 
 _PLACE: Final = ("partition", "place")
-#: Places that share a digest.
-_BLOCK: Final = 1 << 14
 
 
 def tolerance_text() -> str:
@@ -62,54 +62,28 @@ def all_alike(one: str, other: str, schema: Schema, tolerance: float = FLOAT_TOL
 
 
 def content(column: str, schema: Schema, names: Sequence[str] | None = None) -> Column:
-    """A text that is equal for equal tuples of a struct column; floats by their first digits.
+    """A number that is equal for equal tuples of a struct column; floats count by their first digits.
 
-    Two floats within the tolerance may, once in some millions, differ in it: what rests on it may name a tuple
-    wrongly, and must not decide whether there is one to name.
+    Two floats within the tolerance may, once in some millions, differ in it, and two tuples, once in 2^64, may not:
+    what rests on it may name a tuple wrongly, and must not decide whether there is one to name.
     """
     from pyspark.sql import functions as F
 
     parts: list[Column] = []
+    nulls: list[Column] = []
     for name in schema.names if names is None else names:
         value: Column = F.col(f"{column}.`{name}`")
+        nulls.append(value.isNull())
         if schema[name].type is AttributeType.FLOAT64:
             single = (value == 0) | F.abs(value).between(*_SINGLE)
-            digits = F.format_string(f"%.{_DIGITS}e", value)
-            value = F.when(single, (value + F.lit(0.0)).cast("float").cast("string")).otherwise(digits)
-        text = value.cast("string")
-        counted = F.concat(F.length(text).cast("string"), F.lit(":"), text)
-        parts.append(F.when(F.col(f"{column}.`{name}`").isNull(), F.lit("~")).otherwise(counted))
-    return F.concat(F.lit(""), *parts)
+            parts.append(F.when(~single, F.format_string(f"%.{_DIGITS}e", value)))
+            value = F.when(single, (value + F.lit(0.0)).cast("float"))
+        parts.append(value)
+    return F.xxhash64(*null_masks(nulls), *parts) if parts else F.lit(0)
 
 
-def _digests(side: DataFrame, tuple_: str, time: str, schema: Schema, name: str) -> DataFrame:
-    """Of each block of places: how many tuples there are, and 64 bits of what they are and where."""
-    from pyspark.sql import functions as F
-
-    values = [F.col(f"{tuple_}.`{a.name}`") for a in schema]
-    each = [one for value in values for one in (value, value.isNull())]  # a hash leaves nulls out
-    digest = F.bit_xor(F.xxhash64("place", time, *each))
-    return side.groupBy("partition", "block").agg(
-        F.count(F.lit(1)).alias(f"{name}_count"), digest.alias(f"{name}_digest")
-    )
-
-
-def _differing(theirs: DataFrame, ours: DataFrame, schema: Schema) -> tuple[DataFrame, DataFrame]:
-    """Stage one: the tuples of both sides in blocks of places that are not the same to the last bit."""
-    from pyspark.sql import functions as F
-
-    block, key = F.floor(F.col("place") / _BLOCK), ["partition", "block"]
-    theirs, ours = theirs.withColumn("block", block), ours.withColumn("block", block)
-    one = _digests(theirs, "expected", "true_us", schema, "their")
-    other = _digests(ours, "received", "time_us", schema, "our")
-    same = [F.col(f"their_{what}").eqNullSafe(F.col(f"our_{what}")) for what in ("count", "digest")]
-    wrong = one.join(other, key, how="full_outer").where(~(same[0] & same[1])).select(*key)
-    wrong = F.broadcast(on_disk(wrong))
-    return theirs.join(wrong, key, how="left_semi").drop("block"), ours.join(wrong, key, how="left_semi").drop("block")
-
-
-def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame:
-    """Stage two: true and received tuples that do not meet at their place.
+def unplaced(truth: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame | None:
+    """Stages one and two: true and received tuples that do not meet at their place; None where digests say that all do.
 
     Columns: ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.
     A true tuple that was received several times at its place leaves the later copies over.
@@ -118,7 +92,12 @@ def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame
     from pyspark.sql import functions as F
 
     theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
-    ours = received.where(F.col("kind") == STABLE).select(
+    wrong = _differing(theirs, received, schema)
+    if wrong.isEmpty():
+        return None
+    block = F.floor(F.col("place") / BLOCK)
+    theirs = theirs.withColumn("block", block).join(F.broadcast(wrong), ["partition", "block"], how="left_semi")
+    ours = received.of_blocks(F.broadcast(wrong)).select(
         "partition",
         F.col("id").alias("place"),
         "time_us",
@@ -127,8 +106,7 @@ def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame
         "arrived_us",
         F.col("tuple").alias("received"),
     )
-    if truth.sparkSession.conf.get("spark.sql.adaptive.enabled") == "true":
-        theirs, ours = _differing(theirs, ours, schema)  # of what is the same nothing is read again, by such plans only
+    theirs = theirs.drop("block")
     same = F.col("time_us").eqNullSafe(F.col("true_us")) & all_alike("received", "expected", schema)
     same = same & F.col("expected").isNotNull() & F.col("received").isNotNull()
     copies = Window.partitionBy(*_PLACE).orderBy(F.col("same").desc(), "sequence", "row")
@@ -148,6 +126,16 @@ def unplaced(truth: DataFrame, received: DataFrame, schema: Schema) -> DataFrame
         *_PLACE, "time_us", *arrival, "received", F.lit(None).cast(ours.schema["received"].dataType).alias("expected")
     )
     return lost.unionByName(odd)
+
+
+def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame:
+    """``partition, block`` of the blocks of places that are not the same on both sides to the last bit."""
+    from pyspark.sql import functions as F
+
+    key = ["partition", "block"]
+    one, other = block_digests(theirs, "expected", "true_us", schema, "their"), received.digests(schema)
+    same = [F.col(f"their_{what}").eqNullSafe(F.col(f"our_{what}")) for what in ("count", "digest")]
+    return on_disk(one.join(other, key, how="full_outer").where(~(same[0] & same[1])).select(*key))
 
 
 def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None]:

@@ -1,6 +1,6 @@
 """What a client received of one output, element by element: a row per record of the recording.
 
-RECEIVED, the frame that all of the proof starts from, has a row per tuple, and one per element that has none:
+RECEIVED has a row per tuple, and one per element that has none:
 
     partition int, sequence long (record within the partition, ascending), row int (within the record),
     arrived_us long, kind string, id long, time_us long, tuple struct<the output's attributes>
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.kept import on_disk
 from consistency.proof.running import before
 
 if TYPE_CHECKING:
@@ -30,35 +29,25 @@ UNDO: Final = "undo"
 REC_DONE: Final = "rec_done"
 
 
-def elements(received: DataFrame) -> DataFrame:
-    """One row per record.
+def elements(records: DataFrame) -> DataFrame:
+    """One row per record, with what was before it.
 
-    Columns beside ``partition, sequence, kind, arrived_us``: ``count`` of tuples, ``first_us`` and ``last_us`` of their
-    times (a boundary's own in both), ``first_id`` and ``id``; and what was before it: ``episode`` (undos),
-    ``seen_us`` (below it every time was received, in one kind or the other), ``passed_id`` (largest stable id),
-    ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
+    Args:
+      records: ``partition, sequence, kind, arrived_us``; ``count`` of tuples, ``first_us`` and ``last_us`` of their
+        times (a boundary's own in both), ``first_id`` and ``id``.  It is read twice.
+
+    Returns:
+      Beside them ``episode`` (undos), ``seen_us`` (below it every time was received, in one kind or the other),
+      ``passed_id`` (largest stable id), ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
     """
     from pyspark.sql import functions as F
 
-    tuples = F.col("kind").isin(STABLE, TENTATIVE)
-    reach = F.when(tuples, F.col("last_us") + 1).when(F.col("kind").endswith("boundary"), F.col("last_us"))
-    news = F.col("kind").isin(STABLE, TENTATIVE, STABLE_BOUNDARY, TENTATIVE_BOUNDARY)
-    one = on_disk(
-        received.groupBy("partition", "sequence")
-        .agg(
-            F.first("kind").alias("kind"),
-            F.first("arrived_us").alias("arrived_us"),
-            F.min("id").alias("first_id"),
-            F.max("id").alias("id"),
-            F.min("time_us").alias("first_us"),
-            F.max("time_us").alias("last_us"),
-            F.count("*").alias("count"),
-        )
-        .withColumn("count", F.when(tuples, F.col("count")).otherwise(F.lit(0)))
-    )  # it is read twice, and small beside what it is made of
     kind = F.col("kind")
+    reach = F.when(kind.isin(STABLE, TENTATIVE), F.col("last_us") + 1)
+    reach = reach.when(kind.endswith("boundary"), F.col("last_us"))
+    news = kind.isin(STABLE, TENTATIVE, STABLE_BOUNDARY, TENTATIVE_BOUNDARY)
     return before(
-        one,
+        records,
         {
             "episode": ("sum", F.when(kind == UNDO, 1).otherwise(0)),
             "seen_us": ("max", reach),

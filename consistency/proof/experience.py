@@ -39,9 +39,10 @@ def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
     seen = F.coalesce(F.col("seen_us"), F.lit(-END_OF_TIME))
     fresh = batches.where(F.col("last_us") >= seen)
     whole = fresh.where(F.col("first_us") >= seen).withColumn("oldest_us", F.col("first_us"))
-    mixed = fresh.where(F.col("first_us") < seen)
+    mixed = F.broadcast(fresh.where(F.col("first_us") < seen).select("partition", "sequence", "seen_us"))
     found = (
-        tables.received.join(F.broadcast(mixed.select("partition", "sequence", "seen_us")), ["partition", "sequence"])
+        tables.received.of_records(mixed)
+        .join(mixed, ["partition", "sequence"])
         .where(F.col("time_us") >= F.col("seen_us"))
         .groupBy("partition", "sequence")
         .agg(F.first("arrived_us").alias("arrived_us"), F.min("time_us").alias("oldest_us"))

@@ -43,8 +43,9 @@ from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from consistency.proof.received import ReceivedStream
     from consistency.proof.truth import TruthNetwork
 
 _LITTLE_BYTES: Final = 64 << 20
@@ -80,7 +81,8 @@ def judge_run(
     Raises:
       SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
     """
-    from consistency.proof.recording import changes
+    from consistency.proof.received import ReceivedRecording
+    from consistency.proof.recording import changes, summary
     from consistency.proof.remote import keeper
     from consistency.proof.source import last_state
     from consistency.proof.truth import TruthNetwork
@@ -98,7 +100,12 @@ def judge_run(
     with freed_at_the_end():
         with steps.step("what the clients received"):
             # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
-            came = {(c, o): keep("received", changes(spark, run, c, o)) for (c, o), keep in keepers.items()}
+            came = {
+                (c, o): ReceivedRecording(
+                    summary(spark, run, c, o), partial(changes, spark, run, c, o, None), keep, at_once=going_on
+                )
+                for (c, o), keep in keepers.items()
+            }
         network = TruthNetwork(spark, run)
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
@@ -181,20 +188,20 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
 def _outputs(
     scene: Scene,
     network: TruthNetwork,
-    came: Mapping[tuple[str, StreamId], DataFrame],
+    came: Mapping[tuple[str, StreamId], ReceivedStream],
     keepers: Mapping[tuple[str, StreamId], Keep],
     keep_truth: Keep,
     steps: _Steps,
 ) -> list[OutputReport]:
     """Every output at every client; the truth of an output is computed once."""
-    from consistency.proof.truth import truth
+    from consistency.proof.truth import Truth, truth
 
-    truths: dict[StreamId, DataFrame] = {}
+    truths: dict[StreamId, Truth] = {}
     found: list[OutputReport] = []
     for (client, output), keep in keepers.items():
         if output not in truths:
             with steps.step(f"truth of {output}", f"{output}: the truth, from the sources' logs"):
-                truths[output] = keep_truth(str(output), truth(network, output))
+                truths[output] = truth(network, output, keep_truth)
         with steps.step(f"{client} · {output}", f"{client} · {output}: what was received, against it"):
             found.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
     return found

@@ -16,6 +16,7 @@ from consistency.proof.delay import judge_delay
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, UNDO, elements, episodes
 from consistency.proof.measures import operator_of
 from consistency.proof.offenders import first_offenders
+from consistency.proof.received import ReceivedStream
 from consistency.proof.report.model import Bin, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
 from consistency.proof.scene import Keep, Scene, Tables
 from consistency.proof.settling import settled
@@ -29,6 +30,8 @@ from spe.stream.times import BEFORE_TIME
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
+    from consistency.proof.truth import Truth
+
 #: As in the evaluation of DPC: a starting cluster is late without having failed.
 SKIP_US: Final = 2_000_000
 _BINS: Final = 120
@@ -38,25 +41,25 @@ _NICE_US: Final = tuple(n * unit for unit in (1_000, 10_000, 100_000) for n in (
 
 
 def judge_output(
-    scene: Scene, client: str, output: StreamId, truth: DataFrame, received: DataFrame, keep: Keep
+    scene: Scene, client: str, output: StreamId, truth: Truth, received: ReceivedStream, keep: Keep
 ) -> OutputReport:
     """The verdict on one output at one client, and its figures.
 
     Args:
-      truth, received: TRUTH and RECEIVED (consistency.proof.elements), which are read several times.
+      truth: TRUTH (consistency.proof.elements), which is read several times.
       keep: stores each table that is found.
     """
     plan = scene.plan
     tables = tables_of(truth, received, plan.query.schema_of(output), keep)
     verdict, reasons, findings = judge_stable(scene, output, tables, keep)
-    epoch, true_count = epochs(plan, scene.begun_us).get(str(output)), truth.count()
-    delays = None if epoch is None else experience.delays(tables, epoch, scene.data_until_us[output])
+    epoch = epochs(plan, scene.begun_us).get(str(output))
+    bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
     counted_from_us = tables.first_arrival_us + SKIP_US
-    delay, expected = judge_delay(scene, client, output, delays, counted_from_us, true_count)
+    delays = None if epoch is None else experience.delays(tables, epoch, scene.data_until_us[output])
+    delay, expected = judge_delay(scene, client, output, delays, counted_from_us, truth.count)
     tentative, accuracy = judge_tentative(scene, output, tables, keep, expected.tentative)
     silence = experience.gaps(tables.parts, SKIP_US).first()
     assert silence is not None
-    bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
     known = None if delays is None or delay.max_us is None else delays.where(f"arrived_us >= {counted_from_us}")
     return OutputReport(
         client=client,
@@ -66,7 +69,7 @@ def judge_output(
         k=longest_path(plan, output),
         verdict=verdict,
         reasons=reasons,
-        truth=true_count,
+        truth=truth.count,
         stable=sum(s["stable"] for s in tables.sums),
         findings=findings,
         delay=delay,
@@ -79,16 +82,17 @@ def judge_output(
     )
 
 
-def tables_of(truth: DataFrame, received: DataFrame, schema: Schema, keep: Keep) -> Tables:
+def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, keep: Keep) -> Tables:
     """The tables that everything else is computed from.
 
     Args:
       schema: of the tuples, as they were recorded.
     """
-    truth, received, schema, mistyped = settled(truth, received, schema)
-    parts = keep("elements", elements(received))
+    true, received, schema, mistyped = settled(truth.rows, received, schema)
+    parts = keep("elements", elements(received.records))
     stretches = keep("episodes", episodes(parts))
-    return Tables(truth, received, schema, mistyped, parts, stretches, _sums(parts), _corrections(stretches))
+    sums, corrections = _sums(parts), _corrections(stretches)
+    return Tables(true, truth.last_us, received, schema, mistyped, parts, stretches, sums, corrections)
 
 
 def judge_stable(
@@ -125,18 +129,20 @@ def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None,
     from pyspark.sql import DataFrame
 
     truth, received, schema = tables.truth, tables.received, tables.schema
-    rest = _judged(keep("unplaced", comparison.unplaced(truth, received, schema)), tables.parts, known_us)
-    to_come, wrong, early = comparison.sorted_out(rest)
+    rest = comparison.unplaced(truth, received, schema)
     found: list[DataFrame] = []
-    if wrong is not None:
-        found.append(comparison.misplaced(wrong, truth, schema))
-    if early is not None:
-        found.append(comparison.unfounded(early))
+    to_come = 0
+    if rest is not None:
+        to_come, wrong, early = comparison.sorted_out(_judged(keep("unplaced", rest), tables.parts, known_us))
+        if wrong is not None:
+            found.append(comparison.misplaced(wrong, truth, schema))
+        if early is not None:
+            found.append(comparison.unfounded(early))
     if any(s["behind"] for s in tables.sums):
-        found.append(comparison.late(received, tables.parts))
+        found.append(comparison.late(received.rows, tables.parts))
     if tables.corrections["wrong"]:
-        found.append(comparison.undone(received, tables.stretches))
-        found.append(comparison.unresolved(received, tables.stretches))
+        found.append(comparison.undone(received.rows, tables.stretches))
+        found.append(comparison.unresolved(received.rows, tables.stretches))
     return (keep("flaws", reduce(DataFrame.unionByName, found)) if found else None), to_come
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from consistency.proof.records import CHANGES, Stretch, Table, read_stretch
+from consistency.proof.records import CHANGES, SUMMARY, Stretch, Table, Wanted, read_stretch, summarize
 from consistency.proof.run import Run
 from consistency.proof.source import all_stretches, recording_table, source_table, spark_schema
 from spe.stream.names import StreamId
@@ -18,24 +18,33 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+#: A task takes a tenth of a second of its own, as long as some hundred thousand tuples.
+_TASKS_PER_CORE: Final = 4
+
 
 def changes(
-    spark: SparkSession, run: Run, client: str, output: StreamId, pieces: Sequence[Stretch] | None = None
+    spark: SparkSession,
+    run: Run,
+    client: str,
+    output: StreamId,
+    pieces: Sequence[Stretch] | None = None,
+    wanted: Wanted | None = None,
 ) -> DataFrame:
-    """A row per tuple received, and one per element that has none; in order of (partition, sequence, row).
+    """RECEIVED (consistency.proof.elements): a row per tuple, and one per element that has none.
 
     Columns: ``partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, tuple
     struct<the output's attributes>``; see ``consistency.proof.records``.  ``tuple`` is null where there is none.
 
     Args:
       pieces: the stretches to read; None: all there is.
+      wanted: which elements; None: all.
 
     Raises:
       SpeError: there is no such output or client.  A damaged recording is an error when the frame is computed.
     """
     table = recording_table(run, client, output, CHANGES)
     names = [name for name, _ in table.added]
-    flat = load(spark, run, table, pieces)
+    flat = load(spark, run, table, pieces, wanted)
     carries = F.col("_kind").isin("stable", "tentative")
     return flat.select(
         *[F.col(name).alias(name.removeprefix("_")) for name in names],
@@ -43,23 +52,42 @@ def changes(
     )
 
 
+def summary(
+    spark: SparkSession, run: Run, client: str, output: StreamId, pieces: Sequence[Stretch] | None = None
+) -> DataFrame:
+    """SUMMARY (consistency.proof.records) of what was received.  Takes and raises as :func:`changes`."""
+    table = recording_table(run, client, output, CHANGES)
+
+    def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        return summarize(table, stretch, content)
+
+    return over_stretches(spark, run, table, read, SUMMARY, pieces)
+
+
 def source_log(spark: SparkSession, run: Run, stream: StreamId, pieces: Sequence[Stretch] | None = None) -> DataFrame:
     """The log of a source: ``_id, _time_us`` and its attributes.  Takes and raises as :func:`changes`."""
     return load(spark, run, source_table(run, stream), pieces)
 
 
-def load(spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch] | None = None) -> DataFrame:
+def load(
+    spark: SparkSession,
+    run: Run,
+    table: Table,
+    pieces: Sequence[Stretch] | None = None,
+    wanted: Wanted | None = None,
+) -> DataFrame:
     """As ``format("spe")``, without the processes that Spark starts to plan a data source: a task per segment.
 
     Args:
       pieces: the stretches to read; None: all there is.
+      wanted: of a recording, which elements; None: all.
 
     Raises:
       LogCorrupt: segments are missing.
     """
 
     def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
-        return read_stretch(table, stretch, content)
+        return read_stretch(table, stretch, content, wanted)
 
     return over_stretches(spark, run, table, read, table.arrow_schema, pieces)
 
@@ -71,7 +99,7 @@ Read = Callable[[int, Stretch, memoryview | None], Iterator[pa.RecordBatch]]
 def over_stretches(
     spark: SparkSession, run: Run, table: Table, read: Read, made: pa.Schema, pieces: Sequence[Stretch] | None = None
 ) -> DataFrame:
-    """What ``read`` makes of each segment of a table, a task per segment.
+    """What ``read`` makes of each segment of a table; a task reads one or several, in order.
 
     Args:
       made: the schema of its batches.
@@ -90,7 +118,8 @@ def over_stretches(
             for number in batch.column(0).to_pylist():
                 yield from read(number, pieces[number], None)
 
-    return spark.range(0, len(pieces), 1, max(1, len(pieces))).mapInArrow(each, schema)
+    tasks = min(len(pieces), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(pieces), 1, max(1, tasks)).mapInArrow(each, schema)
 
 
 def _over_remote(

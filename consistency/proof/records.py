@@ -3,6 +3,7 @@
     source log      _id, _time_us, the attributes
     recording       stable: _partition, _id, _time_us, the attributes
                     changes: _partition, _sequence, _row, _arrived_us, _kind, _id, _time_us, the attributes
+                    summary: a row per record, and digests of what is stable (SUMMARY)
 
 ``_sequence`` counts the records of a partition and ``_row`` the tuples in one; ``_kind`` is one of KINDS.  ``_id`` is
 the tuple's, or the last one that an undo leaves or a stable boundary covers; ``_time_us``
@@ -11,7 +12,7 @@ the tuple's or the boundary's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from consistency.proof.arrow import ToArrow, arrow_fields
+from consistency.proof.digests import Digester
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
 from spe.log.recording import decode_recorded
@@ -100,16 +102,23 @@ class Stretch:
     upto_id: int | None = None
 
 
+#: Is an element to be read?  Asked with its partition and the number of its record.
+Wanted = Callable[[int, int, Element], bool]
+
+
 def whole(segment: Segment) -> tuple[int, int]:
     """(first record, its offset) of a segment."""
     return segment.first, HEADER_BYTES
 
 
-def read_stretch(table: Table, stretch: Stretch, content: memoryview | None = None) -> Iterator[pa.RecordBatch]:
+def read_stretch(
+    table: Table, stretch: Stretch, content: memoryview | None = None, wanted: Wanted | None = None
+) -> Iterator[pa.RecordBatch]:
     """Arrow batches of a stretch.
 
     Args:
       content: of the segment, where it lies on no disk of this machine.
+      wanted: of a recording, which elements are read; None: all.
 
     Raises:
       LogCorrupt: damage inside it, or a gap in it or behind it; names file and offset, or the record.
@@ -121,6 +130,8 @@ def read_stretch(table: Table, stretch: Stretch, content: memoryview | None = No
         elements = _logged(table, stretch, records, pool)
     else:
         elements = (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
+        if wanted is not None:
+            elements = (one for one in elements if wanted(stretch.partition, one[0], one[2]))
     if table.mode == CHANGES:
         yield from change_batches(table, stretch.partition, elements)
     else:
@@ -145,6 +156,81 @@ def _arrow(table: Table, parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterat
     for added, rows in _gathered(parts):
         arrays = [*added, *to_arrow.arrays(rows, table.schema)]
         yield pa.RecordBatch.from_arrays(arrays, schema=table.arrow_schema)
+
+
+#: What :func:`summarize` gives.  A row per record that holds anything: ``count`` tuples, ``first_us`` and ``last_us``
+#: of their times (a boundary's own in both), ``first_id`` and ``id``.  And a row, without a ``kind``, for each run of
+#: stable tuples of one ``block`` (``consistency.proof.digests``), which has ``count`` and ``digest``.
+SUMMARY: Final = pa.schema(
+    [
+        ("partition", _INT),
+        ("sequence", _LONG),
+        ("kind", _TEXT),
+        ("arrived_us", _LONG),
+        ("first_id", _LONG),
+        ("id", _LONG),
+        ("first_us", _LONG),
+        ("last_us", _LONG),
+        ("count", _LONG),
+        ("block", _LONG),
+        ("digest", _LONG),
+    ]
+)
+
+
+def summarize(table: Table, stretch: Stretch, content: memoryview | None = None) -> Iterator[pa.RecordBatch]:
+    """SUMMARY of a stretch of a recording.  Takes and raises as :func:`read_stretch`."""
+    folder, pool = Path(table.folders[stretch.partition]), StringPool()
+    records = scan_stretch(folder, stretch, content)
+    elements = (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
+    return summaries(table.schema, stretch.partition, elements)
+
+
+def summaries(schema: Schema, partition: int, elements: Iterable[tuple[int, int, Element]]) -> Iterator[pa.RecordBatch]:
+    """SUMMARY of elements of one partition, each with its sequence number and time of arrival."""
+    digester = Digester(schema)
+    told: list[tuple[int | str | None, ...]] = []
+    stable: list[Batch] = []
+    count = 0
+    for sequence, arrived_us, element in elements:
+        if isinstance(element, Batch):
+            if not len(element):
+                continue
+            ids, (_, first_us, last_us) = element.row_ids(), element.rows.span()
+            place = (int(ids.min()), int(ids.max()), first_us, last_us)
+            told.append((sequence, KINDS[element.kind], arrived_us, *place, len(element)))
+            if element.kind is Kind.STABLE:
+                stable.append(element)
+            count += len(element)
+        else:
+            id_ = element.upto_id if isinstance(element, Boundary | Undo) else None
+            time = element.time if isinstance(element, Boundary) else None
+            told.append((sequence, _bare(element), arrived_us, id_, id_, time, time, 0))
+        if count >= BATCH_ROWS or len(told) >= BATCH_ROWS:
+            yield _summary(partition, told, stable, digester)
+            told, stable, count = [], [], 0
+    if told:
+        yield _summary(partition, told, stable, digester)
+
+
+def _summary(
+    partition: int, told: list[tuple[int | str | None, ...]], stable: list[Batch], digester: Digester
+) -> pa.RecordBatch:
+    columns = [list(column) for column in zip(*told)]
+    if stable:
+        ids, rows = np.concatenate([b.row_ids() for b in stable]), concat_rows([b.rows for b in stable])
+        block, counts, digest = (found.tolist() for found in digester.blocks(ids, rows))
+    else:
+        block, counts, digest = [], [], []
+    nothing = [None] * len(block)
+    for column in columns[:-1]:
+        column += nothing
+    columns[-1] += counts
+    columns += [[None] * len(told) + block, [None] * len(told) + digest]
+    columns = [[partition] * len(columns[0]), *columns]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, SUMMARY, strict=True)], schema=SUMMARY
+    )
 
 
 def scan_stretch(folder: Path, stretch: Stretch, content: memoryview | None = None) -> Iterator[Record]:

@@ -16,6 +16,8 @@ from spe.stream.schema import Schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
+    from consistency.proof.received import ReceivedStream
+
 #: Writes a frame as the table of a name and gives it back as it was written.
 Keep = Callable[[str, "DataFrame"], "DataFrame"]
 
@@ -50,7 +52,8 @@ class Tables:
     """One output at one client.
 
     Attributes:
-      truth, received: TRUTH and RECEIVED (consistency.proof.elements), with tuples of one shape.
+      true_last_us: the largest time of the truth.
+      truth, received: TRUTH (consistency.proof.elements) and what was received, with tuples of one shape.
       schema: of those tuples.
       mistyped: a sentence for each attribute that was received in another type than the truth has.
       parts, stretches: what ``elements`` and ``episodes`` make of ``received``.
@@ -59,7 +62,8 @@ class Tables:
     """
 
     truth: DataFrame
-    received: DataFrame
+    true_last_us: int
+    received: ReceivedStream
     schema: Schema
     mistyped: Sequence[str]
     parts: DataFrame

@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consistency.proof.arrow import spark_type
+from consistency.proof.received import ReceivedStream
 from spe.stream.schema import Attribute, AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def settled(truth: DataFrame, received: DataFrame, schema: Schema) -> tuple[DataFrame, DataFrame, Schema, list[str]]:
+def settled(
+    truth: DataFrame, received: ReceivedStream, schema: Schema
+) -> tuple[DataFrame, ReceivedStream, Schema, list[str]]:
     """Both with tuples of one shape, and what differs in their types.
 
     Nothing is cast where types differ, for that would hide what is lost between them: such an attribute is compared as
     text, 3 beside 3.5.
 
     Args:
-      truth, received: TRUTH and RECEIVED (consistency.proof.elements); ``tuple`` of the one as Spark has it, of the
-        other as it was recorded.
+      truth: TRUTH (consistency.proof.elements), with tuples as Spark has them.
+      received: with tuples as they were recorded.
       schema: as it was recorded.
 
     Returns:
@@ -45,7 +48,8 @@ def settled(truth: DataFrame, received: DataFrame, schema: Schema) -> tuple[Data
         ]
     same = {a.name for a in schema if theirs.get(a.name) == spark_type(a.type)}
     shape = Schema(tuple(a if a.name in same else Attribute(a.name, AttributeType.STRING) for a in schema))
-    return _shaped(truth, shape, same, set(theirs)), _shaped(received, shape, same, set(schema.names)), shape, found
+    ours = received.reshaped(lambda rows: _shaped(rows, shape, same, set(schema.names)))
+    return _shaped(truth, shape, same, set(theirs)), ours, shape, found
 
 
 def _shaped(frame: DataFrame, shape: Schema, same: set[str], there: set[str]) -> DataFrame:

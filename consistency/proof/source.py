@@ -35,6 +35,7 @@ from spe.log.format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
     Position,
+    Record,
     RecordScan,
     first_record_bytes,
 )
@@ -176,16 +177,25 @@ def all_stretches(table: Table) -> list[Stretch]:
 
 def _begins_behind(table: Table, stretch: Stretch) -> int | None:
     """Id of the last tuple before a segment of a source's log; None where its first record cannot be read."""
-    with Path(table.folders[stretch.partition], stretch.segment.name).open("rb") as file:
-        data = file.read(FIRST_BYTES)
-        data += file.read(first_record_bytes(data) - len(data))
-    record = next(
-        RecordScan(memoryview(data)[HEADER_BYTES:], Position(stretch.first, stretch.first, HEADER_BYTES)), None
-    )
+    record = _first_record(table, stretch)
     if record is None:
         return None  # reading all of it will say what is wrong
     batch = decode_source_batch(record.body, table.schema, StringPool())
     return decode_source_state(record.body).last_id if batch is None else batch.from_id
+
+
+def _first_record(table: Table, stretch: Stretch) -> Record | None:
+    with Path(table.folders[stretch.partition], stretch.segment.name).open("rb") as file:
+        data = file.read(FIRST_BYTES)
+        data += file.read(first_record_bytes(data) - len(data))
+    return next(RecordScan(memoryview(data)[HEADER_BYTES:], Position(stretch.first, stretch.first, HEADER_BYTES)), None)
+
+
+def segment_times(run: Run, stream: StreamId) -> list[int]:
+    """About when each segment of a source's log begins, in tuple time, but for those of which nothing can be read."""
+    table = source_table(run, stream)
+    firsts = [_first_record(table, s) for s in stretches(table, 0, None)]
+    return [decode_source_state(record.body).max_event_us for record in firsts if record is not None]
 
 
 def last_state(run: Run, stream: StreamId) -> SourceState:

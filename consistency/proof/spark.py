@@ -47,6 +47,8 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Each call on a column would note where it was made, which takes ten times longer than the call.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Both sides of a join, each numbered by some of its keys before, need not be shuffled again.
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # With a network of many operators the planner inferred constraints until it ran out of memory.
     "spark.sql.constraintPropagation.enabled": "false",
 }
@@ -56,6 +58,7 @@ _DEFAULTS: Final = {
 _WHILE_RUNNING: Final = (
     "spark.sql.execution.arrow.maxRecordsPerBatch",
     "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.requireAllClusterKeysForCoPartition",
     "spark.sql.constraintPropagation.enabled",
 )
 #: The first release of Spark that the proof works with, and the first that it was never tried with.

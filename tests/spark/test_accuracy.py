@@ -33,7 +33,9 @@ def test_stretches_that_overlap_find_their_tuples(spark: SparkSession, seed: int
         )
         for episode in range(60)
     ]
-    met = stood_for(spark.createDataFrame(true, TRUTH), spark.createDataFrame(stretches, STRETCHES))
+    met = stood_for(
+        spark.createDataFrame(true, TRUTH), spark.createDataFrame(stretches, STRETCHES), max(r[2] for r in true)
+    )
     found = sorted((r["partition"], r["episode"], r["place"]) for r in met.collect())
 
     def behind(kept: int | None, stable: int | None) -> int:
@@ -50,4 +52,4 @@ def test_stretches_that_overlap_find_their_tuples(spark: SparkSession, seed: int
 
 def test_no_stretch_finds_nothing(spark: SparkSession) -> None:
     true = spark.createDataFrame([(0, 1, 5, (1,))], TRUTH)
-    assert stood_for(true, spark.createDataFrame([], STRETCHES)).count() == 0
+    assert stood_for(true, spark.createDataFrame([], STRETCHES), 5).count() == 0

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from consistency.proof import comparison
+from consistency.proof import comparison, digests
+from consistency.proof import received as received_by
 from consistency.proof.comparison import late, misplaced, undone, unplaced, unresolved
 from consistency.proof.elements import elements, episodes
+from spe.stream.batch import Batch, Column, Rows
+from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from tests.support.received import received, truth
 from tests.support.streams import PAYLOAD
@@ -59,29 +63,27 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["all", "what differs"])
+@pytest.fixture(scope="module", params=[2, digests.BLOCK], ids=["small blocks", "blocks"])
 def found(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[dict[int, str]]:
-    """Flaws by case, all of one job: each tuple held against the true one, or only where digests of some differ."""
-    name = "spark.sql.adaptive.enabled"
-    before = spark.conf.get(name)
-    spark.conf.set(name, str(request.param).lower())
+    """Flaws by case, all of one job."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "_BLOCK", 2)
+        for module in (comparison, digests, received_by):
+            patch.setattr(module, "BLOCK", request.param)
         yield all_found(spark)
-    spark.conf.set(name, before or "false")
 
 
 def all_found(spark: SparkSession) -> dict[int, str]:
     streams = list(CASES)
-    true, came = truth(spark, [TRUE] * len(streams)), received(spark, streams).cache()
-    parts = elements(came).cache()
+    true, came = truth(spark, [TRUE] * len(streams)).rows, received(spark, streams)
+    parts = elements(came.records).cache()
     stretches = episodes(parts)
     rest = unplaced(true, came, PAYLOAD)
+    assert rest is not None
     flaws = (
         misplaced(rest, true, PAYLOAD)
-        .unionByName(late(came, parts))
-        .unionByName(undone(came, stretches))
-        .unionByName(unresolved(came, stretches))
+        .unionByName(late(came.rows, parts))
+        .unionByName(undone(came.rows, stretches))
+        .unionByName(unresolved(came.rows, stretches))
     )
     named: dict[int, list[str]] = {}
     for one in flaws.orderBy("partition", "flaw", "place").collect():
@@ -108,14 +110,12 @@ def test_an_altered_tuple_of_a_recording_is_named(found: dict[int, str], number:
 def test_what_has_the_same_digest_is_the_same(
     spark: SparkSession, true: tuple[object, ...], came: tuple[object, ...], left: int
 ) -> None:
-    schema, struct = Schema.of(x="int64", y="int64", f="float64"), "tuple struct<x: bigint, y: bigint, f: double>"
-    ours = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
-    one = spark.createDataFrame([(0, 1, 5, true)], f"partition int, place long, time_us long, {struct}")
-    other = spark.createDataFrame([(0, 0, 0, 1, "stable", 1, 5, came)], f"{ours}, {struct}")
-    name = "spark.sql.adaptive.enabled"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "true")
-    try:
-        assert unplaced(one, other, schema).count() == left
-    finally:
-        spark.conf.set(name, before or "false")
+    schema = Schema.of(x="int64", y="int64", f="float64")
+    one = spark.createDataFrame(
+        [(0, 1, 5, true)], "partition int, place long, time_us long, tuple struct<x: bigint, y: bigint, f: double>"
+    )
+    columns = tuple(Column.from_list([value], a.type) for value, a in zip(came, schema))
+    time = np.array([5])
+    other = received(spark, [[Batch(Kind.STABLE, 0, 1, None, Rows(time, time, columns))]], schema)
+    rest = unplaced(one, other, schema)
+    assert (0 if rest is None else rest.count()) == left

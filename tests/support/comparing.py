@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from consistency.proof.kept import on_disk
 from consistency.proof.run import Run
 from consistency.proof.truth import TruthNetwork, truth
 from replicas.reference import reference_rows
@@ -54,14 +55,16 @@ def truth_rows(network: TruthNetwork, output: StreamId) -> dict[int, list[tuple[
     names = [
         f"unix_micros(tuple.`{a.name}`)" if a.type is AttributeType.TIMESTAMP else f"tuple.`{a.name}`" for a in schema
     ]
-    frame = truth(network, output).selectExpr("partition", "place", "time_us", *names)
+    frame = truth(network, output, lambda _, rows: on_disk(rows)).rows.selectExpr(
+        "partition", "place", "time_us", *names
+    )
     table = frame.toArrow()
-    found: dict[int, list[tuple[int, int, tuple[Any, ...]]]] = {}
+    by_partition: dict[int, list[tuple[int, int, tuple[Any, ...]]]] = {}
     for partition, place, time_us, *values in sorted(
         zip(*[c.to_pylist() for c in table.columns]), key=lambda row: row[:2]
     ):
-        found.setdefault(partition, []).append((place, time_us, tuple(values)))
-    return found
+        by_partition.setdefault(partition, []).append((place, time_us, tuple(values)))
+    return by_partition
 
 
 def alike(one: tuple[Any, ...], other: tuple[Any, ...], schema: Schema) -> bool:

@@ -5,10 +5,16 @@ Several streams fit into one frame, a partition each, so that one Spark job judg
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
+from consistency.proof.received import ReceivedRecording, ReceivedStream
+from consistency.proof.records import SUMMARY, Wanted, summaries
+from consistency.proof.truth import Truth
 from spe.stream.batch import Batch, Element, RecDone, Undo
 from spe.stream.names import Kind
 from spe.stream.schema import AttributeType, Schema
@@ -27,19 +33,36 @@ def struct_of(schema: Schema) -> str:
 
 def received(
     spark: SparkSession, streams: Sequence[str | Iterable[Element]], schema: Schema = PAYLOAD, *, start_us: int = 0
-) -> DataFrame:
-    """RECEIVED (consistency.proof.elements) of streams, an element a second."""
-    rows: list[tuple[Any, ...]] = []
-    for partition, stream in enumerate(streams):
-        elements = parse(stream, schema, position=0) if isinstance(stream, str) else stream
-        for sequence, element in enumerate(elements, 1):
-            rows += _rows(partition, sequence, start_us + sequence * 1_000_000, element)
-    ddl = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
-    return _with_timestamps(spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}"), schema)
+) -> ReceivedStream:
+    """What a client received of streams, an element a second: read by need, as from a recording."""
+    elements = [
+        [
+            (sequence, start_us + sequence * 1_000_000, element)
+            for sequence, element in enumerate(
+                parse(stream, schema, position=0) if isinstance(stream, str) else stream, 1
+            )
+        ]
+        for stream in streams
+    ]
+    batches = [batch for number, each in enumerate(elements) for batch in summaries(schema, number, each)]
+    summary = spark.createDataFrame(pa.Table.from_batches(batches, SUMMARY))
+
+    def read(wanted: Wanted | None) -> DataFrame:
+        rows = [
+            row
+            for number, each in enumerate(elements)
+            for one in each
+            if wanted is None or wanted(number, one[0], one[2])
+            for row in _rows(number, *one)
+        ]
+        ddl = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
+        return _with_timestamps(spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}"), schema)
+
+    return ReceivedRecording(summary, read, lambda _, frame: frame)
 
 
-def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD) -> DataFrame:
-    """TRUTH of streams: their stable tuples."""
+def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD) -> Truth:
+    """The truth of streams: their stable tuples."""
     rows = [
         (partition, id_, time, values)
         for partition, stream in enumerate(streams)
@@ -48,7 +71,8 @@ def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD)
         for id_, time, values in zip(element.row_ids().tolist(), element.rows.time.tolist(), element.rows.to_tuples())
     ]
     ddl = f"partition int, place long, time_us long, tuple {struct_of(schema)}"
-    return _with_timestamps(spark.createDataFrame(rows, ddl), schema)
+    frame = _with_timestamps(spark.createDataFrame(rows, ddl), schema)
+    return Truth(frame, Counter(row[0] for row in rows), max((row[2] for row in rows), default=0))
 
 
 def _with_timestamps(frame: DataFrame, schema: Schema) -> DataFrame:

@@ -12,6 +12,7 @@ from consistency.proof.elements import STABLE, elements
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken
 from consistency.proof.kept import on_disk
 from consistency.proof.offenders import first_offenders
+from consistency.proof.received import ReceivedStream, records_of
 from consistency.proof.report.model import Flaw, Offender
 from consistency.proof.run import Run
 from consistency.proof.settling import settled
@@ -64,17 +65,16 @@ class ClientPortion:
 
 
 def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> tuple[DataFrame, list[int]]:
-    """TRUTH of the range, kept on disk, and how many tuples each partition has in it."""
+    """TRUTH of the range, and how many tuples each partition has in it."""
     from pyspark.sql import functions as F
 
     from consistency.proof.truth import truth
 
-    found = truth(network, output)
+    found = truth(network, output, lambda _, frame: on_disk(frame))
+    rows = found.rows
     if output not in network.plan.sources:
-        found = found.withColumn("place", F.col("place") + _each(places))
-    found = on_disk(found)
-    counts = {row["partition"]: int(row["count"]) for row in found.groupBy("partition").count().collect()}
-    return found, [counts.get(p, 0) for p in range(len(places))]
+        rows = rows.withColumn("place", F.col("place") + _each(places))
+    return rows, [found.counts.get(p, 0) for p in range(len(places))]
 
 
 def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame, asked: ClientPortion) -> StepFound:
@@ -82,23 +82,27 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from consistency.proof.recording import changes
+    from consistency.proof.recording import changes, summary
 
     assert network.part is not None
     pieces = [one for taken in asked.taken for one in taken.read]
-    everything = changes(spark, run, asked.client, asked.output, pieces)
+    records = records_of(on_disk(summary(spark, run, asked.client, asked.output, pieces)))
+    everything = ReceivedStream(records, changes(spark, run, asked.client, asked.output, pieces))
     truth, everything, schema, mistyped = settled(truth, everything, run.plan.query.schema_of(asked.output))
-    received = _of_the_range(everything, asked, network.part.since_us, network.part.until_us)
-    rest = on_disk(comparison.unplaced(truth, received, schema))
-    rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
-    rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
-    to_come, wrong, early = comparison.sorted_out(rest)
+    received = _of_the_range(everything.rows, asked, network.part.since_us, network.part.until_us)
+    rest = comparison.unplaced(truth, ReceivedStream(records, received), schema)
     found: list[DataFrame] = []
-    if wrong is not None:
-        found.append(_duplicates(comparison.misplaced(wrong, truth, schema), network.part.since_us, asked))
-    if early is not None:
-        found.append(comparison.unfounded(early))
-    parts = elements(everything)
+    to_come = 0
+    if rest is not None:
+        rest = on_disk(rest)
+        rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
+        rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
+        to_come, wrong, early = comparison.sorted_out(rest)
+        if wrong is not None:
+            found.append(_duplicates(comparison.misplaced(wrong, truth, schema), network.part.since_us, asked))
+        if early is not None:
+            found.append(comparison.unfounded(early))
+    parts = elements(records)
     if any(one.behind for one in asked.taken):
         passed = F.greatest("passed_id", _each([one.track.passed_id for one in asked.known]))
         new = parts.withColumn("passed_id", passed).where(F.col("sequence") >= _first_new(asked))

@@ -6,64 +6,101 @@ engine all the same is listed in docs/internals/proof.md.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
+import pyarrow as pa
 from pyspark.sql import functions as F
 
-from consistency.proof.kept import on_disk
+from consistency.proof.scene import Keep
 from consistency.proof.truth.network import TimeRange, TruthNetwork
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
-__all__ = ["TimeRange", "TruthNetwork", "truth"]
+__all__ = ["TimeRange", "Truth", "TruthNetwork", "truth"]
 
 _ROW: Final = "__row"
 _PIECE: Final = "__piece"
 
 
-def truth(network: TruthNetwork, output: StreamId) -> DataFrame:
+@dataclass(frozen=True)
+class Truth:
+    """The stable stream of an output.
+
+    Attributes:
+      rows: ``partition int, place long, time_us long, tuple struct<attributes>``: ``place`` is the tuple's stable id,
+        1, 2, 3, … in each partition (of a range, counted from its beginning on, but for sources).
+      counts: tuples, by partition.
+      last_us: the largest time; 0 without any.
+    """
+
+    rows: DataFrame
+    counts: Mapping[int, int]
+    last_us: int
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
+
+
+def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
     """The stable stream of an output, as far as the sources' logs decide it.
 
-    Returns:
-      Columns ``partition int, place long, time_us long, tuple struct<attributes>``: ``place`` is the tuple's stable id,
-      1, 2, 3, … in each partition (of a range, counted from its beginning on, but for sources).
-      It is kept on disk (``consistency.proof.kept``).
+    Args:
+      keep: stores it, sorted over all tasks, with the number of each row: of a source its place.
 
     Raises:
-      SpeError: a log is missing or damaged; damage inside a log is an error of Spark when the frame is computed.
+      SpeError: a log is missing or damaged; damage inside a log is an error of Spark.
     """
     stream = network.stream(output)
     if network.part is not None:
         stream = stream.since(network.part.since_us).before(network.part.until_us)
     if output in network.plan.sources:  # a source's ids are those of its log, in order of arrival
-        return stream.frame.select(*_named(stream, F.col(stream.order[0])))
-    return _numbered(stream)
+        kept = keep(str(output), _named(stream, stream.frame, F.col(stream.order[0]).cast("long").alias("place")))
+        return _truth(kept, _pieces(kept, F.lit(0)))
+    ordered = _ordered(stream, network.plan.partitions_of(output), network.edges(output))
+    kept = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(_ROW)))
+    # A row's number begins with that of its task, so the number of a task's first row says what to add for its rows.
+    pieces = _pieces(kept, F.shiftright(_ROW, 33), F.min(_ROW).alias("first"))
+    added, before = [], Counter[int]()
+    for piece in sorted(pieces, key=lambda row: (row["partition"], row[_PIECE])):
+        added.append((piece["partition"], piece[_PIECE], before[piece["partition"]] - piece["first"] + 1))
+        before[piece["partition"]] += piece["count"]
+    names, types = ("partition", _PIECE, "__add"), (pa.int32(), pa.int64(), pa.int64())
+    table = pa.table({n: pa.array([row[i] for row in added], t) for i, (n, t) in enumerate(zip(names, types))})
+    offsets = kept.sparkSession.createDataFrame(table)  # a table of Arrow needs no process of Python's
+    joined = kept.withColumn(_PIECE, F.shiftright(_ROW, 33)).join(F.broadcast(offsets), ["partition", _PIECE])
+    return _truth(joined.select("partition", (F.col(_ROW) + F.col("__add")).alias("place"), "time_us", "tuple"), pieces)
 
 
-def _named(stream: TruthStream, place: Column) -> list[Column]:
-    return [
-        F.col(PARTITION).alias("partition"),
-        place.cast("long").alias("place"),
-        F.col(TIME).alias("time_us"),
-        F.struct(*stream.attributes).alias("tuple"),
-    ]
+def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> DataFrame:
+    """Sorted over all tasks, by times that are known or by ranges of a sample, for which all is computed twice."""
+    # A sort by what is the same everywhere compares each pair twice.
+    by = stream.position if partitions == 1 else [PARTITION, *stream.position]
+    if not edges:
+        return stream.frame.orderBy(*by)
+    part = sum(((F.col(TIME) >= edge).cast("int") for edge in edges), F.col(PARTITION) * (len(edges) + 1))
+    return stream.frame.repartitionById(partitions * (len(edges) + 1), part).sortWithinPartitions(*by)
 
 
-def _numbered(stream: TruthStream) -> DataFrame:
-    """Ordinals, without bringing everything to one task.
+def _pieces(kept: DataFrame, piece: Column, *more: Column) -> list[Row]:
+    """What a task wrote of a partition: how many rows, and the largest time."""
+    count, last = F.count(F.lit(1)).alias("count"), F.max("time_us").alias("last_us")
+    return kept.groupBy("partition", piece.alias(_PIECE)).agg(count, last, *more).collect()
 
-    The stream is sorted over all tasks and kept; then each task's first row and number of rows say what to add.
-    """
-    rows = stream.frame.orderBy(PARTITION, *stream.position).withColumn(_ROW, F.monotonically_increasing_id())
-    kept = rows.select(*_named(stream, F.col(_ROW)), _ROW, F.shiftright(_ROW, 33).alias(_PIECE))
-    kept = on_disk(kept)
-    pieces = kept.groupBy("partition", _PIECE).agg(F.min(_ROW).alias("__first"), F.count(F.lit(1)).alias("__count"))
-    before = Window.partitionBy("partition").orderBy(_PIECE).rowsBetween(Window.unboundedPreceding, -1)
-    offsets = pieces.withColumn("__before", F.coalesce(F.sum("__count").over(before), F.lit(0)))
-    joined = kept.join(F.broadcast(offsets), ["partition", _PIECE])
-    place = F.col(_ROW) - F.col("__first") + F.col("__before") + 1
-    return joined.select("partition", place.alias("place"), "time_us", "tuple")
+
+def _truth(rows: DataFrame, pieces: Sequence[Row]) -> Truth:
+    counts: Counter[int] = Counter()
+    for piece in pieces:
+        counts[piece["partition"]] += piece["count"]
+    return Truth(rows, counts, max((piece["last_us"] for piece in pieces), default=0))
+
+
+def _named(stream: TruthStream, frame: DataFrame, number: Column) -> DataFrame:
+    partition, time = F.col(PARTITION).alias("partition"), F.col(TIME).alias("time_us")
+    return frame.select(partition, number, time, F.struct(*stream.attributes).alias("tuple"))

@@ -25,7 +25,7 @@ from consistency.proof.reading import (
 from consistency.proof.recording import source_log
 from consistency.proof.records import Stretch
 from consistency.proof.run import Run
-from consistency.proof.source import last_state
+from consistency.proof.source import last_state, segment_times
 from consistency.proof.truth.aggregate import aggregate, open_rows
 from consistency.proof.truth.join import join
 from consistency.proof.truth.stream import (
@@ -44,6 +44,7 @@ from consistency.proof.truth.topk import topk
 from consistency.proof.truth.user_code import custom, partition_number
 from spe.errors import SpeError
 from spe.plan.plan import InputStream, Plan, Unit
+from spe.plan.timing import origins
 from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from spe.stream.times import floor_to
@@ -118,6 +119,25 @@ class TruthNetwork:
             else:
                 self._run_unit(self.plan.producer[name])
         return self._made[name]
+
+    def edges(self, name: StreamId) -> list[int]:
+        """Times that cut a stream into parts about as large as a segment of a log, or larger.
+
+        None where that is not known without computing it: where it is small, or another one than the logs cut short
+        and merged.
+        """
+        if self.part is not None or not self._is_cheap(name):
+            return []
+        begins = sorted(t for s in origins(self.plan, name) for t in segment_times(self._run, s.stream))
+        tasks = 2 * self._spark.sparkContext.defaultParallelism
+        edges = sorted({begins[len(begins) * i // tasks] for i in range(1, tasks)}) if len(begins) >= tasks else []
+        return edges if len(edges) == tasks - 1 else []
+
+    def _is_cheap(self, name: StreamId) -> bool:
+        if name in self.plan.sources:
+            return True
+        spec = self._said(name)
+        return type(spec) in _CHEAP and all(self._is_cheap(StreamId(one)) for one in spec.inputs)
 
     def _source(self, name: StreamId) -> TruthStream:
         log = source_log(self._spark, self._run, name, None if self.part is None else self.part.read[name])
