@@ -366,11 +366,12 @@ class RecoveryOrder:
         }
 
     def _given_up(self, id: PartitionId, one: LostPartition, now: int) -> LostPartition:
-        """Without the nodes that restore it in vain, if another one may."""
+        """Without the nodes that restore it in vain, if another one may: two at most, for each takes room (O6)."""
         patience_us = max(IN_VAIN_US, round(10 * SECOND * self._work.get(id, 0.0)))
         since = {node: self._restoring_since[ReplicaId(*id, node)] for node in one.recovering}
         left = replace(one, recovering=tuple(n for n in one.recovering if now - since[n] < patience_us))
-        return left if left.recovering or self._may_run(id, left) else one
+        another = len(one.recovering) < 2 and self._may_run(id, left)
+        return left if left.recovering or another else one
 
     def _served(self) -> Set[PartitionId]:
         return {id for runs in self._runs.values() for id, serves in runs.items() if serves}

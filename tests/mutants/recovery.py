@@ -152,6 +152,11 @@ edited(
     Edit(RecoveryOrder, "_given_up", "return left if", "return one if"),
 )
 edited(
+    "what-nobody-can-restore-spreads",
+    "what no node comes to an end with is given to one after the other, and fills them all (O6)",
+    Edit(RecoveryOrder, "_given_up", "len(one.recovering) < 2 and ", ""),
+)
+edited(
     "lost-input-is-held-against-who-restores",
     "what waits for lost input is restored on one node after the other (O6)",
     Edit(RecoveryOrder, "_note_restoring", " if self._reads[id] <= served else now", ""),

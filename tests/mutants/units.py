@@ -215,6 +215,7 @@ UNITS: Final[dict[str, Test]] = {
     "the-next-coordinator-knows-no-loads": restoring.test_the_next_coordinator_knows_the_loads_of_lost_partitions,
     "second-replica-takes-the-room": restoring.test_a_second_replica_does_not_start_while_something_waits,
     "who-lacks-a-state-waits-for-room": restoring.test_a_replica_back_without_a_state_is_helped_without_room,
+    "what-nobody-can-restore-spreads": restoring.test_what_nobody_comes_to_an_end_with_is_restored_on_two_nodes_at_most,
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
     "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,

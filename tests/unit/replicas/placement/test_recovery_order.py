@@ -134,6 +134,17 @@ def test_what_a_node_restores_in_vain_is_given_to_another_one(others: bool) -> N
     assert found.runs[NodeId("n4")][stuck] > 0, "it may come to an end later"
 
 
+def test_what_nobody_comes_to_an_end_with_is_restored_on_two_nodes_at_most() -> None:
+    """Each copy takes the room of all else that is lost."""
+    found = cluster(backs=["n4", "n5", "n6", "n7"])
+    found.restores = STUCK
+    found.kill("n1", "n2", "n3")
+    for _ in range(5):
+        found.beat(IN_VAIN)
+        for id in (FA, FB, FC):
+            assert sum(id in runs for runs in found.runs.values()) <= 2
+
+
 def test_what_only_one_node_may_restore_stays_there() -> None:
     found = cluster(backs=["n4"])
     found.kill("n1", "n2", "n3")
