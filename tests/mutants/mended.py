@@ -350,6 +350,7 @@ def lock_outlives_a_cancelled_opening(original: Any, self: Any, path: Any) -> No
 
 #: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
+    "a-bucket-larger-than-the-output": "a-full-output-ends-within-a-bucket",
     "a-choice-waits-for-a-node-that-died-before-a-cut": "the-dead-are-waited-for",
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",
     "a-client-is-restarted-and-its-dead-process-still-acts": "dead-client-is-still-told",
