@@ -57,11 +57,11 @@ def against_truth(tables: Tables, how: Measured) -> DataFrame:
 def stood_for(truth: DataFrame, stretches: DataFrame, last_us: int) -> DataFrame:
     """True tuples with the ``episode`` of each stretch that lasted over them.
 
-    Args:
-      last_us: no tuple has a later time; a stretch may reach to the end of time.
-
     Stretches may overlap, so this is no equality.  Both sides are cut into equal pieces of tuple time, about one to a
     stretch, so that a tuple is held against the stretches near it only, however many there were.
+
+    Args:
+      last_us: no tuple has a later time; a stretch may reach to the end of time.
     """
     from pyspark.sql import functions as F
 

@@ -81,8 +81,6 @@ def judge_run(
     Raises:
       SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
     """
-    from consistency.proof.received import ReceivedRecording
-    from consistency.proof.recording import changes, summary
     from consistency.proof.remote import keeper
     from consistency.proof.source import last_state
     from consistency.proof.truth import TruthNetwork
@@ -100,12 +98,7 @@ def judge_run(
     with freed_at_the_end():
         with steps.step("what the clients received"):
             # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
-            came = {
-                (c, o): ReceivedRecording(
-                    summary(spark, run, c, o), partial(changes, spark, run, c, o, None), keep, at_once=going_on
-                )
-                for (c, o), keep in keepers.items()
-            }
+            came = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
         network = TruthNetwork(spark, run)
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
@@ -167,6 +160,16 @@ class _Steps:
         began = time.monotonic()
         yield
         self.timings_s[name] = time.monotonic() - began
+
+
+def _received(
+    spark: SparkSession, run: Run, client: str, output: StreamId, keep: Keep, *, at_once: bool
+) -> ReceivedStream:
+    from consistency.proof.received import ReceivedRecording
+    from consistency.proof.recording import changes, summary
+
+    read = partial(changes, spark, run, client, output, None)
+    return ReceivedRecording(summary(spark, run, client, output), read, keep, at_once=at_once)
 
 
 def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceState]) -> Scene:

@@ -76,7 +76,7 @@ def load(
     pieces: Sequence[Stretch] | None = None,
     wanted: Wanted | None = None,
 ) -> DataFrame:
-    """As ``format("spe")``, without the processes that Spark starts to plan a data source: a task per segment.
+    """As ``format("spe")``, without the processes that Spark starts to plan a data source.
 
     Args:
       pieces: the stretches to read; None: all there is.

@@ -129,7 +129,7 @@ def read_stretch(
     if table.source:
         elements = _logged(table, stretch, records, pool)
     else:
-        elements = (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
+        elements = _recorded(table, folder, records, pool)
         if wanted is not None:
             elements = (one for one in elements if wanted(stretch.partition, one[0], one[2]))
     if table.mode == CHANGES:
@@ -180,9 +180,8 @@ SUMMARY: Final = pa.schema(
 
 def summarize(table: Table, stretch: Stretch, content: memoryview | None = None) -> Iterator[pa.RecordBatch]:
     """SUMMARY of a stretch of a recording.  Takes and raises as :func:`read_stretch`."""
-    folder, pool = Path(table.folders[stretch.partition]), StringPool()
-    records = scan_stretch(folder, stretch, content)
-    elements = (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
+    folder = Path(table.folders[stretch.partition])
+    elements = _recorded(table, folder, scan_stretch(folder, stretch, content), StringPool())
     return summaries(table.schema, stretch.partition, elements)
 
 
@@ -258,6 +257,13 @@ def scan_stretch(folder: Path, stretch: Stretch, content: memoryview | None = No
         raise LogCorrupt(f"{where}; records up to {stretch.last} were acknowledged")
     if stretch.following is not None and scan.next.sequence != stretch.following:
         raise LogCorrupt(f"{where}; the next segment begins with record {stretch.following}")
+
+
+def _recorded(
+    table: Table, folder: Path, records: Iterable[Record], pool: StringPool
+) -> Iterator[tuple[int, int, Element]]:
+    """(record, time of arrival, element) of a recording.  Raises LogCorrupt for what is no change of its schema."""
+    return (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
 
 
 def _logged(

@@ -192,10 +192,11 @@ def _first_record(table: Table, stretch: Stretch) -> Record | None:
 
 
 def segment_times(run: Run, stream: StreamId) -> list[int]:
-    """About when each segment of a source's log begins, in tuple time, but for those of which nothing can be read."""
+    """The time of the first tuple of each segment of a source's log, but for those that begin with none."""
     table = source_table(run, stream)
     firsts = [_first_record(table, s) for s in stretches(table, 0, None)]
-    return [decode_source_state(record.body).max_event_us for record in firsts if record is not None]
+    batches = [decode_source_batch(r.body, table.schema, StringPool()) for r in firsts if r is not None]
+    return [int(batch.rows.time[0]) for batch in batches if batch is not None and len(batch)]
 
 
 def last_state(run: Run, stream: StreamId) -> SourceState:

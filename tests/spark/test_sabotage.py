@@ -63,12 +63,14 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=[2, digests.BLOCK], ids=["small blocks", "blocks"])
+@pytest.fixture(scope="module", params=[(2, 100), (digests.BLOCK, 0)], ids=["small blocks", "too many blocks to name"])
 def found(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[dict[int, str]]:
     """Flaws by case, all of one job."""
     with pytest.MonkeyPatch.context() as patch:
+        block, some = request.param
         for module in (comparison, digests, received_by):
-            patch.setattr(module, "BLOCK", request.param)
+            patch.setattr(module, "BLOCK", block)
+        patch.setattr(received_by, "_SOME", some)
         yield all_found(spark)
 
 

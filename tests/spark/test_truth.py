@@ -248,6 +248,20 @@ def test_every_operator_equals_the_engine(spark: SparkSession, tmp_path: Path) -
     assert compared > 2000
 
 
+def test_a_stream_that_the_times_of_segments_divide_equals_the_engine(spark: SparkSession, tmp_path: Path) -> None:
+    """Its logs filtered and merged; what windows make of them is divided by a sample."""
+    config = CONFIG | {"query": {name: QUERY[name] for name in ("both", "tumbling_on")}}
+    inputs = {A: list(logged(1, 150)), B: list(logged(2, 130))}
+    make_run(tmp_path / "run", config | {"outputs": ["both", "tumbling_on"]}, inputs, segment_bytes=2_000)
+    run = Run.open(tmp_path / "run")
+    network = TruthNetwork(spark, run)
+    assert len(network.edges(StreamId("both"))) == 2 * spark.sparkContext.defaultParallelism - 1
+    assert network.edges(StreamId("tumbling_on")) == []
+    compared, found = differences(spark, run, inputs)
+    assert not found, "\n".join(found)
+    assert compared > 300
+
+
 def test_an_unfinished_run_is_judged_up_to_its_frontier(spark: SparkSession, tmp_path: Path) -> None:
     outputs = ["tumbling_on", "left", "top_window", "woven"]
     query = {n: QUERY[n] for n in ("positive", "both", *outputs)}

@@ -65,8 +65,12 @@ def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
         return _truth(kept, _pieces(kept, F.lit(0)))
     ordered = _ordered(stream, network.plan.partitions_of(output), network.edges(output))
     kept = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(_ROW)))
-    # A row's number begins with that of its task, so the number of a task's first row says what to add for its rows.
     pieces = _pieces(kept, F.shiftright(_ROW, 33), F.min(_ROW).alias("first"))
+    return _truth(_placed(kept, pieces), pieces)
+
+
+def _placed(kept: DataFrame, pieces: Sequence[Row]) -> DataFrame:
+    """With places: a row's number begins with that of its task, so that of a task's first row says what to add."""
     added, before = [], Counter[int]()
     for piece in sorted(pieces, key=lambda row: (row["partition"], row[_PIECE])):
         added.append((piece["partition"], piece[_PIECE], before[piece["partition"]] - piece["first"] + 1))
@@ -75,7 +79,7 @@ def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
     table = pa.table({n: pa.array([row[i] for row in added], t) for i, (n, t) in enumerate(zip(names, types))})
     offsets = kept.sparkSession.createDataFrame(table)  # a table of Arrow needs no process of Python's
     joined = kept.withColumn(_PIECE, F.shiftright(_ROW, 33)).join(F.broadcast(offsets), ["partition", _PIECE])
-    return _truth(joined.select("partition", (F.col(_ROW) + F.col("__add")).alias("place"), "time_us", "tuple"), pieces)
+    return joined.select("partition", (F.col(_ROW) + F.col("__add")).alias("place"), "time_us", "tuple")
 
 
 def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> DataFrame:

@@ -495,8 +495,8 @@ async def test_a_full_disk_at_the_next_segment_keeps_the_one_before() -> None:
     assert (await opened(left))[1] == [b"x" * 50, b"y" * 50, b"z"]
 
 
-async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_one_before() -> None:
-    storage = SimDisk()
+async def refused_during_a_sync(storage: SimDisk) -> SegmentedLog:
+    """A log whose first segment is full, and whose next one was refused its first record while that was synced."""
     log, _ = await opened(storage, segment_bytes=60)
     log.append(b"x" * 50)
     async with during(log.sync, storage):
@@ -505,6 +505,12 @@ async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_o
             log.append(b"y" * 50)
         storage.space_left = None
     assert (log.closed(), log.open_first) == ([], 1)
+    return log
+
+
+async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_one_before() -> None:
+    storage = SimDisk()
+    log = await refused_during_a_sync(storage)
     log.append(b"y" * 50)
     assert await log.sync() == 2
     assert [segment.first for segment, _ in log.closed()] == [1, 2]
@@ -513,15 +519,8 @@ async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_o
 
 
 async def test_a_segment_that_is_left_is_closed_although_nothing_follows_it() -> None:
-    """The record that the disk refused during the sync was to be the first of the next one."""
     storage = SimDisk()
-    log, _ = await opened(storage, segment_bytes=60)
-    log.append(b"x" * 50)
-    async with during(log.sync, storage):
-        storage.space_left = 30
-        with pytest.raises(LogFull):
-            log.append(b"y" * 50)
-        storage.space_left = None
+    log = await refused_during_a_sync(storage)
     assert await log.sync() == 1
     assert [segment.first for segment, _ in log.closed()] == [1]
     left = only_synced(storage)
