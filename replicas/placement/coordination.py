@@ -339,13 +339,18 @@ class Coordination:
             return self._restore(id, one, one.unserved_since, now)
         meant = {*self._directory.placement[id], *wanted}
         helping = [n for n in standbys if n in one.running and n not in meant]
+        # A helper that recovers serves nobody, and may never be STABLE: it is not waited for, and retires first.
+        recovering = [n for n in helping if one.running[n] is NodeState.RECOVERING]
+        if any(one.running.get(n) is not NodeState.STABLE for n in meant) or (recovering and self._is_waited_for(id)):
+            recovering = []
         if one.leaving is not None and one.leaving[0] in helping:
             helping, successor = [one.leaving[0]], one.leaving[1]
             meant = {
                 n for n in meant if n in self._alive or n == successor
             }  # for the dead it did not run before either
-        steady = all(one.running.get(n) is NodeState.STABLE for n in meant)
-        if not helping or not steady or any(s is not NodeState.STABLE for s in one.running.values()):
+        helping = [n for n in helping if n not in recovering] + recovering
+        steady = all(one.running.get(n) is NodeState.STABLE for n in {*meant, *one.running}.difference(recovering))
+        if not helping or not steady:
             one.mark = None
             return []
         # A replica that was frozen is STABLE when it goes on: it must be as far as those that helped out meanwhile.
@@ -354,6 +359,11 @@ class Coordination:
         if any(one.frontier[n] < one.mark for n in meant):
             return []
         return [Decision("retire", ReplicaId(*id, helping[-1]))]
+
+    def _is_waited_for(self, id: PartitionId) -> bool:
+        """Is there a partition behind it that nobody serves?  Whoever recovers may replay for that (H8)."""
+        unserved = (after for after, one in self._partitions.items() if one.unserved_since is not None)
+        return any(id in _before(self._plan, after) for after in unserved)
 
     def _restore(self, id: PartitionId, one: _Partition, since: int, now: int) -> list[Decision]:
         """Orders for a partition that no node serves."""

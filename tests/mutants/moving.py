@@ -310,6 +310,16 @@ edited(
     Edit(Coordination, "_of", 'return [Decision("retire", ReplicaId(*id, helping[-1]))]', "return []"),
 )
 edited(
+    "who-recovers-for-ever-keeps-all-helpers",
+    "no standby that helped out leaves while another one recovers (H5)",
+    Edit(Coordination, "_of", ".difference(recovering)", ""),
+)
+edited(
+    "who-replays-is-retired",
+    "a standby that replays for what nobody serves is told to stand by (H5, H8)",
+    Edit(Coordination, "_of", "(recovering and self._is_waited_for(id))", "False"),
+)
+edited(
     "a-dead-target-is-waited-for",
     "a target that died as the source was to leave is waited for, with all other moves (M6)",
     Edit(Moves, "_leave", "if move.target not in self._outputs:", "if False:"),

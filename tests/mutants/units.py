@@ -249,6 +249,8 @@ UNITS: Final[dict[str, Test]] = {
     "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
     "moves-onto-the-chosen-standby-never-end": moves.test_a_partition_moves_to_the_standby_that_the_budget_keeps,
     "moves-of-the-chosen-standby-never-end": moves.test_a_standby_that_the_budget_keeps_running_moves,
+    "who-recovers-for-ever-keeps-all-helpers": coordination.test_a_helper_that_recovers_for_ever_keeps_no_other,
+    "who-replays-is-retired": coordination.test_a_helper_that_replays_for_what_nobody_serves_stays,
     "a-dead-target-is-waited-for": moves.test_a_target_that_dies_for_good_as_the_source_leaves_gets_no_role,
     "a-target-that-cannot-recover-is-waited-for": (
         moves.test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up

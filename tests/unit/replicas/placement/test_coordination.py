@@ -144,6 +144,66 @@ def test_helpers_retire_one_by_one_the_last_first() -> None:
     assert world.at(20) == "retire@n1b"
 
 
+def test_a_helper_that_recovers_for_ever_keeps_no_other() -> None:
+    world = World()
+    world.nodes |= {B: RECOVERING, C: STABLE}
+    assert world.at(10) == "retire@n1b"
+    world.nodes[B] = "stands by"
+    assert world.at(20) == "retire@n1c"
+
+
+@pytest.mark.parametrize("active", [RECOVERING, UP_FAILURE, None])
+def test_a_helper_that_recovers_stays_while_a_placed_replica_is_not_stable(active: NodeState | None) -> None:
+    world = World()
+    world.nodes |= {A: active, B: RECOVERING, C: STABLE}
+    assert world.at(10) == ""
+    world.nodes[C] = UP_FAILURE
+    assert world.at(20) == ""
+
+
+def test_a_helper_that_recovers_is_caught_up_with_before_it_retires() -> None:
+    world = World()
+    world.nodes[B] = RECOVERING
+    world.frontier |= {A: 100, B: 900}
+    assert world.at(10) == ""
+    world.frontier[A] = 900
+    assert world.at(20) == "retire@n1b"
+
+
+def test_a_helper_that_recovers_in_the_place_of_a_dead_one_stays_as_another_leaves() -> None:
+    """It retires before the source of the move where nobody is dead."""
+    plan, directory = make_plan(1, replicas=4)
+    d = NodeId("n1d")
+    directory = placed(directory, {PARTITION: (A, d)}, {PARTITION: Standbys((B, C), 1)})
+    coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination.bring({}, (), {PARTITION: (B, A)})
+    for node, state in ((A, STABLE), (B, STABLE), (C, RECOVERING)):
+        coordination.heard(node, [output(state, 5)], 10)
+    assert coordination.decide(10) == []
+    coordination.heard(d, [output(STABLE, 5)], 20)
+    assert [(o.verb, o.replica.node) for o in coordination.decide(20)] == [("retire", C)]
+    coordination.heard(C, [], 30)
+    assert [(o.verb, o.replica.node) for o in coordination.decide(30)] == [("retire", B)]
+
+
+def test_a_helper_that_replays_for_what_nobody_serves_stays() -> None:
+    """H8: others have forgotten what is to be made again."""
+    plan, directory = make_plan(2)
+    after = PartitionId(UnitId("u2"), 0)
+    placement = {PARTITION: (A,), after: (NodeId("n2a"),)}
+    standbys = {PARTITION: Standbys((B,), 1), after: Standbys((NodeId("n2b"),), 1)}
+    coordination = Coordination(plan, placed(directory, placement, standbys), 0, patience_us=9, recovery_us=RECOVERY)
+
+    def at(now: int, state: NodeState) -> list[str]:
+        coordination.heard(A, [output(STABLE, 5)], now)
+        coordination.heard(B, [output(RECOVERING, 5)], now)
+        coordination.heard(NodeId("n2a"), [OutputStatus("s2", 0, state, False, 0, 5, 0, 1, 0.0)], now)
+        return [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
+
+    assert at(10, RECOVERING) == []
+    assert at(20, STABLE) == ["retire u1/0@n1b"]
+
+
 def test_a_wanted_standby_begins_beside_a_serving_replica() -> None:
     """Two that begin at once could give no state to each other."""
     world = World()
