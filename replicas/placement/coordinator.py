@@ -184,6 +184,10 @@ class Coordinator(Bystander):
     async def _decide(self) -> None:
         """Gives orders until this coordinator is superseded."""
         moves = self.mover.moves
+
+        def answers(source: str) -> bool:
+            return f"source:{source}" in moves.alive()
+
         while self._superseded is None:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             if self.directories.later > self._epoch:
@@ -194,7 +198,8 @@ class Coordinator(Bystander):
             now = self._env.clock.monotonic_us()
             self._keep_chosen(now)
             short, unserved = self.recovery.in_force, self.coordination.unserved(now)
-            self.coordination.hold(self.recovery.look(unserved, now, self._plan.timing.heartbeat_us, moves.know))
+            soon_us = self._plan.timing.heartbeat_us
+            self.coordination.hold(self.recovery.look(unserved, now, soon_us, moves.know, answers))
             for replica in self.recovery.without_role if self.recovery.in_force else ():
                 self._env.trace.event("role_wanted", verb="install", replica=str(replica))
             if short and not self.recovery.in_force:

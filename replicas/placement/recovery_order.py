@@ -102,7 +102,10 @@ class RecoveryOrder:
         self._runs: dict[NodeId, dict[PartitionId, bool]] = {}
         #: What has been ordered, and its node does not tell of yet.
         self._pending: dict[PartitionId, NodeId] = {}
-        self._restoring_since: dict[ReplicaId, int] = {}
+        #: By node that answers, the stable frontier of each replica.
+        self._frontiers: dict[NodeId, dict[PartitionId, int]] = {}
+        #: Of replicas that restore something: how far they were at most, and since when they have got no further.
+        self._restoring: dict[ReplicaId, tuple[int, int]] = {}
         self._reads = {id: _read_by(plan, id) for id in directory.roles}
         self._schedule: RecoverySchedule | None = None
         self._held: dict[PartitionId, NodeId | None] = {}
@@ -134,14 +137,14 @@ class RecoveryOrder:
 
     def heard(self, node: NodeId, outputs: Iterable[OutputStatus]) -> None:
         """A heartbeat answer, which names everything that the node runs."""
-        self._runs[node] = {
-            self._plan.maker_of(Channel(StreamId(o.stream), o.partition)): o.state is not NodeState.RECOVERING
-            for o in outputs
-        }
+        told = {self._plan.maker_of(Channel(StreamId(o.stream), o.partition)): o for o in outputs}
+        self._runs[node] = {id: o.state is not NodeState.RECOVERING for id, o in told.items()}
+        self._frontiers[node] = {id: o.frontier for id, o in told.items()}
 
     def lost(self, node: NodeId) -> None:
         """A node does not answer any more."""
         self._runs.pop(node, None)
+        self._frontiers.pop(node, None)
 
     def measured(self, loads: Mapping[PartitionId, float]) -> None:
         """What some partitions need, shares of a core; of the others the last ones stay.
@@ -217,6 +220,7 @@ class RecoveryOrder:
         now: int,
         soon_us: int,
         know: Callable[[PartitionId, NodeId], bool] = lambda partition, node: True,
+        answers: Callable[[str], bool] = lambda source: True,
     ) -> Held:
         """What of these partitions is to run where, and what waits; call it at every heartbeat.
 
@@ -224,6 +228,7 @@ class RecoveryOrder:
           unserved: partitions that nobody serves.
           soon_us: what is due within this time is waited for before a plan is made, for it failed together.
           know: do a node and whoever makes what a partition reads know the role that the node has for it?
+          answers: does the source of this name answer?
         """
         self._pending = {
             id: node
@@ -232,7 +237,7 @@ class RecoveryOrder:
         }
         # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
         known = {id: one for id, one in unserved.items() if id in self._load and not one.lacking}
-        self._note_restoring(known, now)
+        self._note_restoring(known, now, answers)
         if self._schedule is not None:
             given_up = {id: self._given_up(id, one, now) for id, one in known.items()}
             known, unserved = given_up, {**unserved, **given_up}
@@ -356,19 +361,27 @@ class RecoveryOrder:
         nodes = [*one.able, *(n for n in others if n in self._runs and self._may_have(id, n))]
         return frozenset(n for n in nodes if self._has_memory(n, [id]))
 
-    def _note_restoring(self, lost: Mapping[PartitionId, LostPartition], now: int) -> None:
-        """Since when each node restores what it does; time in which nobody serves what it reads does not count."""
-        since, served = self._restoring_since, self._served()
-        self._restoring_since = {
-            replica: since.get(replica, now) if self._reads[id] <= served else now
-            for id, one in lost.items()
-            for replica in (ReplicaId(*id, node) for node in one.recovering)
-        }
+    def _note_restoring(
+        self, lost: Mapping[PartitionId, LostPartition], now: int, answers: Callable[[str], bool]
+    ) -> None:
+        """Since when each node gets no further with what it restores.
+
+        Time in which nobody serves what that reads, or a source of it does not answer, does not count.
+        """
+        before, served = self._restoring, self._served()
+        self._restoring = {}
+        for id, one in lost.items():
+            waits = not self._reads[id] <= served or not all(map(answers, self._sources[id]))
+            for replica in (ReplicaId(*id, node) for node in one.recovering):
+                frontier = self._frontiers.get(replica.node, {}).get(id, 0)
+                furthest, since = before.get(replica, (frontier, now))
+                since = now if waits or frontier > furthest else since
+                self._restoring[replica] = max(frontier, furthest), since
 
     def _given_up(self, id: PartitionId, one: LostPartition, now: int) -> LostPartition:
         """Without the nodes that restore it in vain, if another one may: two at most, for each takes room (O6)."""
         patience_us = max(IN_VAIN_US, round(10 * SECOND * self._work.get(id, 0.0)))
-        since = {node: self._restoring_since[ReplicaId(*id, node)] for node in one.recovering}
+        since = {node: self._restoring[ReplicaId(*id, node)][1] for node in one.recovering}
         left = replace(one, recovering=tuple(n for n in one.recovering if now - since[n] < patience_us))
         another = len(one.recovering) < 2 and self._may_run(id, left)
         return left if left.recovering or another else one

@@ -159,7 +159,17 @@ edited(
 edited(
     "lost-input-is-held-against-who-restores",
     "what waits for lost input is restored on one node after the other (O6)",
-    Edit(RecoveryOrder, "_note_restoring", " if self._reads[id] <= served else now", ""),
+    Edit(RecoveryOrder, "_note_restoring", "not self._reads[id] <= served or ", ""),
+)
+edited(
+    "lost-source-is-held-against-who-restores",
+    "what waits for a source that is away is restored on a second node, and takes room twice (O6)",
+    Edit(RecoveryOrder, "_note_restoring", " or not all(map(answers, self._sources[id]))", ""),
+)
+edited(
+    "progress-of-who-restores-does-not-count",
+    "a slow replica that gets further is given up (O6)",
+    Edit(RecoveryOrder, "_note_restoring", "waits or frontier > furthest", "waits"),
 )
 edited(
     "only-standbys-restore",

@@ -82,6 +82,8 @@ UNITS: Final[dict[str, Test]] = {
         restoring.test_what_a_node_restores_in_vain_is_given_to_another_one, True
     ),
     "lost-input-is-held-against-who-restores": restoring.test_who_waits_for_lost_input_does_not_restore_in_vain,
+    "lost-source-is-held-against-who-restores": restoring.test_who_waits_for_a_source_does_not_restore_in_vain,
+    "progress-of-who-restores-does-not-count": restoring.test_who_gets_further_does_not_restore_in_vain,
     "only-standbys-restore": (restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for),
     "x-of-who-restores-is-not-asked": partial(
         restoring.test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over, "250ms", ""

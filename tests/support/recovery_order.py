@@ -64,6 +64,8 @@ class RestoringCluster:
       failing: replicas that are in UP_FAILURE once they have recovered.
       silent: nodes that run, and are cut off from the coordinator.
       knowing: do all processes take a new directory at once?
+      silent_sources: sources that do not answer.
+      frontiers: how far each replica is that is not at 0.
     """
 
     def __init__(self, deployed: Deployed, restores: int = 3) -> None:
@@ -77,6 +79,8 @@ class RestoringCluster:
         self.failing: set[str] = set()
         self.silent: set[str] = set()
         self.knowing = True
+        self.silent_sources: set[str] = set()
+        self.frontiers: dict[str, int] = {}
         self.begin()
         for node in self.directory.nodes:
             self.start(node)
@@ -114,7 +118,10 @@ class RestoringCluster:
             if plans and (task := self.order.task()) is not None:
                 self.order.adopt(task.run())
             unserved = self.coordination.unserved(self.now)
-            self.coordination.hold(self.order.look(unserved, self.now, BEAT, lambda *_: self.knowing))
+            held = self.order.look(
+                unserved, self.now, BEAT, lambda *_: self.knowing, lambda source: source not in self.silent_sources
+            )
+            self.coordination.hold(held)
             spared = partial(self.coordination.spared, now=self.now)
             if (change := self.order.role_change((), spared)) is not None:
                 said.append(str(change))
@@ -147,4 +154,5 @@ class RestoringCluster:
         steady = NodeState.UP_FAILURE if f"{id}@{node}" in self.failing else NodeState.STABLE
         state = NodeState.RECOVERING if left else steady
         lacks = left > 0 and f"{id}@{node}" in self.lacking
-        return OutputStatus(stream, id.partition, state, False, 0, 0, 0, 1, 0.0, lacking=lacks)
+        frontier = self.frontiers.get(f"{id}@{node}", 0)
+        return OutputStatus(stream, id.partition, state, False, 0, frontier, 0, 1, 0.0, lacking=lacks)

@@ -167,6 +167,35 @@ def test_who_waits_for_lost_input_does_not_restore_in_vain() -> None:
     assert found.beat(30) == ""
 
 
+def test_who_waits_for_a_source_does_not_restore_in_vain() -> None:
+    """Nobody would be faster: the source is away."""
+    found = cluster()
+    found.restores = STUCK
+    found.kill("n1", "n2", "n3")
+    found.beat(IN_VAIN - 10)
+    found.silent_sources.add("s")
+    assert found.beat(30) == ""
+    found.silent_sources.clear()
+    assert found.beat(IN_VAIN - 10) == ""
+    assert "install" in found.beat(30), "then it counts anew"
+
+
+def test_who_gets_further_does_not_restore_in_vain() -> None:
+    """A replica is slow; when it is no further than it once was, that is no progress."""
+    found = cluster()
+    found.restores = STUCK
+    found.kill("n1", "n2", "n3")
+    found.beat(10)
+    slow = [f"{id}@{node}" for node, runs in found.runs.items() for id in runs]
+    for frontier in (5, 6, 7):
+        found.frontiers = dict.fromkeys(slow, frontier)
+        assert found.beat(IN_VAIN - 20) == ""
+    for frontier in (4, 7):
+        found.frontiers = dict.fromkeys(slow, frontier)
+        orders = found.beat(20)
+    assert "install" in orders
+
+
 def test_installs_of_a_node_that_dies_are_planned_again() -> None:
     found = cluster()
     found.restores = 300
