@@ -22,6 +22,7 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
+from consistency.checking.in_force import InForce
 from consistency.checking.schedule import FaultInterval, Paths, Reach, World, hosts_behind
 from spe.plan.delays import longest_path
 from spe.plan.directory import Directory, Role
@@ -64,7 +65,7 @@ def check_availability(run: CheckedRun) -> Iterator[Finding]:
     history, static, plan, directory, in_force, bounds, counters = run
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
-    excuses = _Excuses(plan, directory, counters)
+    excuses = _Excuses(plan, directory, in_force, counters)
     paths: dict[World, Paths] = {}
     for name, client in directory.clients.items():
         host = f"client:{name}"
@@ -116,19 +117,21 @@ class _Excuses:
     lag: the application itself is behind.
     little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8), checkpoint
       logs (G5) or clients that have sinks (A1), what is kept for these alone can fill a buffer, and who is full blocks.
+      So it is from the first move on: who takes a role over keeps checkpoints on disk (M3).
       The same once all that run a partition, or stand by for it and have room to run it, have been down at once: nobody
       can take their place, or only who has no state (A2).
     apart: sources that are paced differently are further apart in tuple time than a bucket waits.
     any other kind: its effect is not known here.
     """
 
-    def __init__(self, plan: Plan, directory: Directory, counters: Counters) -> None:
+    def __init__(self, plan: Plan, directory: Directory, in_force: InForce, counters: Counters) -> None:
         self._counters = counters
         self._tight = not has_room(plan)
         disks = any(n.checkpoints.disk for n in directory.nodes.values()) or any(
             c.sinks for c in directory.clients.values()
         )
-        self._fills = self._tight and (disks or bool(directory.logs))
+        #: Since when acknowledgements have waited for disks, microseconds.
+        self._fills_us = BEFORE_TIME if disks or directory.logs else in_force.moved_us()
         self._hosting = [
             frozenset(n for n, role in roles.items() if role is Role.ACTIVE or not directory.fills(n))
             for roles in directory.roles.values()
@@ -152,7 +155,7 @@ class _Excuses:
             return "down"
         if self._tight and any(of <= one.world.down for of in self._hosting):
             self._lost_us = min(self._lost_us, one.from_us)
-        if self._fills or (self._tight and one.to_us > self._lost_us):
+        if self._tight and one.to_us > min(self._fills_us, self._lost_us):
             return "little room"
         kinds = {kind for kind, _ in one.world.unknown}
         if not self._tight:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Self, TypeAlias
 
 from spe.plan.directory import CONFIGURED, Directory, Version
@@ -95,6 +96,11 @@ class InForce:
             for of in (PartitionId(unit.id, p) for p in range(unit.partitions)):
                 found.setdefault((of, node.id), {})[one.since_us - began_us] = said
         return cls(plan, directory, {key: sorted(each.items(), key=lambda e: e[0]) for key, each in found.items()})
+
+    def moved_us(self) -> float:
+        """Since when some node has had a role that the configuration does not give it; infinite: never."""
+        new = (each for (of, node), each in self._steps.items() if node not in self.began_with.hosts(of))
+        return min((at for each in new for at, one in each if one), default=inf)
 
     def shares(self, unit: UnitId, node: NodeId) -> list[Node]:
         """The node with each share of X that a unit had there."""

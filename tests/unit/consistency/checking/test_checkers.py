@@ -60,9 +60,12 @@ def stable(first: int, last: int) -> str:
     return " ".join(f"S{i}/{10 * i}x" for i in range(first, last + 1))
 
 
-def verdict(text: str, *, premise: Premise | None = None, deployed: Deployed | None = None) -> RunVerdict:
+def verdict(
+    text: str, *, premise: Premise | None = None, deployed: Deployed | None = None, in_force: InForce | None = None
+) -> RunVerdict:
     """The verdict without the accuracy checker, because tentative tuples are invented here; see test_accuracy.py."""
-    judged = judge(told(text), *(deployed or make_plan()), REFERENCE, premise=premise or Premise(healed=False))
+    premise = premise or Premise(healed=False)
+    judged = judge(told(text), *(deployed or make_plan()), REFERENCE, premise=premise, in_force=in_force)
     judged.findings = [f for f in judged.findings if f.property != "accuracy"]
     return judged
 
@@ -520,6 +523,21 @@ def test_small_buffers_are_an_excuse_where_acks_wait_for_disks(disk: bool, sinks
     judged = verdict(running(60, given=(0, 30), fault=CUT_B), deployed=tight)
     assert bool(judged.findings) is not (disk or sinks)
     assert bool(judged.counters.amounts["p1 excused little room_us"]) is (disk or sinks)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_small_buffers_are_an_excuse_once_a_partition_has_moved(moved: bool) -> None:
+    """Who takes a role over acknowledges what is in a checkpoint on its disk (M3)."""
+    plan, directory = make_plan()
+    (of,) = directory.roles
+    before = replace(directory, roles={of: {NodeId("n1a"): Role.ACTIVE}}) if moved else directory
+    tight = Deployed(replace(plan, limits=replace(plan.limits, input_bytes=1_000)), directory)
+    step = {(of, NodeId("n1b")): [(31_000_000, directory.nodes[NodeId("n1b")])]}
+    in_force = InForce(tight.plan, directory, step, before)
+    judged = verdict(running(60, given=(0, 30)), deployed=tight, in_force=in_force)
+    late = [f.at_us for f in judged.findings if f.rule == "results come within kX"]
+    assert bool(late) is not moved
+    assert bool(judged.counters.amounts["p1 excused little room_us"]) is moved
 
 
 @pytest.mark.parametrize("together", [True, False])
