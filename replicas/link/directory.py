@@ -132,6 +132,8 @@ class DirectoryKeeper:
             kept = await self._keep(revision)
             if why := self.over(revision.version.epoch):  # since it began to be written
                 self._refuse(revision.version, why)
+                if kept:
+                    await self._keep_current()
                 return
             self._apply(revision, directory, kept=kept)
 
@@ -165,6 +167,16 @@ class DirectoryKeeper:
             self._env.trace.event("directory_not_kept", why=str(error))
             return False
         return True
+
+    async def _keep_current(self) -> None:
+        """The file holds what was refused since: what we go by is in its place again."""
+        if self.revision is not None:
+            await self._keep(self.revision)
+        elif self._path is not None:
+            try:
+                self._env.storage.remove(self._path)
+            except OSError as error:
+                self._env.trace.event("directory_not_kept", why=str(error))
 
     def _stored(self) -> Revision | None:
         storage, path = self._env.storage, self._path

@@ -85,18 +85,28 @@ async def test_a_version_of_an_older_epoch_is_refused_whatever_its_number() -> N
     assert one.version == Version(9, 2)
 
 
-async def test_a_version_whose_epoch_ends_while_it_is_written_is_refused() -> None:
-    """A coordinator that began meanwhile was told of the version before."""
-    disk = SimDisk()
-    one = keeper(disk)
-    await one.take(version(3, 1))
+async def refused_while_written(one: DirectoryKeeper, disk: SimDisk) -> None:
+    """It takes a version of epoch 3, and the next epoch begins meanwhile."""
     disk.sync_gate = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.take, version(3, 2))
         await trio.testing.wait_all_tasks_blocked()
         one.heard_of(4)
         disk.sync_gate.set()
+
+
+async def test_a_version_whose_epoch_ends_while_it_is_written_is_refused() -> None:
+    """A coordinator that began meanwhile was told of the version before, by which a restart goes as well."""
+    disk = SimDisk()
+    one = keeper(disk)
+    await refused_while_written(one, disk)
+    assert one.version == CONFIGURED
+    assert keeper(disk.restarted()).version == CONFIGURED
+    one = keeper(disk)
+    await one.take(version(3, 1))
+    await refused_while_written(one, disk)
     assert one.version == Version(3, 1)
+    assert keeper(disk.restarted()).version == Version(3, 1)
     await one.take(version(4, 1))
     assert one.version == Version(4, 1)
     assert keeper(disk.restarted()).version == Version(4, 1)
