@@ -341,15 +341,20 @@ class Coordination:
         helping = [n for n in standbys if n in one.running and n not in meant]
         # A helper that recovers serves nobody, and may never be STABLE: it is not waited for, and retires first.
         recovering = [n for n in helping if one.running[n] is NodeState.RECOVERING]
-        if any(one.running.get(n) is not NodeState.STABLE for n in meant) or (recovering and self._is_waited_for(id)):
+        replaying = bool(recovering) and self._is_waited_for(id)
+        if replaying or any(one.running.get(n) is not NodeState.STABLE for n in meant):
             recovering = []
+        waited_for = set(one.running).difference(recovering)
         if one.leaving is not None and one.leaving[0] in helping:
-            helping, successor = [one.leaving[0]], one.leaving[1]
+            source, successor = one.leaving
+            helping = [source]
             meant = {
-                n for n in meant if n in self._alive or n == successor
+                n for n in {*meant, successor} if n in self._alive or n == successor
             }  # for the dead it did not run before either
+            if not (replaying and one.running[source] is NodeState.RECOVERING):
+                waited_for.discard(source)  # its failure may last
         helping = [n for n in helping if n not in recovering] + recovering
-        steady = all(one.running.get(n) is NodeState.STABLE for n in {*meant, *one.running}.difference(recovering))
+        steady = all(one.running.get(n) is NodeState.STABLE for n in meant | waited_for)
         if not helping or not steady:
             one.mark = None
             return []

@@ -317,7 +317,22 @@ edited(
 edited(
     "who-replays-is-retired",
     "a standby that replays for what nobody serves is told to stand by (H5, H8)",
-    Edit(Coordination, "_of", "(recovering and self._is_waited_for(id))", "False"),
+    Edit(Coordination, "_of", "bool(recovering) and self._is_waited_for(id)", "False"),
+)
+edited(
+    "a-source-in-failure-never-leaves",
+    "the source of a move that is not STABLE, and may never be, does not retire (M6)",
+    Edit(Coordination, "_of", "waited_for.discard(source)", "pass"),
+)
+edited(
+    "a-source-leaves-nobody",
+    "a source retires though the one that takes its place does not run (M4)",
+    Edit(Coordination, "_of", "{*meant, successor}", "meant"),
+)
+edited(
+    "a-source-that-replays-leaves",
+    "the source of a move retires while it replays for what nobody serves (H8)",
+    Edit(Coordination, "_of", "if not (replaying and one.running[source] is NodeState.RECOVERING):", "if True:"),
 )
 edited(
     "a-dead-target-is-waited-for",

@@ -253,6 +253,11 @@ UNITS: Final[dict[str, Test]] = {
     "moves-of-the-chosen-standby-never-end": moves.test_a_standby_that_the_budget_keeps_running_moves,
     "who-recovers-for-ever-keeps-all-helpers": coordination.test_a_helper_that_recovers_for_ever_keeps_no_other,
     "who-replays-is-retired": coordination.test_a_helper_that_replays_for_what_nobody_serves_stays,
+    "a-source-in-failure-never-leaves": partial(
+        moves.test_a_source_that_is_not_stable_leaves_as_the_target_is, moves.UP_FAILURE
+    ),
+    "a-source-leaves-nobody": coordination.test_a_source_in_failure_leaves_a_stable_target_only,
+    "a-source-that-replays-leaves": coordination.test_a_source_that_replays_for_what_nobody_serves_stays,
     "a-dead-target-is-waited-for": moves.test_a_target_that_dies_for_good_as_the_source_leaves_gets_no_role,
     "a-target-that-cannot-recover-is-waited-for": (
         moves.test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up

@@ -186,22 +186,59 @@ def test_a_helper_that_recovers_in_the_place_of_a_dead_one_stays_as_another_leav
     assert [(o.verb, o.replica.node) for o in coordination.decide(30)] == [("retire", B)]
 
 
+class Replaying:
+    """u1, which n1a runs STABLE and n1b beside it as a helper, and u2, which reads it and n2a runs, both RECOVERING."""
+
+    def __init__(self) -> None:
+        plan, directory = make_plan(2)
+        after = PartitionId(UnitId("u2"), 0)
+        placement = {PARTITION: (A,), after: (NodeId("n2a"),)}
+        standbys = {PARTITION: Standbys((B,), 1), after: Standbys((NodeId("n2b"),), 1)}
+        self.after = RECOVERING
+        self.coordination = Coordination(
+            plan, placed(directory, placement, standbys), 0, patience_us=PATIENCE, recovery_us=RECOVERY
+        )
+
+    def at(self, now: int) -> list[str]:
+        self.coordination.heard(A, [output(STABLE, 5)], now)
+        self.coordination.heard(B, [output(RECOVERING, 5)], now)
+        after = OutputStatus("s2", 0, self.after, False, 0, 5, 0, 1, 0.0)
+        self.coordination.heard(NodeId("n2a"), [after], now)
+        return [f"{d.verb} {d.replica}" for d in self.coordination.decide(now)]
+
+
 def test_a_helper_that_replays_for_what_nobody_serves_stays() -> None:
     """H8: others have forgotten what is to be made again."""
-    plan, directory = make_plan(2)
-    after = PartitionId(UnitId("u2"), 0)
-    placement = {PARTITION: (A,), after: (NodeId("n2a"),)}
-    standbys = {PARTITION: Standbys((B,), 1), after: Standbys((NodeId("n2b"),), 1)}
-    coordination = Coordination(plan, placed(directory, placement, standbys), 0, patience_us=9, recovery_us=RECOVERY)
+    world = Replaying()
+    assert world.at(10) == []
+    world.after = STABLE
+    assert world.at(20) == ["retire u1/0@n1b"]
 
-    def at(now: int, state: NodeState) -> list[str]:
-        coordination.heard(A, [output(STABLE, 5)], now)
-        coordination.heard(B, [output(RECOVERING, 5)], now)
-        coordination.heard(NodeId("n2a"), [OutputStatus("s2", 0, state, False, 0, 5, 0, 1, 0.0)], now)
-        return [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
 
-    assert at(10, RECOVERING) == []
-    assert at(20, STABLE) == ["retire u1/0@n1b"]
+def test_a_source_that_replays_for_what_nobody_serves_stays() -> None:
+    world = Replaying()
+    world.coordination.bring({}, (), {PARTITION: (B, A)})
+    assert world.at(10) == []
+    world.after = STABLE
+    assert world.at(20) == ["retire u1/0@n1b"]
+
+
+def test_a_source_in_failure_leaves_a_stable_target_only() -> None:
+    world = World()
+    world.coordination.bring({PARTITION: [C]}, (), {PARTITION: (B, C)})
+    world.nodes |= {B: UP_FAILURE, C: STABLE}
+    world.frontier |= {B: 900, C: 890}
+    assert world.at(10) == "", "it is behind"
+    world.frontier[C] = 900
+    world.nodes[A] = UP_FAILURE
+    assert world.at(20) == "", "another one is not STABLE"
+    world.nodes |= {A: STABLE, C: RECOVERING}
+    assert world.at(30) == "", "the target is not STABLE"
+    world.nodes |= {A: None, C: STABLE}
+    assert world.at(40) == "retire@n1b"
+    world.nodes[C] = "stands by"
+    world.coordination.bring({}, (), {PARTITION: (B, C)})
+    assert world.at(40 + REPEAT_US) == "", "the target does not run"
 
 
 def test_a_wanted_standby_begins_beside_a_serving_replica() -> None:

@@ -568,6 +568,21 @@ def test_a_move_stays_where_the_source_may_leave_or_is_no_better(node: NodeId) -
     assert move.phase is (MovePhase.DONE if node == B else MovePhase.LEAVE)
 
 
+@pytest.mark.parametrize("state", [UP_FAILURE, NodeState.STABILIZATION])
+def test_a_source_that_is_not_stable_leaves_as_the_target_is(state: NodeState) -> None:
+    """Its failure may last, and all other moves wait."""
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.LEAVE)
+    world.nodes[A].state = state
+    world.nodes[B].state = UP_FAILURE
+    beats(world, 10)
+    assert (move.phase, world.running()) == (MovePhase.LEAVE, [A, B])
+    world.nodes[B].state = NodeState.STABLE
+    beats(world, 10)
+    assert (move.phase, roles(world), world.running()) == (MovePhase.DONE, {B: Role.ACTIVE}, [B])
+
+
 def test_where_the_disk_is_full_nothing_is_published_and_the_change_comes_again() -> None:
     world = cluster()
     move = world.ask(A, B)
