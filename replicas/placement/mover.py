@@ -15,7 +15,7 @@ import trio
 from replicas.placement.balance import Balance
 from replicas.placement.draining import is_drained, targets
 from replicas.placement.issuing import DirectoryIssuer
-from replicas.placement.moves import Move, MoveRefused, Moves, some
+from replicas.placement.moves import Move, MoveRefused, Moves, RoleChange, some
 from replicas.placement.store import CoordinatorStore
 from replicas.planning.balancing.actions import Action, DrainNode, JoinSpare, MovePartition, StillFull
 from replicas.planning.prediction import PredictedMove, RefusedMove
@@ -111,7 +111,8 @@ class Mover:
                 if before != [move.kept() for move in under_way]:
                     await self._store.keep_moves(self._plan.fingerprint, moves.all())
                 if change is not None:
-                    await self._directories.publish(change, f"{change}: {moves.reason(change.partition)}")
+                    if_still_wanted = partial(self._changed, change)
+                    await self._directories.publish(if_still_wanted, f"{change}: {moves.reason(change.partition)}")
             except (OSError, ValueError) as error:  # it comes again
                 self._env.trace.event("move_not_kept", why=str(error))
             for move, (phase, *_) in zip(under_way, before, strict=True):
@@ -126,6 +127,12 @@ class Mover:
                         why=move.why,
                         began_us={phase.value: at for phase, at in move.began_us.items()},
                     )
+
+    def _changed(self, change: RoleChange, directory: Directory) -> Directory:
+        """What a change makes of the directory.  Raises ValueError: while it waited for our disk, other things came."""
+        if not self.moves.wants(change, self._env.clock.monotonic_us()):
+            raise ValueError(f"{change}: not any more")
+        return change(directory)
 
     async def _balance(self) -> None:
         """Moves what should run elsewhere by its load."""

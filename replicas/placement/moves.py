@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
@@ -460,6 +461,12 @@ class Moves:
             if move.phase is not MovePhase.WAIT:
                 return change
         return None
+
+    def wants(self, change: RoleChange, now: int) -> bool:
+        """Would the next step make this change too, by what is known now?  Nothing is done of it."""
+        trial = copy(self)
+        trial._moves = {move.number: deepcopy(move) for move in self.open()}
+        return trial.step(now, 0) == change
 
     def _go_on(self, move: Move, now: int) -> RoleChange | None:
         if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._role(move, move.target) is not Role.STANDBY:
