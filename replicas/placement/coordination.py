@@ -428,6 +428,8 @@ class Coordination:
                 return []
             if (node := self._to_replay(before, made, now)) is not None:
                 found.append(Decision("replay", ReplicaId(*before, node)))
+        for decision in found:
+            self._replaying.setdefault(decision.replica, (_NOT_BEGUN, now))
         return found
 
     def _to_replay(self, id: PartitionId, made: Mapping[NodeId, _Made], now: int) -> NodeId | None:
@@ -441,10 +443,7 @@ class Coordination:
         left = [n for n, one in made.items() if one.first > 1]
         told = [n for n in left if ReplicaId(*id, n) in self._replaying]
         best = [n for n in told if n not in in_vain] or [n for n in left if n not in in_vain] or left
-        node = max(best, key=lambda n: (_CAN_REPLAY.index(made[n].state), n), default=None)
-        if node is not None:
-            self._replaying.setdefault(ReplicaId(*id, node), (_NOT_BEGUN, now))
-        return node
+        return max(best, key=lambda n: (_CAN_REPLAY.index(made[n].state), n), default=None)
 
     def _replays_in_vain(self, replica: ReplicaId, made: _Made, now: int) -> bool:
         """Has it been told to begin anew, or begun, without any progress for long?  It waits for what is before it."""

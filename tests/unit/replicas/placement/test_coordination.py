@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -346,7 +347,8 @@ def test_another_one_replays_where_the_first_one_does_not_begin() -> None:
     assert world.at(10 + RECOVERY + REPLAYS_IN_VAIN_US) == ["replay u1/0@n1a"]
 
 
-def test_who_waits_for_a_replay_before_it_does_not_stand_still() -> None:
+def three_deep() -> Callable[[int, dict[str, tuple[NodeState, int]]], list[str]]:
+    """u3, which lacks a state, reads u2, which reads u1: orders, by the time and what runs of u2 and u1."""
     plan, directory = make_plan(3)
     last = PartitionId(UnitId("u3"), 0)
     directory = placed(
@@ -365,7 +367,20 @@ def test_who_waits_for_a_replay_before_it_does_not_stand_still() -> None:
             coordination.heard(NodeId(node), [output], now)
         return [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
 
-    runs = dict.fromkeys(("n1a", "n1b", "n2a", "n2b"), (STABLE, 40))
+    return at
+
+
+def test_who_was_not_told_to_replay_does_not_do_so_in_vain() -> None:
+    """Nothing begins anew while nobody runs u1."""
+    at, runs = three_deep(), dict.fromkeys(("n2a", "n2b"), (STABLE, 40))
+    at(10, runs)
+    assert at(10 + RECOVERY, runs) == []
+    runs |= dict.fromkeys(("n1a", "n1b"), (STABLE, 40))
+    assert at(10 + RECOVERY + REPLAYS_IN_VAIN_US, runs) == ["replay u2/0@n2b", "replay u1/0@n1b"]
+
+
+def test_who_waits_for_a_replay_before_it_does_not_stand_still() -> None:
+    at, runs = three_deep(), dict.fromkeys(("n1a", "n1b", "n2a", "n2b"), (STABLE, 40))
     at(10, runs)
     assert at(10 + RECOVERY, runs) == ["replay u2/0@n2b", "replay u1/0@n1b"]
     runs |= {"n1b": (RECOVERING, 1), "n2b": (RECOVERING, 1)}
