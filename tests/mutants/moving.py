@@ -118,6 +118,12 @@ edited(
     Edit(placement, "relocations", "np.argmax", "np.argmin"),
 )
 
+edited(
+    "nobody-makes-room-first",
+    "only what could begin now is planned, so a node stays full that others could make room for (L5)",
+    Edit(BalancedCluster, "solved", "leaving is None and state.full", "False"),
+)
+
 # --- moves ---
 
 edited(

@@ -160,6 +160,7 @@ UNITS: Final[dict[str, Test]] = {
     "drained-node-keeps-what-needs-nothing": balancing.test_partitions_without_load_leave_a_draining_node_too,
     "dead-spare-joins": balancing.test_a_spare_that_is_dead_or_helps_nobody_does_not_join,
     "failed-move-is-tried-again": balancing.test_after_a_failed_move_another_target_is_tried,
+    "nobody-makes-room-first": balancing.test_a_node_makes_room_for_what_is_to_come,
     "load-while-it-corrects": partial(
         load_meter.test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none, NodeState.UP_FAILURE
     ),

@@ -240,8 +240,10 @@ class Balancer:
         self._order = order
         return [order]
 
-    def _ordered(self, partition: PartitionId, source: NodeId, target: NodeId, reason: str, now: int) -> MovePartition:
-        predicted = self._cluster.predicted(partition, target, now, self._cluster.free(target, now))
+    def _ordered(
+        self, partition: PartitionId, source: NodeId, target: NodeId, free: float, reason: str, now: int
+    ) -> MovePartition:
+        predicted = self._cluster.predicted(partition, target, now, free)
         assert isinstance(predicted, PredictedMove), "L4: what cannot be moved is not ordered"
         return MovePartition(partition, source, target, predicted.seconds, predicted.source, reason)
 

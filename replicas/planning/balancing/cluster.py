@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Final
 
@@ -14,7 +15,7 @@ from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
 from replicas.planning.prediction import PredictedMove, RefusedMove, predict
 from replicas.planning.relief import ReliefProblem, relieve
 from replicas.planning.shares import Running
-from replicas.planning.topology import Ints
+from replicas.planning.topology import Floats, Ints
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 from spe.stream.times import SECOND
@@ -23,8 +24,15 @@ from spe.stream.times import SECOND
 REST: Final = 3
 #: A move's least time: a switch takes longer than nothing.
 _SWITCH_S: Final = 0.01
-#: Combinations that are refused for X, until a plan is taken as it is; every order is checked by itself.
+#: Combinations that are refused, for X or for their order, until a plan is taken that needs no order.
 _ROUNDS: Final = 20
+_ROUNDS_IN_TURN: Final = 5
+#: Replicas times nodes up to which moves that wait for others are planned by the program.
+_MOST_IN_TURN: Final = 150
+#: Sets of moves after which there is no way on, until the search for an order is given up.
+_DEAD_ENDS: Final = 500
+#: Of a core: what must be left over.
+_LITTLE: Final = 1e-6
 
 
 @dataclass(slots=True)
@@ -48,12 +56,14 @@ class BalanceState:
       members: nodes, in the order of the problem.
       replicas: (partition, node), in the order of the problem.
       where: node of each replica at the end.
+      cores: of each node.
     """
 
     members: tuple[NodeId, ...]
     replicas: tuple[tuple[PartitionId, NodeId], ...]
     problem: ReliefProblem
     where: Ints
+    cores: Floats
 
     @property
     def excess(self) -> float:
@@ -70,15 +80,51 @@ class BalanceState:
         """Nodes that stay beyond a cap."""
         return [self.members[n] for n in self.problem.beyond(self.where)]
 
-    def all(self) -> list[tuple[PartitionId, NodeId, NodeId]]:
-        """Moves (partition, source, target): first those that have room at once, and of those the shortest."""
+    def all(self) -> list[tuple[PartitionId, NodeId, NodeId, float]]:
+        """Moves in their order: partition, source, target, and the cores that the target has left over by then."""
+        order, found = self.order or [], []
+        for at, (replica, node) in enumerate(order):
+            free = self.cores[node] - self.problem.load(self._after(order[:at]))[0, node]
+            found.append((*self.replicas[replica], self.members[node], float(free)))
+        return found
+
+    @cached_property
+    def order(self) -> list[tuple[int, int]] | None:
+        """All moves (replica, node), each of which can catch up when those before it are made (L4); None: not found."""
+        many = len(self.problem.moves(self.where))
+        made: list[tuple[int, int]] = []
+        ways, dead = [self._ways(made)], set[frozenset[tuple[int, int]]]()
+        while len(made) < many:
+            move = next(ways[-1], None)
+            if move is None:
+                if not made or len(dead) == _DEAD_ENDS:
+                    return None
+                dead.add(frozenset(made))
+                made.pop()
+                ways.pop()
+            elif frozenset((*made, move)) not in dead:
+                made.append(move)
+                ways.append(self._ways(made))
+        return made
+
+    def _ways(self, made: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Moves that can catch up when some are made."""
+        free, cpu = self.cores - self.problem.load(self._after(made))[0], self.problem.need[0]
+        return ((r, n) for r, n in self._rated(made) if cpu[r] == 0 or free[n] - cpu[r] > _LITTLE)
+
+    def _rated(self, made: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What is left when some are made: first those that have room at once, and of those the shortest."""
         rated = []
-        for replica, node in self.problem.moves(self.where):
-            alone = self.problem.home.copy()
-            alone[replica] = node
-            over = float(self.problem.excess(alone)[:, node].sum())
+        for replica, node in set(self.problem.moves(self.where)) - set(made):
+            over = float(self.problem.excess(self._after([*made, (replica, node)]))[:, node].sum())
             rated.append((over, float(self.problem.seconds[replica, node]), replica, node))
-        return [(*self.replicas[replica], self.members[node]) for *_, replica, node in sorted(rated)]
+        return [(replica, node) for *_, replica, node in sorted(rated)]
+
+    def _after(self, made: list[tuple[int, int]]) -> Ints:
+        where = self.problem.home.copy()
+        for replica, node in made:
+            where[replica] = node
+        return where
 
 
 class BalancedCluster:
@@ -205,23 +251,42 @@ class BalancedCluster:
             return None
         return self.nodes[node].room.capacity - self.need(node, now)[0]
 
+    def _free_last(self, partition: PartitionId, target: NodeId, now: int, free: float | None) -> float | None:
+        """Cores that are left over for a partition now, or when it is the last one to come to a node within its cap."""
+        if free is None or (load := self.load(partition, now)) is None:
+            return free
+        return max(free, (1 - self._settings.cap) * self.nodes[target].room.capacity + load.cpu)
+
     # --- what to do ---
 
     def solved(self, members: tuple[NodeId, ...], now: int, leaving: NodeId | None = None) -> BalanceState:
         """Where each replica is to end under the latest loads.
 
-        Moves that are refused together, for X, are excluded one set after the other.
+        First with moves that could begin now; where a node would stay full, with those too that others make room for.
+        Moves that are refused together, for X, or have no order, are excluded one set after the other.
 
         Args:
           leaving: a node that all are to leave, and nobody else is to move; None: whoever must.
         """
-        problem = self._problem(members, now, leaving=leaving)
-        for _ in range(_ROUNDS):
-            state = BalanceState(members, self._replicas(members), problem, relieve(problem, exact=self._exact))
-            if (refused := self._refused_together(state)) is None:
-                break
-            problem = replace(problem, together=(*problem.together, refused))
+        state = self._planned(members, self._problem(members, now, leaving=leaving), _ROUNDS, self._exact)
+        if leaving is None and state.full:
+            exact = self._exact if len(state.replicas) * len(members) <= _MOST_IN_TURN else False
+            other = self._planned(members, self._problem(members, now, in_turn=True), _ROUNDS_IN_TURN, exact)
+            state = other if other.excess < state.excess - _LITTLE else state
         return state
+
+    def _planned(
+        self, members: tuple[NodeId, ...], problem: ReliefProblem, rounds: int, exact: bool | None
+    ) -> BalanceState:
+        replicas, cores = self._replicas(members), np.array([self.nodes[n].room.capacity for n in members])
+        for _ in range(rounds):
+            state = BalanceState(members, replicas, problem, relieve(problem, exact=exact), cores)
+            refused = self._refused_together(state)
+            if refused is None and state.order is not None:
+                return state
+            problem = replace(problem, together=(*problem.together, refused or frozenset(problem.moves(state.where))))
+        state = replace(state, problem=problem, where=relieve(problem, exact=False))
+        return replace(state, where=problem.home) if state.order is None else state
 
     def obstacles(self, node: NodeId, now: int) -> str:
         """What keeps the partitions of a node from others, each reason with the first that it holds for."""
@@ -249,9 +314,17 @@ class BalancedCluster:
         return tuple((p, n) for p, hosts in self.running.items() for n in hosts if n in members)
 
     def _problem(
-        self, members: tuple[NodeId, ...], now: int, *, leaving: NodeId | None = None, seconds: bool = True
+        self,
+        members: tuple[NodeId, ...],
+        now: int,
+        *,
+        leaving: NodeId | None = None,
+        seconds: bool = True,
+        in_turn: bool = False,
     ) -> ReliefProblem:
-        """Args: as :meth:`solved`; ``seconds``: what each move would take is of interest."""
+        """Args: as :meth:`solved`; ``seconds``: what each move would take is of interest; ``in_turn``: moves that must
+        wait for others are possible too.
+        """
         replicas = self._replicas(members)
         partitions = {p: at for at, p in enumerate(self.running)}
         # What is not known adds nothing; its node is no target (free).
@@ -268,7 +341,8 @@ class BalancedCluster:
             if not self.rested(partition, now) or leaving not in (None, source):
                 continue
             for node, target in enumerate(members):
-                predicted = self.predicted(partition, target, now, free[target])
+                last = self._free_last(partition, target, now, free[target]) if in_turn else free[target]
+                predicted = self.predicted(partition, target, now, last)
                 if isinstance(predicted, PredictedMove):
                     took[at, node] = max(predicted.seconds, _SWITCH_S)
         return ReliefProblem(
