@@ -100,7 +100,8 @@ class Coordinator(Bystander):
             patience_us=timing.heartbeat_us,
             recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
         )
-        self.recovery = RecoveryOrder(plan, directory, store.loads(plan.fingerprint))
+        known = store.loads(plan.fingerprint), store.memory(plan.fingerprint)
+        self.recovery = RecoveryOrder(plan, directory, *known)
         settings = directory.coordinator
         self.activation = Activation(
             plan,
@@ -276,9 +277,9 @@ class Coordinator(Bystander):
             await self._env.clock.sleep(SAMPLE_US / 1e6)
             rates = self._source_meter.take(self._env.clock.monotonic_us())
             self.recovery.fed({str(s): rates[s][0] for s in self._plan.sources if s in rates})
-            if (loads := self.recovery.to_keep()) is not None:
+            if (needs := self.recovery.to_keep()) is not None:
                 try:
-                    await self._store.keep_loads(self._plan.fingerprint, loads)
+                    await self._store.keep_loads(self._plan.fingerprint, *needs)
                 except OSError as error:
                     self._env.trace.event("loads_not_kept", why=str(error))
 

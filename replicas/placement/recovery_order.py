@@ -67,6 +67,7 @@ class RecoveryOrder:
     Args:
       plan: the cluster.
       known: what the coordinator before this one knew that partitions need, shares of a core.
+      memory: the same of memory, bytes.
 
     Attributes:
       lending: which roles are lent now.
@@ -78,6 +79,7 @@ class RecoveryOrder:
         plan: Plan,
         directory: Directory,
         known: Mapping[PartitionId, float] = MappingProxyType({}),
+        memory: Mapping[PartitionId, float] = MappingProxyType({}),
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -87,7 +89,8 @@ class RecoveryOrder:
         #: May a node have a role for a partition, by its X?
         self._may_wait: dict[tuple[PartitionId, NodeId], bool] = {}
         #: Bytes that partitions were measured to need.
-        self._memory: dict[PartitionId, float] = {}
+        self._memory: dict[PartitionId, float] = {id: size for id, size in memory.items() if id in directory.roles}
+        self._kept_memory: Mapping[PartitionId, float] = dict(self._memory)
         self._expected = directory.expected_cores
         expected = {id: directory.recovery.loads.get(id.unit, ExpectedLoad()) for id in directory.roles}
         #: Shares of a core, of partitions of which that is known: what is expected, or measured if that is more.
@@ -191,17 +194,15 @@ class RecoveryOrder:
         sources = self._sources[id]
         return sum(self._rates[s] for s in sources) if sources <= self._rates.keys() else None
 
-    def to_keep(self) -> Mapping[PartitionId, float] | None:
-        """Loads that the next coordinator should know; None: they are little else than those that were asked for last.
+    def to_keep(self) -> tuple[Mapping[PartitionId, float], Mapping[PartitionId, float]] | None:
+        """Loads and memory that the next coordinator should know; None: little else than what was asked for last.
 
         It hears nothing of what is lost when it begins.
         """
-        after, before = self._measured, self._kept
-        least = {id: MOVED * max(before.get(id, 0.0), NOISE) for id in after}
-        if all(abs(load - before.get(id, 0.0)) <= least[id] for id, load in after.items()):
+        if not (_moved(self._measured, self._kept, NOISE) or _moved(self._memory, self._kept_memory, 0.0)):
             return None
-        self._kept = dict(after)
-        return self._kept
+        self._kept, self._kept_memory = dict(self._measured), dict(self._memory)
+        return self._kept, self._kept_memory
 
     def ordered(self, replica: ReplicaId) -> None:
         """A node has been told to run a partition."""
@@ -501,6 +502,11 @@ class RecoveryOrder:
             values=tuple(ValueStatus(after_s=s, value=v) for s, v in (planned.values if planned is not None else ())),
             room=dict(schedule.room()),
         )
+
+
+def _moved(after: Mapping[PartitionId, float], before: Mapping[PartitionId, float], noise: float) -> bool:
+    """Is one of them much else than before?"""
+    return any(abs(now - before.get(id, 0.0)) > MOVED * max(before.get(id, 0.0), noise) for id, now in after.items())
 
 
 def _read_by(plan: Plan, id: PartitionId) -> frozenset[PartitionId]:

@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS directories (
     plan TEXT, epoch INTEGER, number INTEGER, revision BLOB, PRIMARY KEY (plan, epoch, number)
 );
 CREATE TABLE IF NOT EXISTS loads (plan TEXT, unit TEXT, partition INTEGER, cpu REAL);
+CREATE TABLE IF NOT EXISTS memory (plan TEXT, unit TEXT, partition INTEGER, bytes REAL);
 CREATE TABLE IF NOT EXISTS orders (
     number INTEGER PRIMARY KEY, epoch INTEGER, at_us INTEGER, verb TEXT, replica TEXT, answer TEXT
 );
@@ -69,7 +70,7 @@ class CoordinatorStore:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         self._database.executescript(_SCHEMA)
-        for table in ("epoch", "actives", "directories", "issued", "moves", "loads", "orders"):
+        for table in ("epoch", "actives", "directories", "issued", "moves", "loads", "memory", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
 
     def __enter__(self) -> Self:
@@ -164,11 +165,19 @@ class CoordinatorStore:
         rows = self._database.execute("SELECT unit, partition, cpu FROM loads WHERE plan = ?", (plan,)).fetchall()
         return {PartitionId(UnitId(unit), partition): cpu for unit, partition, cpu in rows}
 
-    async def keep_loads(self, plan: str, loads: Mapping[PartitionId, float]) -> None:
-        """Replaces them.  Raises OSError."""
-        self._database.execute("DELETE FROM loads WHERE plan = ?", (plan,))
-        rows = [(plan, id.unit, id.partition, cpu) for id, cpu in loads.items()]
-        self._database.executemany("INSERT INTO loads VALUES (?, ?, ?, ?)", rows)
+    def memory(self, plan: str) -> dict[PartitionId, float]:
+        """Bytes that they need."""
+        rows = self._database.execute("SELECT unit, partition, bytes FROM memory WHERE plan = ?", (plan,)).fetchall()
+        return {PartitionId(UnitId(unit), partition): size for unit, partition, size in rows}
+
+    async def keep_loads(
+        self, plan: str, loads: Mapping[PartitionId, float], memory: Mapping[PartitionId, float]
+    ) -> None:
+        """Replaces both.  Raises OSError."""
+        for table, needs in (("loads", loads), ("memory", memory)):
+            self._database.execute(f"DELETE FROM {table} WHERE plan = ?", (plan,))
+            rows = [(plan, id.unit, id.partition, needed) for id, needed in needs.items()]
+            self._database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
         await self.write()
 
     def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:

@@ -86,9 +86,13 @@ class RestoringCluster:
             self.start(node)
         self.beat(12)
 
-    def begin(self, known: Mapping[PartitionId, float] = MappingProxyType({})) -> None:
-        """A coordinator begins that knows these loads, and the directory."""
-        self.order = RecoveryOrder(self.plan, self.directory, known)
+    def begin(
+        self,
+        known: Mapping[PartitionId, float] = MappingProxyType({}),
+        memory: Mapping[PartitionId, float] = MappingProxyType({}),
+    ) -> None:
+        """A coordinator begins that knows these loads, this memory, and the directory."""
+        self.order = RecoveryOrder(self.plan, self.directory, known, memory)
         self.coordination = Coordination(self.plan, self.directory, self.now, patience_us=BEAT, recovery_us=PATIENCE)
 
     def start(self, *nodes: str) -> None:

@@ -309,13 +309,26 @@ def test_the_next_coordinator_knows_the_loads_of_lost_partitions() -> None:
     assert found.order.to_keep() is None
     found.order.measured({FA: 0.5, FB: 0.5, FC: 0.4})
     kept = found.order.to_keep()
-    assert kept == {FA: 0.5, FB: 0.5, FC: 0.4}
+    assert kept == ({FA: 0.5, FB: 0.5, FC: 0.4}, {})
     found.order.measured({FA: 0.55})
     assert found.order.to_keep() is None, "nearly the same"
     found.kill("n1", "n2")
-    found.begin(kept)
+    found.begin(*kept)
     found.beat(30)
     assert len(found.serving().split()) == 2
+
+
+def test_the_next_coordinator_knows_the_memory_of_lost_partitions() -> None:
+    found = cluster(backs=["n4"], nodes={f"n{at}": {"memory": "1GB", "capacity": 2} for at in range(1, 5)})
+    found.order.measured_memory({FA: 2e9})
+    kept = found.order.to_keep()
+    assert kept == ({}, {FA: 2e9})
+    found.order.measured_memory({FA: 2.1e9})
+    assert found.order.to_keep() is None, "nearly the same"
+    found.kill("n1")
+    found.begin(*kept)
+    found.beat(30)
+    assert found.serving() == "fb/0 fc/0"
 
 
 def test_a_replica_back_without_a_state_is_helped_without_room() -> None:

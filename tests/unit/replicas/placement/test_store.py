@@ -78,11 +78,12 @@ async def test_the_last_loads_of_a_plan_are_restored(store: Opening) -> None:
     disk = SimDisk()
     kept = store(disk)
     assert kept.loads("plan") == {}
-    await kept.keep_loads("plan", {one: 0.5, other: 0.25})
-    await kept.keep_loads("other", {one: 0.75})
-    await kept.keep_loads("plan", {one: 0.5})
+    await kept.keep_loads("plan", {one: 0.5, other: 0.25}, {other: 1e9})
+    await kept.keep_loads("other", {one: 0.75}, {})
+    await kept.keep_loads("plan", {one: 0.5}, {one: 2e9})
     again = store(disk.restarted())
     assert (again.loads("plan"), again.loads("other")) == ({one: 0.5}, {one: 0.75})
+    assert (again.memory("plan"), again.memory("other")) == ({one: 2e9}, {})
 
 
 async def test_each_version_is_logged_with_who_wanted_it(store: Opening) -> None:
