@@ -249,7 +249,7 @@ edited(
 edited(
     "small-buffers-never-fill",
     "results are asked for where small buffers fill between two checkpoints on disk",
-    Edit(availability._Excuses, "why", "if self._fills or", "if"),
+    Edit(availability._Excuses, "why", "min(self._fills_us, self._lost_us)", "self._lost_us"),
 )
 
 
