@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.sql import functions as F
 
 from consistency.proof.scene import Keep
@@ -70,16 +69,20 @@ def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
 
 
 def _placed(kept: DataFrame, pieces: Sequence[Row]) -> DataFrame:
-    """With places: a row's number begins with that of its task, so that of a task's first row says what to add."""
-    added, before = [], Counter[int]()
+    """With places: a row's number begins with that of its task, so that of a task's first row says what to add.
+
+    Not by a join, below which Spark would not tell Parquet which times are asked for.
+    """
+    if not pieces:
+        return kept.select("partition", F.col(_ROW).alias("place"), "time_us", "tuple")
+    width = 1 + max(piece["partition"] for piece in pieces)
+    added, before = [0] * (width * (1 + max(piece[_PIECE] for piece in pieces))), Counter[int]()
     for piece in sorted(pieces, key=lambda row: (row["partition"], row[_PIECE])):
-        added.append((piece["partition"], piece[_PIECE], before[piece["partition"]] - piece["first"] + 1))
+        added[piece[_PIECE] * width + piece["partition"]] = before[piece["partition"]] - piece["first"] + 1
         before[piece["partition"]] += piece["count"]
-    names, types = ("partition", _PIECE, "__add"), (pa.int32(), pa.int64(), pa.int64())
-    table = pa.table({n: pa.array([row[i] for row in added], t) for i, (n, t) in enumerate(zip(names, types))})
-    offsets = kept.sparkSession.createDataFrame(table)  # a table of Arrow needs no process of Python's
-    joined = kept.withColumn(_PIECE, F.shiftright(_ROW, 33)).join(F.broadcast(offsets), ["partition", _PIECE])
-    return joined.select("partition", (F.col(_ROW) + F.col("__add")).alias("place"), "time_us", "tuple")
+    known = F.expr(f"array({', '.join(f'{number}L' for number in added)})")  # of literals: Spark makes it once
+    at = (F.shiftright(_ROW, 33) * width + F.col("partition")).cast("int")
+    return kept.select("partition", (F.col(_ROW) + F.get(known, at)).alias("place"), "time_us", "tuple")
 
 
 def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> DataFrame:
