@@ -167,7 +167,8 @@ class FaultDriver:
         self._cluster.plans.pop(host, None)
         self._cluster.directories.pop(host, None)
         self._strangers.discard(host)
-        if item is not None:
+        # Two that agree on another query would be a cluster of their own, with results of their own.
+        if item is not None and not (item.change in OTHER_IDS and self._strangers):
             self._cluster.plans[host] = replanned(self._cluster.plan, item.change)
             if item.change == CHECKPOINTS:
                 self._cluster.directories[host] = with_other_checkpoints(self._cluster.directory)

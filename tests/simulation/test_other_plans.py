@@ -12,7 +12,7 @@ import pytest
 from replicas.simulation.replan import OTHER_IDS, replanned
 from replicas.simulation.simulate import Outcome, simulate
 from spe.config import load_plan_data
-from spe.stream.history import Note, ProcessUp
+from spe.stream.history import Note, Opened, ProcessUp
 from tests.simulation.test_simulate import CONFIG, scenario, story
 from tests.support.long_forms import long_but
 
@@ -47,6 +47,20 @@ def run(target: str, change: str, *, seed: int = 1, standby: bool = False) -> Ou
     outcome = simulate(one)
     assert outcome.skipped == []
     return outcome
+
+
+def test_nobody_agrees_with_a_process_with_another_plan() -> None:
+    """A node and a source that were started with the same other query would feed each other."""
+    faults = [
+        {"at": at, "kind": "replan", "target": target, "change": "query", "for": "3s"}
+        for at, target in (("3s", "n1"), ("4s", "source:a"), ("4100ms", "source:b"))
+    ]
+    outcome = simulate(replace(scenario(1, faults), config=config()))
+    assert outcome.finished
+    assert outcome.holds, story(outcome)
+    fed = [e for e in outcome.history if isinstance(e, Opened) and e.consumer.endswith("@n1")]
+    assert [e for e in fed if e.at_us > 6_000_000]
+    assert not [e for e in fed if 3_000_000 < e.at_us < 6_000_000]
 
 
 def refusals(outcome: Outcome) -> list[Note]:
