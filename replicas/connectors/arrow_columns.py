@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from replicas.connectors.file_format import is_of_storage
-from replicas.connectors.reader import CHUNK_ROWS, RowChunk
+from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, COLUMN_ROWS, RowChunk
 from replicas.connectors.text_columns import chunk_of, encode_texts, epoch_number, expected_timestamp, note_nulls
 from spe.errors import SpeError
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 #: Microseconds per unit of time, as a fraction.
 _UNITS: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 _INT64_MAX: Final = 2**63 - 1
+
+
+def chunk_rows(rows: int, size: int) -> int:
+    """How many rows a chunk is to have of columns in which ``rows`` take ``size`` bytes."""
+    return min(COLUMN_ROWS, max(CHUNK_ROWS, CHUNK_BYTES * rows // max(1, size)))
 
 
 class ArrowColumns:
@@ -67,8 +72,9 @@ class ArrowColumns:
 
     def chunks(self, first: int, batch: pyarrow.RecordBatch) -> Iterator[RowChunk]:
         """A batch of any size in chunks."""
-        for at in range(0, batch.num_rows, CHUNK_ROWS):
-            yield self.chunk(first + at, batch.slice(at, CHUNK_ROWS))
+        count = chunk_rows(batch.num_rows, batch.nbytes)
+        for at in range(0, batch.num_rows, count):
+            yield self.chunk(first + at, batch.slice(at, count))
 
     def chunk(self, first: int, batch: pyarrow.RecordBatch) -> RowChunk:
         bad: dict[int, str] = {}

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from replicas.connectors.arrow_columns import ArrowColumns, arrow_file, arrow_reads
+from replicas.connectors.arrow_columns import ArrowColumns, arrow_file, arrow_reads, chunk_rows
 from replicas.connectors.file_format import FileFormat, FileReplay
-from replicas.connectors.reader import CHUNK_ROWS, FilePart, RowChunk
+from replicas.connectors.reader import FilePart, RowChunk
 from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ class ParquetFiles(FileFormat):
         with self._opened(file, name) as opened:
             if self._sort is None:
                 first, groups = _behind(opened, skip)
-                batches = opened.iter_batches(CHUNK_ROWS, row_groups=groups, columns=self._names())
+                batches = self._batches(opened, groups)
             else:
                 first, table = 0, opened.read(columns=self._names(self._sort))
-                batches = table.sort_by(self._sort).to_batches(max_chunksize=CHUNK_ROWS)
+                count = chunk_rows(table.num_rows, table.nbytes)
+                batches = table.sort_by(self._sort).to_batches(max_chunksize=count)
             for batch in batches:
                 start = max(0, skip - first)
                 if start < batch.num_rows:
@@ -51,10 +52,20 @@ class ParquetFiles(FileFormat):
     def part(self, file: BinaryIO, name: str, one: FilePart) -> Iterator[RowChunk]:
         first = 0
         with self._opened(file, name) as opened:
-            groups = range(one.first, one.until or 0)
-            for batch in opened.iter_batches(CHUNK_ROWS, row_groups=groups, columns=self._names()):
+            for batch in self._batches(opened, range(one.first, one.until or 0)):
                 yield self._columns.chunk(first, batch)
                 first += batch.num_rows
+
+    def _batches(self, opened: pyarrow.parquet.ParquetFile, groups: range) -> Iterator[pyarrow.RecordBatch]:
+        if not groups:
+            return iter(())
+        group, names = opened.metadata.row_group(groups[0]), self._names()
+        columns = (group.column(n) for n in range(group.num_columns))
+        size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema in names)
+        found: Iterator[pyarrow.RecordBatch] = opened.iter_batches(
+            chunk_rows(group.num_rows, size), row_groups=groups, columns=names
+        )
+        return found
 
     def _names(self, *more: str) -> list[str]:
         return [*dict.fromkeys([*self._columns.names, *more])]

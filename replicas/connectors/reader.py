@@ -14,8 +14,10 @@ from spe.stream.batch import BoolArray, Column, Int64Array
 from spe.stream.strings import StringDictionary
 from spe.stream.text_size import row_bytes
 
-#: Rows that a reader takes at a time: past this a larger batch gains nothing.
+#: Rows that a reader takes at a time where each is an object of Python's, or waits for others.
 CHUNK_ROWS: Final = 8192
+#: The same where they are columns from the beginning: what a chunk costs besides its rows is paid less often.
+COLUMN_ROWS: Final = 1 << 16
 #: Bytes that a chunk with a cursor should have at most, as they come: it becomes one record of the log.
 CHUNK_BYTES: Final = 8 << 20
 

@@ -22,7 +22,7 @@ from replicas.source.history import TAIL_BYTES, SourceHistory
 from replicas.source.live import LivePlay
 from replicas.source.pacing import AtSpeed, pace_of
 from replicas.source.retention import NOTHING_HELD, Retained, SourceRetention
-from replicas.source.stamping import Stamper, admitted
+from replicas.source.stamping import Stamper, admitted, peaks_of
 from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
 from spe.errors import SpeError, leaves
 from spe.log import SEGMENT_BYTES, Record, SegmentedLog
@@ -363,7 +363,7 @@ class SourceProxy:
             writer.leave_out(chunk.consumed(0))
             await writer.room()
             return
-        peaks = np.zeros(n, np.int64) if events is None else np.maximum.accumulate(events)
+        peaks = np.zeros(n, np.int64) if events is None else peaks_of(events)
         coming = None if following is None or not len(following) else following.events
         after = None if coming is None else int(coming[0])
         at = 0

@@ -53,7 +53,7 @@ def channel_folder(folder: PurePosixPath, channel: Channel) -> PurePosixPath:
 
 def encode_recorded(arrived_us: int, element: Element, schema: Schema) -> bytes:
     """The body of a record, with all the strings that the element uses."""
-    return _ARRIVED.pack(arrived_us) + encode_standalone(element, schema)
+    return encode_standalone(element, schema, _ARRIVED.pack(arrived_us))
 
 
 def received_us(body: bytes) -> int:

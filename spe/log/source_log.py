@@ -104,7 +104,7 @@ def encode_source_record(
         head += _FIRST.pack(count) + _LENGTH.pack(len(cursor)) + cursor + _LENGTH.pack(len(rows)) + rows
     elif cursor:
         head += _LENGTH.pack(len(cursor)) + cursor
-    return head + (b"" if batch is None else encode_standalone(batch, schema))
+    return head if batch is None else encode_standalone(batch, schema, head)
 
 
 def _version(body: bytes) -> int:

@@ -21,13 +21,16 @@ __all__ = ["ElementDecoder", "ElementEncoder", "decode_standalone", "encode_stan
 _STANDALONE_BYTES: Final = 2**32 - 8
 
 
-def encode_standalone(element: Element, schema: Schema) -> bytes:
+def encode_standalone(element: Element, schema: Schema, head: bytes = b"") -> bytes:
     """Bytes that need no connection: the element with all the strings that it uses.  For logs and recordings.
+
+    Args:
+      head: what comes before it.
 
     Raises:
       LocalProtocolError: the element does not fit the schema.
     """
-    return ElementEncoder(schema, _STANDALONE_BYTES).encode_many((element,))
+    return ElementEncoder(schema, _STANDALONE_BYTES).encode_many((element,), head)
 
 
 def decode_standalone(data: bytes, schema: Schema, pool: StringPool) -> Element:

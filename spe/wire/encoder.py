@@ -62,9 +62,9 @@ class ElementEncoder:
         self._append(element, out)
         return out
 
-    def encode_many(self, elements: Iterable[Element]) -> bytes:
-        """One piece for one send: a frame costs much, however small, and a send costs more."""
-        out: list[Any] = []
+    def encode_many(self, elements: Iterable[Element], head: bytes = b"") -> bytes:
+        """One piece for one send, behind ``head``: a frame costs much, however small, and a send costs more."""
+        out: list[Any] = [head]
         for element in elements:
             self._append(element, out)
         return b"".join(out)

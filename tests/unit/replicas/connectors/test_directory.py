@@ -158,7 +158,10 @@ async def test_a_marker_says_that_a_file_is_complete(tmp_path: Path, autojump_cl
 
 
 @pytest.mark.parametrize("form", long_but(["jsonl", "csv", "parquet", "arrow"], FORMATS))
-async def test_every_format_gives_the_same_rows(tmp_path: Path, form: str, autojump_clock: Any) -> None:
+async def test_every_format_gives_the_same_rows(
+    tmp_path: Path, form: str, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicas.connectors.arrow_columns.COLUMN_ROWS", CHUNK_ROWS)
     write, options = FORMATS[form]
     put(tmp_path, "a", write(rows(0, 2 * CHUNK_ROWS + 5)))
     put(tmp_path, "b", write([]))
@@ -174,8 +177,8 @@ class _Folder:
 
 @pytest.mark.parametrize("form", long_but(["jsonl", "parquet"], FORMATS))
 def test_rows_come_once_whatever_crashes(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("jsonl", "csv", "parquet_source", "arrow_columns", "avro_source"):
-        monkeypatch.setattr(f"replicas.connectors.{module}.CHUNK_ROWS", 3)
+    for name in ("jsonl.CHUNK_ROWS", "csv.CHUNK_ROWS", "avro_source.CHUNK_ROWS", "arrow_columns.COLUMN_ROWS"):
+        monkeypatch.setattr(f"replicas.connectors.{name}", 3)
     write, options = FORMATS[form]
     for n, name in enumerate(("a", "b", "c")):
         put(tmp_path, name, write(rows(10 * n, 10)))

@@ -357,6 +357,30 @@ def parquet(folder: Path, **columns: Any) -> str:
     return path
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("width", "least", "most"), [(0, 1 << 16, 1 << 16), (200, 20_000, 50_000), (2_000, 8_192, 8_192)]
+)
+def test_chunks_of_columns_have_many_rows_and_few_bytes(
+    tmp_path: Path, kind: str, width: int, least: int, most: int
+) -> None:
+    """At most 65,536 rows; of long texts, no more than make 8 MiB, and at least 8,192."""
+    count = (1 << 16) + 5
+    texts = [f"{n:0{width}}" for n in range(count)] if width else [""] * count
+    table = pyarrow.table({"ts": range(count), "key": texts})
+    path = str(tmp_path / "in")
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, path, use_dictionary=False, compression="none")
+    else:
+        with pyarrow.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    schema = Schema.of(ts="timestamp!", key="string")
+    reader = {"kind": kind, "path": path, "timestamps": "us"}
+    found = [len(chunk) for chunk in replay(reader, schema).chunks(0)]
+    assert sum(found) == count
+    assert least <= max(found) <= most
+
+
 def test_parquet_types_are_widened_and_nulls_stay_null(tmp_path: Path) -> None:
     path = parquet(
         tmp_path,

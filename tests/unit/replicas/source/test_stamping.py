@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.source.stamping import Stamper, admitted
+from replicas.source.stamping import Stamper, admitted, peaks_of
 from spe.errors import LocalProtocolError
 from spe.stream.batch import Batch
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -117,6 +117,12 @@ def one_by_one(events: list[int], disorder: int, lease: int) -> list[int]:
         floor = max(events[:i]) - disorder if i else BEFORE_TIME
         out.append(max(event, floor, lease))
     return out
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=6))
+def test_peaks_are_the_largest_so_far(events: list[int]) -> None:
+    found: list[int] = peaks_of(np.array(events, np.int64)).tolist()
+    assert found == [max(events[: i + 1]) for i in range(len(events))]
 
 
 @settings(max_examples=100, deadline=None)
