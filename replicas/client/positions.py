@@ -378,6 +378,7 @@ class OutputPositions:
         for partition, said in self._said.items():
             said.pop(peer, None)
             self._forget(peer, partition)
+        self._heard.wake()  # who waits for it (told) need not any more
 
     def _forget(self, peer: str, partition: int) -> None:
         """Another process may be there, or another replica, with other tuples."""

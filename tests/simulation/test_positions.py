@@ -213,6 +213,31 @@ async def test_who_ends_at_once_has_told_the_nodes_before(jump_clock: JumpClock,
             assert len(cluster.replicas()) == 2 - dead
 
 
+async def test_who_ends_at_once_does_not_wait_for_nodes_that_end_meanwhile(jump_clock: JumpClock) -> None:
+    """As at the end of a run, which waits for what an external client acknowledges, and for no more."""
+    plan, directory = make_plan(rate=50.0)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await without_client(cluster)
+            await trio.sleep(4)
+            one = OutputPositions(cluster.env("client:c"), plan, directory, "c", OUT.stream)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(one.run)
+                await one.heard_of_all()
+                one.acknowledge(one.latest(), {0: await one.origin(OUT, 0, "")})
+                for host in (*directory.nodes, *(f"source:{stream}" for stream in plan.sources)):
+                    nursery.start_soon(_kill_soon, cluster, host)
+                with trio.fail_after(10):
+                    await one.told()
+                nursery.cancel_scope.cancel()
+            assert not cluster.replicas()
+
+
+async def _kill_soon(cluster: FaultyCluster, host: str) -> None:
+    await trio.sleep(0.001)
+    cluster.kill(host)
+
+
 async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_clock: JumpClock) -> None:
     kept = Checkpoint()
     plan, directory = make_plan(rate=50.0)
