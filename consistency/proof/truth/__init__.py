@@ -73,16 +73,16 @@ def _placed(kept: DataFrame, pieces: Sequence[Row]) -> DataFrame:
 
     Not by a join, below which Spark would not tell Parquet which times are asked for.
     """
-    if not pieces:
-        return kept.select("partition", F.col(_ROW).alias("place"), "time_us", "tuple")
-    width = 1 + max(piece["partition"] for piece in pieces)
-    added, before = [0] * (width * (1 + max(piece[_PIECE] for piece in pieces))), Counter[int]()
+    added, before = dict[int, dict[int, int]](), Counter[int]()
     for piece in sorted(pieces, key=lambda row: (row["partition"], row[_PIECE])):
-        added[piece[_PIECE] * width + piece["partition"]] = before[piece["partition"]] - piece["first"] + 1
+        of_task = added.setdefault(piece[_PIECE], {})
+        of_task[piece["partition"]] = before[piece["partition"]] - piece["first"] + 1
         before[piece["partition"]] += piece["count"]
-    known = F.expr(f"array({', '.join(f'{number}L' for number in added)})")  # of literals: Spark makes it once
-    at = (F.shiftright(_ROW, 33) * width + F.col("partition")).cast("int")
-    return kept.select("partition", (F.col(_ROW) + F.get(known, at)).alias("place"), "time_us", "tuple")
+    tasks = [added.get(task, {}) for task in range(1 + max(added, default=-1))]
+    maps = [f"map({', '.join(f'{p}, {number}L' for p, number in one.items())})" if one else "null" for one in tasks]
+    known = F.expr(f"cast(array({', '.join(maps)}) as array<map<int, bigint>>)")  # of literals: Spark makes it once
+    add = F.get(known, F.shiftright(_ROW, 33).cast("int"))[F.col("partition")]
+    return kept.select("partition", (F.col(_ROW) + add).alias("place"), "time_us", "tuple")
 
 
 def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> DataFrame:
