@@ -162,13 +162,15 @@ class CoordinatorStore:
 
     def loads(self, plan: str) -> dict[PartitionId, float]:
         """Shares of a core that partitions need, of the plan with this fingerprint."""
-        rows = self._database.execute("SELECT unit, partition, cpu FROM loads WHERE plan = ?", (plan,)).fetchall()
-        return {PartitionId(UnitId(unit), partition): cpu for unit, partition, cpu in rows}
+        return self._needs("cpu", "loads", plan)
 
     def memory(self, plan: str) -> dict[PartitionId, float]:
         """Bytes that they need."""
-        rows = self._database.execute("SELECT unit, partition, bytes FROM memory WHERE plan = ?", (plan,)).fetchall()
-        return {PartitionId(UnitId(unit), partition): size for unit, partition, size in rows}
+        return self._needs("bytes", "memory", plan)
+
+    def _needs(self, column: str, table: str, plan: str) -> dict[PartitionId, float]:
+        rows = self._database.execute(f"SELECT unit, partition, {column} FROM {table} WHERE plan = ?", (plan,))
+        return {PartitionId(UnitId(unit), partition): needed for unit, partition, needed in rows.fetchall()}
 
     async def keep_loads(
         self, plan: str, loads: Mapping[PartitionId, float], memory: Mapping[PartitionId, float]
