@@ -90,6 +90,8 @@ class _Writer:
         self._longest_us = END_OF_TIME
         #: Rows up to the newest slice.
         self._rows: int | None = None
+        #: What the next slice was asked for.
+        self._asked: StateLog | None = None
 
     def _is_current(self) -> bool:
         return self._hosting.running.get(self._host.replica.id.of) is self._host
@@ -140,8 +142,9 @@ class _Writer:
         hurries = self._upstream_waits(state)
         if state is None or log is None or len(log.faults) == len(COPIES):
             return  # there is nowhere to write it
-        if core.is_logging or (self._side.wants and not hurries):
-            return
+        if core.is_logging or (self._side.wants and self._asked is state and not hurries):
+            return  # of a log that was refused meanwhile, it would be one behind the end of that
+        self._asked = state
         below, most = BEFORE_TIME, 0
         if state.lacks or (hurries and state.extent.held is not None):
             core.forget_logged()

@@ -513,6 +513,22 @@ def test_a_standby_follows_the_log_and_takes_over(query: str) -> None:
     ]
 
 
+def test_a_standby_whose_log_is_refused_after_the_end_of_input_writes_its_successor() -> None:
+    """It makes nothing behind the end of the refused one; upstream would keep its input for ever, and a move wait."""
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(5)
+        cluster.kill("na")
+        damaged(cluster, "nb", "01")
+        await trio.sleep(3)
+        (replica,) = cluster.replicas().values()
+        assert [upto for _, upto in replica.recovery.acks()] == replica.sunion.acknowledged()
+        await settled(cluster, "na")
+
+    met = play(*logged("count", replicas=1, standbys=1, seconds=3), script)
+    assert len(told(met, "log_refused")) == 1
+
+
 def test_of_a_log_only_what_follows_is_sent() -> None:
     sizes: list[int] = []
 
