@@ -20,6 +20,7 @@ from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
 from replicas.faults.runner import FaultRunner
 from replicas.node.checkpoint_task import CheckpointTask
+from replicas.node.log_task import _Writer
 from replicas.node.orders import OrderFollower
 from replicas.node.output_side import OutputSide
 from replicas.node.recovery import ReplicaRecovery
@@ -44,6 +45,11 @@ edited(
     "undo-behind-the-end",
     "beside a replica that corrects an ended stream its consumer waits for a rec_done for ever (V2)",
     Edit(OutputSubscription, "__init__", "held and frontier < END_OF_TIME", "held"),
+)
+edited(
+    "slice-asked-of-a-refused-log",
+    "a log that is begun anew waits for a slice behind the end of the one that was refused (G5)",
+    Edit(_Writer, "_ask", " and self._asked is state", ""),
 )
 edited(
     "full-output-hears-no-early-acks",
@@ -365,6 +371,7 @@ PAIRS: Final = {
     "a-heal-in-the-moment-of-a-freeze": "faults-that-meet-overtake-each-other",
     "a-later-checkpoint-is-on-disk-than-in-memory": "older-checkpoint-takes-the-place-of-a-later-one",
     "a-mark-of-before-the-install": "mark-outlives-an-install",
+    "a-log-is-refused-after-the-end-of-its-input": "slice-asked-of-a-refused-log",
     "a-move-is-cancelled-before-its-target-hears-of-it": "a-role-never-heard-of-serves",
     "a-node-is-told-to-suspend-after-a-failure": "who-suspends-later-was-silent-before",
     "a-redo-has-no-room-while-its-partner-is-read": "corrections-wait-for-room-beside-a-partner",

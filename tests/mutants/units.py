@@ -136,6 +136,9 @@ UNITS: Final[dict[str, Test]] = {
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
     "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,
+    "slice-asked-of-a-refused-log": (
+        logged.test_a_standby_whose_log_is_refused_after_the_end_of_input_writes_its_successor
+    ),
     "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
     "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
