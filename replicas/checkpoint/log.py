@@ -252,18 +252,21 @@ class CheckpointLog(LogReader):
         return self.held_by_both
 
     async def _sync_copies(self) -> None:
-        target = self.last_sequence
+        target, marked = self.last_sequence, False
         for copy in self._written:
             if copy.fault is None and copy.file is not None and copy.marks is not None and copy.synced < target:
                 try:
                     await copy.file.sync()
                     await copy.marks.write(Mark(self._epoch, target))
                     copy.synced = target
+                    marked = True
                 except LogFull as refused:
                     self.full = str(refused)
                 except (OSError, LogError) as error:
                     copy.fails(error)
         self._check_one_left()
+        if marked and self.is_synced and not self.faults:
+            self.full = ""
 
     @property
     def is_synced(self) -> bool:
@@ -290,6 +293,8 @@ class CheckpointLog(LogReader):
                 if copy.fault is not None:
                     await self._make_whole(index, copy, None)
             self._check_one_left()
+            if not self.faults:
+                self.full = ""
         finally:
             self._busy = self._restoring = False
 

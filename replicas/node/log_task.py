@@ -8,7 +8,7 @@ from typing import Final
 
 from operators import steps
 from replicas.checkpoint.extent import Extent, Pacing
-from replicas.checkpoint.log import COPIES, SEGMENT_BYTES
+from replicas.checkpoint.log import COPIES, SEGMENT_BYTES, CheckpointLog
 from replicas.checkpoint.pauses import AGAIN_US, Pauses
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
@@ -90,8 +90,8 @@ class _Writer:
         self._longest_us = END_OF_TIME
         #: Rows up to the newest slice.
         self._rows: int | None = None
-        #: What the next slice was asked for.
-        self._asked: StateLog | None = None
+        #: For what the next slice was asked for, and whether it may end where the newest one in the log does.
+        self._asked: tuple[StateLog, bool] | None = None
 
     def _is_current(self) -> bool:
         return self._hosting.running.get(self._host.replica.id.of) is self._host
@@ -142,9 +142,10 @@ class _Writer:
         hurries = self._upstream_waits(state)
         if state is None or log is None or len(log.faults) == len(COPIES):
             return  # there is nowhere to write it
-        if core.is_logging or (self._side.wants and self._asked is state and not hurries):
+        again = hurries or self._has_another_state(state, log)
+        if core.is_logging or (self._side.wants and self._asked == (state, again) and not hurries):
             return  # of a log that was refused meanwhile, it would be one behind the end of that
-        self._asked = state
+        self._asked = state, again
         below, most = BEFORE_TIME, 0
         if state.lacks or (hurries and state.extent.held is not None):
             core.forget_logged()
@@ -152,8 +153,13 @@ class _Writer:
             below, most = END_OF_TIME, 0
         else:
             below, most = self._rewrites(state)
-        self._side.want(below, most, log.commits[-1].time if log.commits else BEFORE_TIME, again=hurries)
+        self._side.want(below, most, log.commits[-1].time if log.commits else BEFORE_TIME, again=again)
         self._host.work.wake()
+
+    def _has_another_state(self, state: StateLog, log: CheckpointLog) -> bool:
+        """Has the log a state that the replica did not go on from?  At the end of input none follows it."""
+        goes_on = self._host.remaking is not None or self._side.remade is not None
+        return state.lacks and bool(log.commits) and self._host.replica.reading.installed and not goes_on
 
     def _upstream_waits(self, state: StateLog | None) -> bool:
         """Is a producer full, and do we hold up what it could forget?"""

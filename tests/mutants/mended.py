@@ -49,7 +49,12 @@ edited(
 edited(
     "slice-asked-of-a-refused-log",
     "a log that is begun anew waits for a slice behind the end of the one that was refused (G5)",
-    Edit(_Writer, "_ask", " and self._asked is state", ""),
+    Edit(_Writer, "_ask", " and self._asked == (state, again)", ""),
+)
+edited(
+    "log-of-another-state-stays-as-it-is",
+    "a log whose state a replica did not go on from gets none at the end of input, and nothing is acknowledged (G5)",
+    Edit(_Writer, "_ask", "hurries or self._has_another_state(state, log)", "hurries"),
 )
 edited(
     "full-output-hears-no-early-acks",

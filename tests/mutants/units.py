@@ -45,6 +45,7 @@ from tests.unit.replicas.checkpoint import test_targets as log_targets
 from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_load_meter as load_meter
+from tests.unit.replicas.node import test_log_side as log_side
 from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.node import test_ticks as ticks
 from tests.unit.replicas.placement import test_activation as activation
@@ -138,6 +139,9 @@ UNITS: Final[dict[str, Test]] = {
     "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,
     "slice-asked-of-a-refused-log": (
         logged.test_a_standby_whose_log_is_refused_after_the_end_of_input_writes_its_successor
+    ),
+    "log-of-another-state-stays-as-it-is": partial(
+        logged.test_a_log_that_opens_late_is_gone_on_writing_after_the_end_of_input, True
     ),
     "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
@@ -344,9 +348,7 @@ UNITS: Final[dict[str, Test]] = {
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
     "complete-slice-lacks-output": logged.test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for,
     "complete-slice-is-not-asked-for": logged.test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for,
-    "refused-slice-of-the-end-is-lost": partial(
-        logged.test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room, "slice"
-    ),
+    "refused-slice-of-the-end-is-lost": log_side.test_the_last_slice_is_made_again_where_it_was_refused,
     "mark-of-the-end-is-lost": partial(
         logged.test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room, "mark"
     ),

@@ -16,6 +16,7 @@ import trio
 from replicas.checkpoint.log import COPIES, CheckpointLog
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.node.snapshots import Snapshots
+from replicas.simulation.disk import SimDisk
 from replicas.simulation.scenario import Scenario
 from spe.errors import LogError, LogFull
 from spe.log.format import Segment
@@ -418,6 +419,41 @@ def test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room(refu
 
     plan, on = logged("count", seconds=3)
     play(plan, on, script)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_log_that_opens_late_is_gone_on_writing_after_the_end_of_input(read: bool) -> None:
+    """Its newest slice is the last one, and the replica has the state from elsewhere.
+
+    Args:
+      read: it can be read meanwhile, but not written.
+    """
+    lock, listed, broken = SimDisk.lock, SimDisk.list, [False]
+
+    def locking(disk: SimDisk, path: PurePosixPath) -> None:
+        if broken[0] and "log" in path.parts:
+            raise OSError("too many open files")
+        lock(disk, path)
+
+    def listing(disk: SimDisk, folder: PurePosixPath) -> list[str]:
+        if broken[0] and not read and folder.name in COPIES:
+            raise OSError("too many open files")
+        return listed(disk, folder)
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(5)
+        cluster.kill("na")
+        await trio.sleep(0.2)
+        broken[0] = True
+        await settled(cluster, "na")
+        broken[0] = False
+        await trio.sleep(8)
+        for replica in cluster.replicas().values():
+            assert [upto for _, upto in replica.recovery.acks()] == replica.sunion.acknowledged()
+            assert replica.recovery.safe
+
+    with patch.object(SimDisk, "lock", locking), patch.object(SimDisk, "list", listing):
+        play(*logged("count", seconds=3), script)
 
 
 def test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_begun_anew() -> None:

@@ -193,6 +193,7 @@ async def test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on(restored
         storage.space_left = None
         if restored or log.faults:
             await log.restore()
+            assert log.full == "", "nothing may follow that would say so"
         log.write(*SLICES[3], needs=1)
         assert not log.full
         assert (await log.sync()) == log.commits[-1]
@@ -217,6 +218,7 @@ async def test_a_mark_without_room_counts_for_nothing_and_is_written_later() -> 
         await log.restore()
     storage.space_left = None
     assert await log.sync() == Commit(20, 3, 4, 1)
+    assert log.full == "", "nothing may follow that would say so"
     left = storage.power_loss(lambda _p, synced, _w: synced)
     assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:2]
 
