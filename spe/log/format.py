@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from spe.checksum import crc32
 from spe.runtime.env import AppendFile, Storage
 
 #: Largest body.  Far above what a source writes (a chunk of rows); bounds what a flipped length can ask for.
@@ -67,7 +67,7 @@ class Record(NamedTuple):
 
 def encode_header(segment: Segment) -> bytes:
     head = _HEADER.pack(_MAGIC, segment.epoch, segment.first, 0)[:-4]
-    return head + struct.pack("<I", zlib.crc32(head))
+    return head + struct.pack("<I", crc32(head))
 
 
 def header_fault(data: bytes, segment: Segment) -> str:
@@ -95,13 +95,13 @@ def record_end(data: bytes | memoryview, at: int, sequence: int) -> int:
     end = int(body_at + length)
     if found != sequence or end > len(data) or length > RECORD_BYTES_MAX:
         return 0
-    return end if crc == zlib.crc32(data[body_at - _SEQUENCE.size : end]) else 0
+    return end if crc == crc32(data[body_at - _SEQUENCE.size : end]) else 0
 
 
 def _checksum(sequence: int, *parts: bytes | memoryview) -> int:
-    crc = zlib.crc32(_SEQUENCE.pack(sequence))
+    crc = crc32(_SEQUENCE.pack(sequence))
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return crc
 
 

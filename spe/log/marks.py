@@ -11,10 +11,10 @@ a file is full the *other* one is emptied and begun, so a valid mark exists at e
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from spe.checksum import crc32
 from spe.errors import LogError, LogFull
 from spe.log.format import is_torn, write_whole
 from spe.runtime.env import AppendFile, Storage
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
 def _encode(mark: Mark) -> bytes:
     body = _SLOT.pack(mark.epoch, mark.sequence, 0)[:-4]
-    return body + struct.pack("<I", zlib.crc32(body))
+    return body + struct.pack("<I", crc32(body))
 
 
 def _decode(data: bytes) -> list[Mark]:
@@ -42,7 +42,7 @@ def _decode(data: bytes) -> list[Mark]:
     marks = []
     for at in range(0, len(data) - _SLOT.size + 1, _SLOT.size):
         epoch, sequence, crc = _SLOT.unpack_from(data, at)
-        if crc == zlib.crc32(data[at : at + _SLOT.size - 4]):
+        if crc == crc32(data[at : at + _SLOT.size - 4]):
             marks.append(Mark(epoch, sequence))
     return marks
 

@@ -11,7 +11,6 @@ disk raises :class:`SpillNotLoaded`: whoever runs the pure machine loads it and 
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Final, Protocol
 
 import trio
 
+from spe.checksum import crc32
 from spe.errors import LogError, RemoteProtocolError
 from spe.runtime.env import AppendFile, Clock, Compute, Storage
 from spe.status import SpillStatus
@@ -76,7 +76,7 @@ class Handle:
     def __init__(self, data: bytes) -> None:
         self.data: bytes | None = data
         self.length = len(data)
-        self.crc = zlib.crc32(data)
+        self.crc = crc32(data)
         self.segment = self.offset = self.loads = 0
         self.forgotten = False
         self.damage = ""
@@ -423,6 +423,6 @@ class Shelf:
 def _read(file: AppendFile, handle: Handle) -> bytes:
     """Raises OSError, SpillDamaged."""
     data = file.read(handle.offset, handle.length)
-    if len(data) != handle.length or zlib.crc32(data) != handle.crc:
+    if len(data) != handle.length or crc32(data) != handle.crc:
         raise SpillDamaged("the piece is damaged")
     return data

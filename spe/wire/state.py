@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
 import numpy as np
 
+from spe.checksum import crc32
 from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.stream.batch import AnyArray, Batch, Boundary, Column, Rows
 from spe.stream.frozen import Derived, FrozenArray
@@ -81,7 +81,7 @@ def encode_large_state(tree: Any) -> memoryview:
         at = stop
     crc = 0
     for start in range(_HEADER.size, at, _PORTION):
-        crc = zlib.crc32(out[start : start + _PORTION].data, crc)
+        crc = crc32(out[start : start + _PORTION].data, crc)
     out[: _HEADER.size] = np.frombuffer(_HEADER.pack(_MAGIC, STATE_VERSION, crc, 0, len(skeleton)), np.uint8)
     return out.data
 
@@ -115,7 +115,7 @@ def decode_state(data: bytes | bytearray | memoryview) -> Any:
     if version != STATE_VERSION:
         raise RemoteProtocolError(f"state: version {version}; this program reads version {STATE_VERSION}")
     body = memoryview(data)[_HEADER.size :]
-    if length > min(SKELETON_BYTES, len(body)) or zlib.crc32(body) != crc:
+    if length > min(SKELETON_BYTES, len(body)) or crc32(body) != crc:
         raise RemoteProtocolError("state: the bytes are damaged or cut off")
     try:
         items = msgpack.unpackb(body[:length], raw=False, strict_map_key=True, unicode_errors="surrogatepass")
