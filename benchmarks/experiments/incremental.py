@@ -18,6 +18,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import yaml
 
+from benchmarks.cpu import cpu_of_ended
 from benchmarks.experiments.results import CPU_S, Row
 from replicas.faults.model import Fault, FaultKind
 from replicas.planning.configured import partitions_of, topology_of
@@ -111,6 +113,7 @@ class Measured(NamedTuple):
       normal_s: longest lag of queries that do not depend on what was lost; None: there are none.
       longest_s, before_s: longest lag of all, and before the failure.
       curve: available queries, each second.
+      cores: that all processes used in the mean; None: it was simulated.
     """
 
     failed: int
@@ -122,6 +125,7 @@ class Measured(NamedTuple):
     longest_s: float
     before_s: float
     curve: Sequence[float]
+    cores: float | None = None
 
 
 def arrivals(order: str, apart: float, after: float) -> Case:
@@ -145,6 +149,7 @@ def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
             "fidelity": median(one.fidelity for one, _ in found),
             "first_s": _median([one.first_s for one, _ in found]),
             "all_s": _median([one.all_s for one, _ in found]),
+            "cores": _median([one.cores for one, _ in found]),
             "curve": " ".join(f"{count:g}" for count in found[0][0].curve),
             "findings": "; ".join(said for _, said in found if said),
         }
@@ -162,13 +167,16 @@ def _real(case: Case) -> tuple[Measured, str]:
         config.write_text(yaml.safe_dump(configuration(case, RATES[0])))
         schedule.write_text(yaml.safe_dump(case.faults()))
         command = map(str, ("run", config, "--faults", schedule, "--run-dir", run, "--no-view"))
+        begun, used = time.monotonic(), cpu_of_ended()
         ended = subprocess.run(
             [sys.executable, "-m", "spe.cli", *command], capture_output=True, text=True, timeout=300, check=False
         )
+        cores = (cpu_of_ended() - used) / (time.monotonic() - begun)
         findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]
         first_us = min(int(json.loads(line)["t"]) for line in (run / "events.jsonl").read_text().splitlines())
         plan, directory = load(config)
-        return measured(case, plan, directory, recorded_history(plan, directory, run), first_us), findings
+        found = measured(case, plan, directory, recorded_history(plan, directory, run), first_us)
+        return found._replace(cores=cores), findings
 
 
 def simulated(case: Case) -> tuple[Measured, str]:

@@ -3,8 +3,9 @@
 A node is drained to the spare one, and what it ran is moved back.  The load shifts to the smaller nodes, and the
 coordinator balances.  Three nodes are killed at once, and come back one at a time; the coordinator dies in between.
 
-A row for each of these, from the reports of the runs: medians.  A finding is what an operator would accept of no run: a
-move that is dropped, a tentative tuple outside the failure, an X that is not kept, a verdict other than CONSISTENT.
+A row for each of these, from the reports of the runs: medians; the last one has the CPU of all processes.  A finding is
+what an operator would accept of no run: a move that is dropped, a tentative tuple outside the failure, an X that is not
+kept, a verdict other than CONSISTENT.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import yaml
 
+from benchmarks.cpu import cpu_of_ended
 from benchmarks.experiments.results import Row
 from spe.cli.certs import certs
 from spe.cli.move import drain, move
@@ -35,13 +37,14 @@ TITLE = "A drain, a spare node, a load that shifts, and the loss of three nodes"
 #: How often it is played where --runs does not say.
 RUNS: Final = 5
 _CONFIGS: Final = Path(__file__).parents[2] / "configs"
-_FIGURES: Final = ("moves", "longest_s", "delay_s", "tentative")
+_FIGURES: Final = ("moves", "longest_s", "delay_s", "tentative", "cores")
 DRAINED: Final = "n2"
 #: Seconds after the sources begin when the node is drained, and when what it ran goes back.
 DRAIN_S, BACK_S = 50.0, 75.0
 #: A tentative tuple may come so long after the last failure: until all is corrected.
 _CORRECTED_S: Final = 60.0
 _PATIENCE_S: Final = 900.0
+_PROGRAM: Final = (sys.executable, "-m", "spe.cli")
 
 
 def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
@@ -75,8 +78,12 @@ def _run(quick: bool) -> Iterator[Row]:
         (folder / "lifecycle.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         (folder / "faults.yaml").write_text(yaml.safe_dump(faults))
         _quietly(certs, folder / "lifecycle.yaml", None, 30)
-        said, report = _played(folder, times)
-        yield from _rows(report, faults, said)
+        begun, used = time.monotonic(), cpu_of_ended()
+        said, run = _played(folder, times)
+        cores = (cpu_of_ended() - used) / (time.monotonic() - begun)
+        said += _judged(run)
+        report = json.loads((run / "report" / "report.json").read_text())
+        yield from ({"cores": None, **row} for row in _rows(report, faults, said, cores))
 
 
 def _shorten(config: dict[str, Any], faults: list[dict[str, Any]], times: float) -> None:
@@ -106,12 +113,13 @@ def _quietly(command: Any, *arguments: Any, **options: Any) -> str:
     return said.getvalue().strip().rpartition("\n")[2] if failed else ""
 
 
-def _played(folder: Path, times: float) -> tuple[list[str], Mapping[str, Any]]:
-    """Runs it; what went wrong with orders and with the run, and the report."""
+def _played(folder: Path, times: float) -> tuple[list[str], Path]:
+    """Runs it; what went wrong with orders and with the run, and its directory."""
     run = folder / "run"
     command = ["run", folder / "lifecycle.yaml", "--faults", folder / "faults.yaml", "--run-dir", run, "--no-view"]
-    program = [sys.executable, "-m", "spe.cli"]
-    with subprocess.Popen([*program, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+    with subprocess.Popen(
+        [*_PROGRAM, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
         try:
             begun_us = _begun_us(run / "events.jsonl", running)
             _sleep_until(begun_us, DRAIN_S * times)
@@ -125,10 +133,14 @@ def _played(folder: Path, times: float) -> tuple[list[str], Mapping[str, Any]]:
             running.terminate()
     if running.returncode:
         said.append(printed[-2000:])
-    judged = subprocess.run([*program, "report", run], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
-    if judged.returncode:
-        said.append(judged.stdout[-2000:] + judged.stderr[-2000:])
-    return said, json.loads((run / "report" / "report.json").read_text())
+    return said, run
+
+
+def _judged(run: Path) -> list[str]:
+    """What went wrong with its report."""
+    command = [*_PROGRAM, "report", run]
+    judged = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    return [judged.stdout[-2000:] + judged.stderr[-2000:]] if judged.returncode else []
 
 
 def _begun_us(events: Path, running: subprocess.Popen[str]) -> int:
@@ -154,7 +166,9 @@ def _sleep_until(since_us: int, seconds: float) -> None:
     time.sleep(max(0.0, since_us / SECOND + seconds - time.time()))
 
 
-def _rows(report: Mapping[str, Any], faults: Sequence[Mapping[str, Any]], said: Sequence[str]) -> Iterator[Row]:
+def _rows(
+    report: Mapping[str, Any], faults: Sequence[Mapping[str, Any]], said: Sequence[str], cores: float
+) -> Iterator[Row]:
     moves = report["moves"]
     parts = {
         "drain": [m for m in moves if m["reason"].endswith("is drained")],
@@ -194,6 +208,7 @@ def _rows(report: Mapping[str, Any], faults: Sequence[Mapping[str, Any]], said: 
         "longest_s": report["duration_us"] / SECOND,
         "delay_s": None,
         "tentative": outside,
+        "cores": cores,
         "findings": "" if report["verdict"] == "CONSISTENT" else "; ".join(map(str, report["reasons"])),
     }
 

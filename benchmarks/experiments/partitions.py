@@ -31,7 +31,7 @@ from spe.stream.times import SECOND
 
 TITLE = "Many partitions on two nodes"
 #: How often each point is measured where --runs does not say.
-RUNS: Final = 3
+RUNS: Final = 5
 PARTITIONS: Final = (2, 10, 100, 300)
 SOURCES: Final = ("a", "b")
 NODES: Final = ("n1", "n2")
