@@ -6,7 +6,7 @@ from consistency.dpc.instance import Instance
 from consistency.dpc.manager import UnitReplica
 from operators.aggregate.count_windows import CountAggregate
 from operators.fragment_log import FragmentLog
-from replicas.checkpoint import extent, log_records, targets
+from replicas.checkpoint import extent, log, log_records, targets
 from replicas.checkpoint.extent import Choices, Extent, Pacing
 from replicas.checkpoint.log import CheckpointLog, _Copy
 from replicas.checkpoint.log_reader import LogReader
@@ -409,4 +409,19 @@ edited(
     "redo-ends-before-the-log-has-its-state",
     "who is tainted again as a redo ends gives the log no slice, and is never acknowledged (G6)",
     Edit(UnitReplica, "_ends_redo", "self._to_log() is not None or ", ""),
+)
+edited(
+    "tentative-state-is-logged",
+    "the log gets a slice while tainted: what is not stable is in it (G6)",
+    Edit(UnitReplica, "_to_log", "self._redo is None and self.sunion.tainted", "False"),
+)
+edited(
+    "commit-before-footprints",
+    "the commit of a slice is written before its records, so a torn slice counts (G1)",
+    Edit(
+        log,
+        "encode_slice",
+        "bodies.append((_HEAD.pack(LogKind.COMMIT, time, needs), commit))",
+        "bodies.insert(0, (_HEAD.pack(LogKind.COMMIT, time, needs), commit))",
+    ),
 )

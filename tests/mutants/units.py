@@ -293,6 +293,8 @@ UNITS: Final[dict[str, Test]] = {
     "redo-ends-before-the-log-has-its-state": partial(
         logging.test_a_redo_of_nothing_brings_the_log_a_slice_where_upstream_is_full, logging.UndoWorld
     ),
+    "tentative-state-is-logged": partial(logging.test_while_tainted_nothing_is_taken, logging.World),
+    "commit-before-footprints": checkpoint_log.test_what_follows_the_last_commit_is_void_at_any_cut,
     "row-at-the-footprint-is-left-out": fragment_log.test_a_row_at_the_time_of_a_footprint_is_not_in_it,
     "row-before-the-footprint-counts": fragment_log.test_a_torn_slice_counts_for_nothing,
     "replay-makes-cells": fragment_log.test_replay_makes_no_cell_and_counts_nothing_twice,
