@@ -28,7 +28,7 @@ edited(
     Edit(
         log_records,
         "record_end",
-        "return end if crc == zlib.crc32(data[body_at - _SEQUENCE.size : end]) else 0",
+        "return end if crc == crc32(data[body_at - _SEQUENCE.size : end]) else 0",
         "return end",
     ),
 )
