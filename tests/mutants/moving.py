@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replicas.node.load_meter import NodeMeter, ReplicaMeter
 from replicas.node.orders import OrderFollower
+from replicas.node.replica import Replica
 from replicas.placement.activation import Activation
 from replicas.placement.balance import Balance
 from replicas.placement.coordination import Coordination
@@ -252,6 +253,24 @@ edited(
         "_join",
         "if behind := self._behind({*self._producers(move.partition), move.target}):",
         'if behind := "":',
+    ),
+)
+edited(
+    "snapshot-restores-frontiers",
+    "what an input has sent beyond a snapshot counts as here where that is installed, and its tuples are lost (A3)",
+    Edit(
+        Replica,
+        "snapshot",
+        '"positions": positions,',
+        '"positions": positions, "frontiers": [one.frontier for one in self.sunion.inputs],',
+    ),
+    Edit(
+        Replica,
+        "install",
+        "self._follows(origins_of(snapshot), now)",
+        "self._follows(origins_of(snapshot), now)\n"
+        '    for one, far in zip(self.sunion.inputs, snapshot["frontiers"]):\n'
+        "        one.frontier = one.tentative_frontier = far",
     ),
 )
 edited(

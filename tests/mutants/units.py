@@ -228,6 +228,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-nobody-can-restore-spreads": restoring.test_what_nobody_comes_to_an_end_with_is_restored_on_two_nodes_at_most,
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
+    "snapshot-restores-frontiers": replica.test_an_installed_snapshot_says_nothing_of_how_far_inputs_are,
     "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
     "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,

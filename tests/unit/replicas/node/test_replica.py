@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from replicas.checkpoint.store import decode_snapshot, encode_snapshot
 from replicas.node.replica import Replica
 from spe.plan.directory import Directory, Role
 from spe.plan.plan import Plan
 from spe.plan.settings import NodeSettings
+from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.ids import PartitionId, ReplicaId
-from spe.stream.names import NodeId, NodeState, UnitId
+from spe.stream.names import Kind, NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
 from tests.simulation.test_cluster import make_plan
 from tests.support.effects import NoEffects
+from tests.support.plans import SEQUENCE
+from tests.unit.replicas.node import test_validation as validation
 from tests.unit.replicas.placement.test_coordination import PARTITION, plan
 
 
@@ -105,3 +109,26 @@ def test_a_freeze_of_the_node_ages_no_input() -> None:
     one.sunion.clocks.arrived(5, 100)
     one.shift(1000, 1200)
     assert one.sunion.clocks.waited(1200) == 100
+
+
+def test_an_installed_snapshot_says_nothing_of_how_far_inputs_are() -> None:
+    """A3: its maker has read further on one of them than the snapshot goes, and that comes again."""
+    maker = validation.replica()
+    bucket, of = maker.plan.bucket_us, maker.id.of
+    ahead = maker.sunion.inputs[0]
+    ahead.add_boundary(Boundary(Kind.STABLE, 9 * bucket, 2), 3)
+    state = maker.snapshot()
+    assert state is not None
+    assert (state["restart"], state["positions"]) == (2 * bucket, [1, 1])
+    found, directory = validation.plan()
+    other = Replica(found, directory, ReplicaId(*of, NodeId("n1b")), random=Random(0), now=4, effects=NoEffects())
+    other.install(decode_snapshot(found, of, encode_snapshot(found, of, state)), 4)
+    made = []
+    for port in reversed(other.sunion.inputs):  # who was behind is first
+        row = Rows.from_tuples(SEQUENCE, [3 * bucket + 1], [(2, 2.0)])
+        port.add_stable(Batch(Kind.STABLE, 1, 2, None, row), 5)
+        port.add_boundary(Boundary(Kind.STABLE, 9 * bucket, 2), 5)
+        while other.advance(5)[0]:
+            pass
+        made.append(other.logs[0].last_id)
+    assert made == [2, 4]
