@@ -19,7 +19,7 @@ from spe.plan.directory import COORDINATOR, Role
 from spe.plan.revision import Revision, encode_node
 from spe.stream.history import Received
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, UnitId
+from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import JoinCluster, JoinClusterAnswer, MoveAnswer, MoveOrder
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
@@ -104,6 +104,37 @@ def test_a_death_during_a_move_loses_nothing(phase: str, dead: str) -> None:
         await trio.sleep(1)
         cluster.restart(dead)
         await until(lambda: phases(cluster)[0] in ("done", "dropped"), within_s=20)
+
+    play(plan, directory, script)
+
+
+@pytest.mark.parametrize(
+    ("fails", "dead"),
+    long_but([(False, COORDINATOR)], product([False, True], [COORDINATOR, "n1c", "n1a"])),
+)
+def test_a_death_while_a_move_waits_loses_nothing(fails: bool, dead: str) -> None:
+    """It waits for another move, or for its replica, which is not STABLE; the next coordinator knows of it (M1)."""
+    plan, directory = two_units()
+
+    async def script(cluster: FaultyCluster) -> None:
+        await trio.sleep(3)
+        if fails:
+            cluster.cut("source:a", "*")
+            await until(lambda: cluster.replicas()["u1/0@n1a"].state is not NodeState.STABLE, within_s=6)
+        else:
+            await order(cluster, "move", "u2/0", "n2a", "n2c")
+        await order(cluster, "move", "u1/0", "n1a", "n1c")
+        await until(lambda: phases(cluster) == (["wait"] if fails else ["install", "wait"]), within_s=6)
+        cluster.kill(dead)
+        await trio.sleep(1)
+        cluster.restart(dead)
+        if fails:
+            await trio.sleep(1)
+            assert phases(cluster) == ["dropped" if dead == "n1c" else "wait"], "nothing begins in a failure"
+            cluster.heal()
+        await until(lambda: phases(cluster) and set(phases(cluster)) <= {"done", "dropped"}, within_s=20)
+        if dead == COORDINATOR:
+            assert phases(cluster) == ["done"] * (1 if fails else 2)
 
     play(plan, directory, script)
 
