@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replicas.node.load_meter import NodeMeter, ReplicaMeter
 from replicas.node.orders import OrderFollower
+from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
 from replicas.placement.activation import Activation
 from replicas.placement.balance import Balance
@@ -272,6 +273,11 @@ edited(
         '    for one, far in zip(self.sunion.inputs, snapshot["frontiers"]):\n'
         "        one.frontier = one.tentative_frontier = far",
     ),
+)
+edited(
+    "whose-disk-it-is-does-not-matter",
+    "what a node that joins has on its disk counts though it follows from other source logs (D4, S6)",
+    Edit(ReplicaRecovery, "is_further", "list(stored.origins) == origins_of(snapshot)", "True"),
 )
 edited(
     "left-before-the-mark",

@@ -15,6 +15,7 @@ from spe.plan.continuous import Continuous
 from spe.stream.names import NodeState
 from tests.simulation import test_checkpoint_log as logged
 from tests.simulation import test_cut_off_replay as cut_off_replay
+from tests.simulation import test_joining as joining
 from tests.simulation import test_log_acknowledges as acknowledges
 from tests.simulation import test_moves as simulated
 from tests.simulation import test_set as settings_simulated
@@ -229,6 +230,9 @@ UNITS: Final[dict[str, Test]] = {
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
     "snapshot-restores-frontiers": replica.test_an_installed_snapshot_says_nothing_of_how_far_inputs_are,
+    "whose-disk-it-is-does-not-matter": partial(
+        joining.test_a_disk_of_another_cluster_gives_no_state_to_who_moves_there, "logs"
+    ),
     "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
     "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
