@@ -13,8 +13,10 @@ from replicas.client.process import ClientProcess
 from replicas.simulation.clock import JumpClock
 from spe.connectors import installed
 from spe.plan.deploy import Deployed
+from spe.stream.batch import Batch
+from spe.stream.names import Kind
 from tests.simulation.test_client_process import OUT, reference_of, runs_client, start_with
-from tests.simulation.test_cluster import SECONDS, make_plan
+from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.table_server import SERVERS, TABLE, TableServer
 
@@ -76,6 +78,32 @@ async def test_a_server_that_is_away_blocks_its_client_and_nothing_else(
         for which in ("stable", "current")
         for what in ("[Errno 111] Connection refused; trying again", "it answers again")
     )
+
+
+async def test_a_slow_server_delays_what_it_gets_and_no_other_client(
+    jump_clock: JumpClock, servers: dict[str, TableServer]
+) -> None:
+    """A transaction takes two seconds, of a failure and its correction as well."""
+    (plan, directory), kept = plan_with_tables(), list[ClientProcess]()
+    other = replace(directory.clients["c"], name="other", sinks=())
+    directory = replace(directory, clients={**directory.clients, "other": other})
+    servers["current"].delay_s = 1.0
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await start_with(cluster, runs_client(cluster, kept))
+            await trio.sleep(3)
+            cluster.cut("source:a", "*")
+            await trio.sleep(2.5)
+            batches = [c.element for c in cluster.changes["other"] if isinstance(c.element, Batch)]
+            assert batches[-1].kind is Kind.TENTATIVE
+            made = max(r.logs[0].last_id for r in cluster.replicas().values())
+            assert max(b.upto_id for b in batches if b.kind is Kind.STABLE) == made
+            assert len(servers["current"].rows) < batches[-1].upto_id
+            cluster.heal()
+            await trio.sleep(2 * SECONDS)
+            assert kept[0].status().away == {}
+            check_tables(cluster, servers)
+            Outcome(cluster, "other").assert_complete()
 
 
 async def test_a_killed_client_goes_on_where_its_servers_are(

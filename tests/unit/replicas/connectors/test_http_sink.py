@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +26,7 @@ from spe.config import load_data
 from spe.connectors.server import Url
 from spe.errors import ConfigError, LinkBroken, LogError, ServerAway, SpeError
 from spe.runtime.env import Env
+from spe.runtime.network import TcpNetwork
 from spe.stream.batch import Batch, Column, Element, RecDone, Rows, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -32,6 +34,7 @@ from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.testing import PromiseBroken, check_sink
 from tests.support.http_peers import Asked, ServedPeer, WebhookServer
+from tests.support.slow_link import SlowLink, Turns
 from tests.support.source_env import AtOnceCompute, source_env
 from tests.unit.replicas.connectors.test_http_source import receiving
 
@@ -74,6 +77,45 @@ async def test_a_source_of_ours_is_a_receiver_that_keeps_numbers(autojump_clock:
         again = await opened(sink_of(), replace(env, storage=disk.restarted()))
         assert again.position(OUT) == 3
         assert one.rows == [1, 2, 3]
+
+
+async def test_a_slow_receiver_has_each_row_once_and_its_client_holds_up_nobody_else() -> None:
+    """Each piece of a request or an answer waits until another client's request is answered.
+
+    Requests are given up on the way, after more pieces each time, and sent again.
+    """
+    near, far, answered, given_up = WebhookServer("127.0.0.1:0"), WebhookServer("127.0.0.1:0"), Turns(), 0
+    env = replace(source_env(), network=TcpNetwork(hello_s=600))  # nobody says hello
+
+    async def send(sink: HttpSink) -> None:
+        for n in itertools.count():
+            await commit(sink, rows(n, n))
+            answered.one_more()
+
+    with trio.fail_after(120):
+        async with trio.open_nursery() as nursery:
+            ports = [(await nursery.start(one.serve, env.network)).rpartition(":")[2] for one in (near, far)]
+            link = SlowLink(int(ports[1]), answered.next, piece_bytes=128)
+            await nursery.start(link.serve)
+            fast = await opened(sink_of(url=f"http://127.0.0.1:{ports[0]}"), env)
+            nursery.start_soon(send, fast)
+            slow = await opened(sink_of(url=f"http://127.0.0.1:{link.port}"), env)
+            for n in range(6):
+                slow.write(rows(n, n))
+                with trio.CancelScope() as scope:
+                    link.after(n + 1, scope.cancel)
+                    await slow.commit(AtOnceCompute())
+                given_up += scope.cancelled_caught
+                while slow.position(OUT) <= n:
+                    with suppress(ServerAway):
+                        await slow.commit(AtOnceCompute())
+            nursery.cancel_scope.cancel()
+    for sink in (fast, slow):
+        await sink.disconnect()
+    assert [row["n"] for row in far.rows()] == list(range(6))
+    assert given_up >= 3
+    assert far.repeats
+    assert [row["n"] for row in near.rows()][: answered.count] == list(range(answered.count))
 
 
 # --- one sink, and a receiver whose answers a test gives ---

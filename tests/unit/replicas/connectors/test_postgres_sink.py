@@ -23,6 +23,7 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
+from tests.support.slow_link import SlowLink, Turns
 from tests.support.source_env import source_env
 from tests.support.streams import PAYLOAD, parse
 
@@ -371,6 +372,44 @@ async def test_a_server_that_was_stopped_counts_as_away_and_comes_back(server: P
     await until_there(sink)
     await sink.disconnect()
     assert held(server, table) == "1a 2b"
+
+
+async def test_a_slow_server_has_each_row_once_and_its_client_holds_up_nobody_else(
+    server: PostgresServer, table: str
+) -> None:
+    """Each piece of what it says, or is told, waits until another client has written a row.
+
+    Transactions are given up on the way, after more pieces each time, and asked after.
+    """
+    other, written, given_up = await opened(f"{table}_other"), Turns(), 0
+
+    async def write() -> None:
+        for n in count(1):
+            feed(other, f"S{n}/{n}a", position=n - 1)
+            await other.commit(COMPUTE)
+            written.one_more()
+
+    link = SlowLink(server.port, written.next)
+    with trio.fail_after(120):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(link.serve)
+            nursery.start_soon(write)
+            slow = await opened(table, connection=f"port={link.port}")
+            for n in range(1, 7):
+                feed(slow, f"S{n}/{n}a", position=n - 1)
+                with trio.CancelScope() as scope:
+                    link.after(2 * n - 1, scope.cancel)
+                    await slow.commit(COMPUTE)
+                given_up += scope.cancelled_caught
+                await until_there(slow)
+            await slow.disconnect()
+            nursery.cancel_scope.cancel()
+    await other.disconnect()
+    assert given_up >= 4
+    assert held(server, table) == "1a 2a 3a 4a 5a 6a"
+    there = held(server, f"{table}_other").split()
+    assert there == [f"{n}a" for n in range(1, len(there) + 1)]
+    assert len(there) >= written.count > link.passed / 4 > 20
 
 
 async def test_a_cancelled_commit_leaves_no_thread_and_no_half(server: PostgresServer, table: str) -> None:
