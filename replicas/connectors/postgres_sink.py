@@ -17,7 +17,16 @@ from psycopg import sql
 
 from replicas.connectors import postgres_copy as copy
 from replicas.connectors.postgres_session import Connection, Session, first_line
-from replicas.connectors.postgres_tables import CHANGE, check_table, columns_of, find_table, has_rows, make_table
+from replicas.connectors.postgres_tables import (
+    CHANGE,
+    TableShape,
+    check_table,
+    columns_of,
+    find_table,
+    has_rows,
+    locked_shape,
+    make_table,
+)
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
 from spe.connectors.declaration import CORRECTIONS, CURRENT
 from spe.connectors.postgres import STREAM, table_parts
@@ -34,9 +43,10 @@ _LINE: Final = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
 
 
 class _Target(NamedTuple):
-    """One table: of which stream, and how rows get into it."""
+    """One table: in which schema of the database, of which stream, and how rows get into it."""
 
     name: str
+    owner: str
     schema: Schema
     copy: sql.Composed
     withdraw: sql.Composed
@@ -58,6 +68,8 @@ class PostgresSink(ServerSink):
         self._schema, self._table = table_parts(str(options["table"]))
         self._streams = {channel.stream: schema for channel, schema in schemas.items()}
         self._targets: dict[str, _Target] = {}
+        #: As tables were when we looked last; by name.
+        self._shapes: dict[str, TableShape] = {}
         self._session: Session | None = None
         problems = []
         if STREAM not in self._table and len(self._streams) > 1:
@@ -105,7 +117,7 @@ class PostgresSink(ServerSink):
                 for stream, of in self._streams.items()
             }
             for target in self._targets.values():
-                self._find(connection, schema, target)
+                self._shapes[target.name] = self._find(connection, schema, target)
             self._select = sql.SQL("select state from {} where name = any(%s) order by name for update").format(
                 sql.Identifier(schema, STATES)
             )
@@ -120,7 +132,7 @@ class PostgresSink(ServerSink):
             raise SpeError(f"{self.name}: no schema of the search path exists; expected SCHEMA.TABLE")
         return str(row[0])
 
-    def _find(self, connection: Connection, schema: str, target: _Target) -> None:
+    def _find(self, connection: Connection, schema: str, target: _Target) -> TableShape:
         """Raises SpeError where the table does not fit, or is another one than before."""
         columns = columns_of(target.schema, self.mode)
         oid = find_table(connection, schema, target.name)
@@ -130,12 +142,10 @@ class PostgresSink(ServerSink):
             sql.SQL("select made, state from {} where name = %s").format(states), [target.name]
         ).fetchone()
         if oid is not None:
+            shape = locked_shape(connection, schema, target.name)
             check_table(connection, oid, columns, self.mode, where)
         if known is not None and known[1] and known[0] != oid:
-            raise SpeError(
-                f"{where} was {'dropped' if oid is None else 'made anew'} since, and rows that it had will not come "
-                f"again; restore it, and set made to its oid in {schema}.{STATES}"
-            )
+            raise self._lost(target, "dropped" if oid is None else "made anew")
         if oid is not None and not (known and known[1]) and has_rows(connection, schema, target.name):
             raise SpeError(
                 f"{where} has rows, and {schema}.{STATES} does not say how far they go; expected an empty table, or a "
@@ -143,12 +153,42 @@ class PostgresSink(ServerSink):
             )
         if oid is None:
             make_table(connection, schema, target.name, columns, self.mode)
-            oid = find_table(connection, schema, target.name)
+            shape = locked_shape(connection, schema, target.name)
+            oid = shape.oid
         connection.execute(
             sql.SQL(
                 "insert into {} (name, made, state) values (%s, %s, '') on conflict (name) do update set made = %s"
             ).format(states),
             [target.name, oid, oid],
+        )
+        return shape
+
+    def _still_fits(self, connection: Connection, target: _Target) -> None:
+        """What COPY sends has no types: the bytes of a number would be taken for a time, or for another number.
+
+        Raises:
+          SpeError: the table, or a column that we write, is another one than it was.
+        """
+        try:
+            found = locked_shape(connection, target.owner, target.name)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._lost(target, "dropped") from error
+        known = self._shapes[target.name]
+        if found == known:
+            return
+        if found.oid != known.oid:
+            raise self._lost(target, "made anew")
+        where = f"{self.name}: table {target.owner}.{target.name} was changed, and"
+        try:
+            check_table(connection, found.oid, columns_of(target.schema, self.mode), self.mode, where)
+        except SpeError as error:
+            raise SpeError(f"{error}. ALTER TABLE puts that right; the client, started again, loses nothing") from error
+        self._shapes[target.name] = found
+
+    def _lost(self, target: _Target, how: str) -> SpeError:
+        return SpeError(
+            f"{self.name}: table {target.owner}.{target.name} was {how} since, and rows that it had will not come "
+            f"again; restore it, and set made to its oid in {target.owner}.{STATES}"
         )
 
     def _state(self, connection: Connection) -> bytes:
@@ -167,6 +207,8 @@ class PostgresSink(ServerSink):
                 return False
             for stream, target in self._targets.items():
                 ours = [entry for entry in entries if entry.channel.stream == stream]
+                if ours:
+                    self._still_fits(connection, target)
                 if self.mode == CURRENT:
                     ours = self._withdraw(connection, target, ours)
                 if ours:
@@ -291,6 +333,7 @@ def _target(schema: str, name: str, of: Schema, mode: str) -> _Target:
     columns = sql.SQL(", ").join(sql.Identifier(c.name) for c in columns_of(of, mode))
     return _Target(
         name,
+        schema,
         of,
         sql.SQL("copy {} ({}) from stdin (format binary)").format(table, columns),
         sql.SQL("delete from {} where _partition = %s and _tentative").format(table),

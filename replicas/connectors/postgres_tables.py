@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from psycopg import sql
 
@@ -73,6 +73,38 @@ def find_table(connection: Connection, schema: str, name: str) -> int | None:
         [schema, name],
     ).fetchone()
     return None if row is None else int(row[0])
+
+
+class TableShape(NamedTuple):
+    """What must not change while a table is written.
+
+    Attributes:
+      oid: of the table.
+      columns: (name, type, may not be null, has a default) of each, as the server has them.
+    """
+
+    oid: int
+    columns: tuple[tuple[Any, ...], ...]
+
+
+def locked_shape(connection: Connection, schema: str, name: str) -> TableShape:
+    """Of a table, whose columns stay as they are until the end of the transaction.
+
+    Raises psycopg.errors.UndefinedTable.
+    """
+    cursor = connection.execute(
+        sql.SQL(
+            "lock table {table} in row exclusive mode; "
+            "select attrelid, attname, atttypid, attnotnull, atthasdef or attidentity <> '' from pg_attribute "
+            "where attrelid = {name}::regclass and attnum > 0 and not attisdropped order by attnum"
+        ).format(
+            table=sql.Identifier(schema, name),
+            name=sql.Literal(sql.Identifier(schema, name).as_string(connection)),
+        )
+    )
+    cursor.nextset()
+    rows = cursor.fetchall()
+    return TableShape(int(rows[0][0]) if rows else 0, tuple(tuple(row[1:]) for row in rows))
 
 
 def has_rows(connection: Connection, schema: str, name: str) -> bool:

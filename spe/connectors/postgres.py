@@ -171,7 +171,10 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
             "and goes on where the table ends; its buffer fills, then it takes nothing more",
             "another process writes to the table": "the one that came last goes on; the other one ends and says so",
             "the table does not exist": "it is made; one that is there must have the columns, with their types",
-            "the table was dropped and made again, or has rows of another query, mode or client": (
+            "a column is dropped or renamed, or its type changed, during a run": "the client ends and names it, and "
+            "nothing of its transaction is there; started again once the column is back, it goes on. Columns that are "
+            "added may be null or need a default, and are left alone",
+            "the table was dropped, or made again, or has rows of another query, mode or client": (
                 "the client refuses it and ends"
             ),
             "a text has a NUL character, a timestamp lies before 4713 BC, or a constraint is violated": "the client "

@@ -245,6 +245,75 @@ async def test_a_table_that_was_dropped_is_noticed(server: PostgresServer, table
 
 
 @pytest.mark.parametrize(
+    ("change", "said", "back"),
+    [
+        ("drop column x", "column 'x' is missing, text", "add column x text"),
+        ("rename column x to y", "column 'x' is missing, text", "rename column y to x"),
+        # eight bytes in COPY, as before: they would be taken for another number
+        ("alter column f type bigint", "column 'f' is bigint, expected double prec", "alter column f type float8"),
+        (
+            "drop column _id, drop column f",
+            "column '_id' is missing, .*; column 'f' is",
+            "add _id bigint, add f float8",
+        ),
+        ("add more int default 3, add need int not null", "column 'need' is not null, has no default", "drop need"),
+    ],
+)
+async def test_a_column_that_changes_during_a_run_ends_the_client_and_nothing_is_lost(
+    server: PostgresServer, table: str, change: str, said: str, back: str
+) -> None:
+    schema = Schema.of(x="string", f="float64")
+    # A column that may not be null can be added to an empty table only.
+    first = 0 if "not null" in change else 1
+    sink = await opened(table, CURRENT, {ONE: schema})
+    feed(sink, "S1/5:a,1.5"[: 100 * first], schema=schema)
+    await sink.commit(COMPUTE)
+    server.query(f"alter table {table} {change}")
+    rest = " ".join(f"S{n}/{n}5:{'ab'[n - 1]},{n}.5" for n in range(first + 1, 3))
+    feed(sink, rest, position=first, schema=schema)
+    with pytest.raises(SpeError, match=f"public.{table} was changed, and does not fit .*{said}.* loses not") as caught:
+        await sink.commit(COMPUTE)
+    assert not isinstance(caught.value, ServerAway)
+    await sink.disconnect()
+    assert server.query(f"select count(*) from {table}") == [(first,)]
+    with pytest.raises(SpeError, match=f"does not fit what is to be written: .*{said}"):
+        await opened(table, CURRENT, {ONE: schema})
+    server.query(f"alter table {table} {back}")
+    again = await opened(table, CURRENT, {ONE: schema})
+    assert again.reached(ONE) == first
+    feed(again, rest, position=first, schema=schema)
+    await again.commit(COMPUTE)
+    await again.disconnect()
+    assert server.query(f"select x, f from {table} where _id > {first}") == [("a", 1.5), ("b", 2.5)][first:]
+
+
+async def test_a_column_that_is_added_during_a_run_is_left_alone(server: PostgresServer, table: str) -> None:
+    sink = await opened(table)
+    server.query(f"alter table {table} add more int default 3")
+    feed(sink, "S1/5a")
+    await sink.commit(COMPUTE)
+    await sink.disconnect()
+    assert server.query(f"select x, more from {table}") == [("a", 3)]
+
+
+@pytest.mark.parametrize("how", ["dropped", "made anew"])
+async def test_a_table_that_is_dropped_during_a_run_ends_the_client(
+    server: PostgresServer, table: str, how: str
+) -> None:
+    """Also where another one has its name: the rows that were there will not come again."""
+    sink = await opened(table)
+    feed(sink, "S1/5a")
+    await sink.commit(COMPUTE)
+    server.query(f"drop table {table}")
+    if how == "made anew":
+        server.query(f"create table {table} (_partition integer, _id bigint, _time timestamptz, x text)")
+    feed(sink, "S2/6b", position=1)
+    with pytest.raises(SpeError, match=f"public.{table} was {how} since, and rows that it had will not come again"):
+        await sink.commit(COMPUTE)
+    await sink.disconnect()
+
+
+@pytest.mark.parametrize(
     ("constraint", "text", "said"),
     [
         ("check (x <> 'c')", "c", "row 3 of out/0: new row for relation .* violates check constraint"),
