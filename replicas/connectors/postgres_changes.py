@@ -31,12 +31,13 @@ class Ended(NamedTuple):
 
 
 class TableSeen(NamedTuple):
-    """The columns of a table from here on."""
+    """The columns of a table from here on; ``types`` are the oids of their types."""
 
     id: int
     schema: str
     name: str
     columns: tuple[str, ...]
+    types: tuple[int, ...]
 
 
 class RowChanged(NamedTuple):
@@ -133,12 +134,14 @@ def _relation(data: bytes) -> TableSeen:
     name, at = _name(data, at)
     (count,) = struct.unpack_from(">h", data, at + 1)  # behind the replica identity
     at += 3
-    columns = []
+    columns: list[str] = []
+    types: list[int] = []
     for _ in range(count):
         column, at = _name(data, at + 1)  # behind a flag
-        at += 8  # type and its modifier
         columns.append(column)
-    return TableSeen(table, schema or "pg_catalog", name, tuple(columns))
+        types += struct.unpack_from(">I", data, at)
+        at += 8  # and a modifier
+    return TableSeen(table, schema or "pg_catalog", name, tuple(columns), tuple(types))
 
 
 def _name(data: bytes, at: int) -> tuple[str, int]:

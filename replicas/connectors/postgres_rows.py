@@ -26,6 +26,14 @@ _ROW_BYTES: Final = 64
 _CHUNK_BYTES: Final = CHUNK_BYTES // 4
 #: More rows than a transaction has.
 _ALL: Final = 1 << 62
+#: Types that a table may well have, by their oids.
+_TYPES: Final = {
+    16: "boolean", 17: "bytea", 20: "bigint", 21: "smallint", 23: "integer", 25: "text", 114: "json", 700: "real",
+    701: "double precision", 1042: "character", 1043: "character varying", 1082: "date",
+    1114: "timestamp without time zone", 1184: "timestamp with time zone", 1700: "numeric", 2950: "uuid", 3802: "jsonb",
+}  # fmt: skip
+#: Those whose values are written in the same way.
+_ALIKE: Final = ({20, 21, 23}, {700, 701}, {25, 1043})
 
 
 class Taken(NamedTuple):
@@ -48,13 +56,15 @@ class ChangeRows:
 
     Args:
       lsn, row: of the position that was reached.
+      types: oids of the types of columns, as they were when something was read last; kept up to date.
 
     Attributes:
       refused: why nothing after what was taken may be taken; "" while all is well.
     """
 
-    def __init__(self, watched: Watched, lsn: int, row: int) -> None:
+    def __init__(self, watched: Watched, lsn: int, row: int, types: dict[str, int]) -> None:
         self._watched = watched
+        self._types = types
         self._lsn = lsn
         self._row = row
         self._at = ""
@@ -118,8 +128,26 @@ class ChangeRows:
                 f"{', '.join(map(repr, missing))} any more: it was dropped or renamed; correct `columns` or the schema"
             )
             return
+        if self._new:
+            self._compare(table)
         self._places[table.id] = [table.columns.index(c) for c in watched.columns]
         self._keys[table.id] = [table.columns.index(c) for c in watched.key]
+
+    def _compare(self, table: TableSeen) -> None:
+        """Values that are written in another way would all be malformed."""
+        changed = []
+        for column in self._watched.columns:
+            found = table.types[table.columns.index(column)]
+            known = self._types.get(column, found)
+            if found == known or any({found, known} <= alike for alike in _ALIKE):
+                self._types[column] = found
+            else:
+                changed.append(f"column {column!r} is {_type(found)}, and was {_type(known)}")
+        if changed:
+            self.refused = (
+                f"from {lsn_text(self._commit)} on, of {table.schema}.{table.name} {'; '.join(changed)}: change that "
+                "back, or correct the schema; a source that is started again takes the values that fit"
+            )
 
     def _truncated(self, message: TableTruncated) -> None:
         if self._new and self._watched.changes != "ignore" and any(t in self._places for t in message.tables):
@@ -155,6 +183,10 @@ class ChangeRows:
                 return []
             found.append(cell)
         return [(*found, kind, self._at)]
+
+
+def _type(oid: int) -> str:
+    return _TYPES.get(oid, f"of the type with oid {oid}")
 
 
 def _moved(old: object, new: object) -> bool:

@@ -105,6 +105,15 @@ def checked(connection: Connection, watched: Watched) -> Watched:
     return watched._replace(key=tuple(column for (column,) in key))
 
 
+def column_types(connection: Connection, watched: Watched) -> dict[str, int]:
+    """The oid of the type of each column that is read."""
+    found = connection.execute(
+        "select attname, atttypid::bigint from pg_attribute where attrelid = %s::regclass and attname = any(%s)",
+        [watched.identifier.as_string(connection), list(watched.columns)],
+    ).fetchall()
+    return {str(name): int(type_) for name, type_ in found}
+
+
 def lock(connection: Connection, watched: Watched) -> None:
     """For this session.  Raises ServerAway where another one has it."""
     row = connection.execute(

@@ -118,6 +118,8 @@ class PostgresReader(Resumable):
         self._confirmed = 0
         #: How far the log of the server was on its disk when we looked last.
         self._looked = -1
+        #: Types of columns as they are read, since this process began.
+        self._types: dict[str, int] = {}
 
     def durable(self, cursor: bytes) -> None:
         self._durable = cursor
@@ -196,6 +198,7 @@ class PostgresReader(Resumable):
         assert session is not None
         await self._ask(lambda c: slots.drop_leftovers(c, self._watched))
         await self._ask(lambda c: slots.publish(c, self._watched))
+        self._types = await self._ask(lambda c: slots.column_types(c, self._watched))
         begins = await self._heard(slots.make_slot(session, self._watched, self._connection, self._snapshot))
         phase = "copy" if self._snapshot else "log"
         await self._hand_over(accept, self._empty(), position._replace(phase=phase, end=begins))
@@ -233,7 +236,7 @@ class PostgresReader(Resumable):
         end, flushed = await self._ask(slots.ends)
         if flushed == self._looked:
             return False
-        rows = ChangeRows(self._watched, position.lsn, position.row)
+        rows = ChangeRows(self._watched, position.lsn, position.row, self._types)
         await self._ask(lambda c: _open(c, self._watched, end))
         count = 0
         while messages := await self._ask(_fetch):

@@ -137,6 +137,9 @@ POSTGRES: Final = PostgresReaderDeclaration(
             "source stops; started again with another `changes`, it goes on there",
             "a column is dropped or renamed during a run": "the source stops before the first row without it; columns "
             "that are added are left out",
+            "the type of a column changes during a run": "the source stops before the first row after it, and names "
+            "both types; started again, it goes on there, and takes the values that fit. Between integers, between "
+            "floats and between texts no value changes: it goes on",
             "a value does not fit its attribute": LEFT_OUT,
             "the slot is lost, or was read by another": "the source stops: rows are missing, so it says what to do",
             "the disk of the source is full": "the slot is not advanced; the server keeps what follows",

@@ -400,6 +400,56 @@ async def test_a_column_that_is_dropped_during_a_run_stops_the_source(server: Po
         assert after.rows == rows
 
 
+async def test_a_column_whose_type_changes_during_a_run_stops_the_source(server: PostgresServer, table: str) -> None:
+    """1. a wider integer is read on; 2. a numeric stops it, also beside rows that would fit; 3. started again, it goes
+    on there with the values that fit.
+    """
+    intake = Intake(reader_of(table))
+    server.query(f"alter table {table} alter n type integer")
+    server.query(f"insert into {table} values (1, 'a')")
+    why = ""
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                nonlocal why
+                why = await stopped(intake)
+
+            nursery.start_soon(read)
+            await until(lambda: len(intake.rows) == 1)
+            server.query(f"alter table {table} alter n type bigint")
+            server.query(f"insert into {table} values (2, 'b')")
+            await until(lambda: len(intake.rows) == 2)
+            server.query(f"alter table {table} alter n type numeric")
+            server.query(f"insert into {table} values (3, 'c'), (3.5, 'd')")
+    assert re.search(rf"from \S+ on, of public.{table} column 'n' is numeric, and was bigint: change that back", why)
+    assert (intake.rows, intake.malformed) == ([(1, "a"), (2, "b")], [])
+    after = Intake(reader_of(table), intake.cursor)
+    await take(after, 1)
+    assert after.rows == [(3, "c")]
+    assert after.malformed == ["n: expected int64, got '3.5'"]
+
+
+async def test_a_type_that_changes_behind_the_first_rows_is_noticed(server: PostgresServer, table: str) -> None:
+    """It was read in the copy only."""
+    server.query(f"insert into {table} values (1, 'a')")
+    intake = Intake(reader_of(table))
+    why = ""
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                nonlocal why
+                why = await stopped(intake)
+
+            nursery.start_soon(read)
+            await until(lambda: b'"log"' in intake.cursor)
+            server.query(f"alter table {table} alter name type jsonb using to_jsonb(name)")
+            server.query(f"""insert into {table} values (2, '"b"')""")
+    assert f"of public.{table} column 'name' is jsonb, and was text" in why
+    assert intake.rows == [(1, "a")]
+
+
 @pytest.mark.parametrize(
     ("given", "schema", "said"),
     [
