@@ -114,8 +114,12 @@ async def _watch(poller: Poller, numbers: range) -> int:
 
 
 def move_text(move: MoveStatus) -> str:
-    """A move in one line, such as ``move 3: u1/0 from n1 to n5: follow: n5 must be as far as the others were``."""
-    words = [f"move {move.number}", f"{move.partition} from {move.source} to {move.target}", phase_text(move)]
+    """A move in one line: ``move 3: u1/0 from n1 to n5 (n1 is drained): follow: n5 must be as far as the others were``.
+
+    In brackets is who wanted it.
+    """
+    what = f"{move.partition} from {move.source} to {move.target} ({move.reason})"
+    words = [f"move {move.number}", what, phase_text(move)]
     return ": ".join([*words, *([move.why] if move.why else [])])
 
 

@@ -334,7 +334,10 @@ def _moves(sight: Sight) -> Table | None:
         if move.phase not in OVER or move.number in over[-_MOVES_SHOWN:]:
             style = {"done": "green", "dropped": "bold red", "wait": "dim"}.get(move.phase, "cyan")
             phase = Text(phase_text(move), style=style)
-            table.add_row(str(move.number), move.partition, move.source, move.target, phase.append(f"  {move.why}"))
+            if move.why:
+                phase.append(f"  {move.why}")
+            phase.append(f"  ({move.reason})", style="dim")
+            table.add_row(str(move.number), move.partition, move.source, move.target, phase)
     return table
 
 

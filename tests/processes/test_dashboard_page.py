@@ -20,7 +20,7 @@ from spe.status import FaultStatus
 from spe.stream.names import NodeState
 from spe.stream.times import SECOND
 from tests.support.sights import NOW, a_sight, a_small_replica, deployed
-from tests.support.statuses import a_channel, a_client, a_node, a_source, an_input
+from tests.support.statuses import a_channel, a_client, a_coordinator, a_move, a_node, a_source, an_input
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -118,6 +118,21 @@ def test_the_query_keeps_no_room_of_a_larger_window() -> None:
         assert driver.execute_script(f"return [{graph}.scrollWidth, {graph}.clientWidth]") == driver.execute_script(
             f"return [{graph}.clientWidth, {graph}.clientWidth]"
         )
+
+
+def test_a_move_says_what_it_waits_for_and_who_wanted_it() -> None:
+    def moving(second: int) -> Sight:
+        waits = a_move(number=2, phase="install", why="n2 recovers", reason="n1 is drained")
+        return a_sight(NOW + second * SECOND, a_coordinator(a_move(phase="follow"), waits))
+
+    with opened(of_small_cluster(moving)) as driver:
+        until(driver, "document.querySelectorAll('#moves [data-move]').length === 2")
+        notes = "[...document.querySelectorAll('#moves [data-move] .note')].map((one) => one.textContent)"
+        assert sorted(driver.execute_script(f"return {notes}")) == [
+            "active, ordered",
+            "n2 recovers; active, n1 is drained",
+        ]
+        assert complaints(driver) == []
 
 
 def test_it_can_be_used_with_the_keyboard_alone() -> None:

@@ -90,7 +90,7 @@ def test_a_node_is_drained_and_its_roles_return_through_a_joined_node(tmp_path: 
     assert changed.stdout.startswith("n1 has X 8s, α 0.9, policy delay, by version"), changed.stdout + changed.stderr
     assert "X 8s, α 0.9, policy delay  X 9s, α 0.9, policy process" in shown.stdout
     assert drained.returncode == 0, drained.stdout + drained.stderr
-    assert "from n2 to n4: done in" in drained.stdout
+    assert "from n2 to n4 (n2 is drained): done in" in drained.stdout
     assert "n2 f1" not in shown.stdout
     assert "n4 f1" in shown.stdout
     assert "n9" in again.stdout, told

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from spe.status import (
+    ActivationStatus,
     ChannelStatus,
     ClientStatus,
+    CoordinatorStatus,
     InputStatus,
+    MoveStatus,
     NodeStatus,
     ReplicaStatus,
     SourceLogStatus,
@@ -109,3 +112,25 @@ def a_channel(**changes: Any) -> ChannelStatus:
 
 def a_client(*channels: ChannelStatus, switches: tuple[SwitchStatus, ...] = ()) -> ClientStatus:
     return ClientStatus(name="client:client", incarnation=1, channels=channels, switches=switches)
+
+
+def a_move(**changes: Any) -> MoveStatus:
+    standard: dict[str, Any] = {
+        "number": 1,
+        "partition": "main/0",
+        "source": "n1",
+        "target": "n2",
+        "role": "active",
+        "reason": "ordered",
+        "phase": "wait",
+        "why": "",
+        "began_us": {},
+        "predicted_us": None,
+        "state_from": "partner",
+    }
+    return MoveStatus(**{**standard, **changes})
+
+
+def a_coordinator(*moves: MoveStatus) -> CoordinatorStatus:
+    activation = ActivationStatus(budget=0, active=(), target=(), of=None)
+    return CoordinatorStatus(name="coordinator", incarnation=1, partitions=(), activation=activation, moves=moves)

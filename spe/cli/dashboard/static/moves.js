@@ -57,7 +57,7 @@ function updateMove(box, one) {
   const share = one.predicted ? (one.took ?? 0) / one.predicted : one.over ? 1 : 0;
   box.bar.set(share, 0, one.phase === "dropped" ? "over" : one.over ? "done" : share > 1 ? "high" : "ok");
   text(box.times, `${one.over ? "took" : "has taken"} ${duration(one.took)}, expected ${one.predicted === null ? "not known" : duration(one.predicted)}`);
-  text(box.note, one.why || `${one.role}, ordered by ${one.reason}`);
+  text(box.note, `${one.why ? `${one.why}; ` : ""}${one.role}, ${one.reason}`);
 }
 
 function updateBack(box, one, frame) {
