@@ -1,8 +1,10 @@
-"""What `spe status` and the live view say of moves."""
+"""What `spe status` and the live view say of moves, and of logs that are not kept for ever."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 from rich.console import Console
@@ -10,12 +12,18 @@ from rich.console import Console
 from spe.cli.move import move_text
 from spe.cli.view import Sight, render
 from spe.config import load_text
+from spe.status import HolderStatus, ProcessStatus, RecordingStatus
 from spe.stream.times import SECOND
 from tests.support.sights import CONFIG, NOW, a_sight
-from tests.support.statuses import a_coordinator, a_move
+from tests.support.statuses import a_channel, a_client, a_coordinator, a_move, a_source
 
 #: Who wanted a move: people, a drain, the balancer.
 REASONS = ("ordered", "n1 is drained", "n1 needs 1.00 of 1 cores and 2 MB")
+KEPT = CONFIG.replace("a: {from", "a: {retain: {for: 1h}, from")
+KEPT += """
+defaults: {checkpoint: {every: 1s, disk: true}}
+clients: {client: {reads: out, retain: {size: 1MB, unproved: delete}}}
+"""
 
 
 def lines(text: str, sight: Sight) -> list[str]:
@@ -43,3 +51,35 @@ def test_the_progress_of_a_move_says_who_wanted_it() -> None:
     assert move_text(drained) == "move 1: main/0 from n1 to n2 (n1 is drained): install: n2 recovers"
     done = a_move(phase="done", began_us={"wait": NOW - 2 * SECOND, "done": NOW})
     assert move_text(done) == "move 1: main/0 from n1 to n2 (ordered): done in 2.0 s"
+
+
+def log_lines(*statuses: ProcessStatus) -> list[str]:
+    """The table of logs, between its head and the clients'."""
+    found = lines(KEPT, a_sight(NOW, *statuses))
+    head = found.index("log whole from bytes due, and needed by")
+    return list(takewhile(lambda line: "worst gap" not in line, found[head + 1 :]))
+
+
+class TestLogs:
+    def test_what_retain_says_nothing_of_is_not_there(self) -> None:
+        assert log_lines(a_source("source:a", bytes=1_234), a_source("source:b", bytes=5)) == [
+            "a the beginning 1,234",
+        ]
+        assert not [line for line in lines(CONFIG, a_sight()) if "whole from" in line]
+
+    def test_it_says_from_when_a_log_is_whole_and_who_needs_how_much_of_what_is_due(self) -> None:
+        held = [HolderStatus(holder=h, since_us=NOW + n * SECOND, bytes=n * 1_000) for n, h in enumerate("wxyz", 1)]
+        source = a_source("source:a", bytes=2_000_000, first_us=NOW - 3_600 * SECOND, held=tuple(held[:1]))
+        recording = RecordingStatus(bytes=3_000, deleted_bytes=7, held=tuple(held), archive="")
+        client = replace(a_client(a_channel(channel="out/0")), recording=recording)
+        since = "since 2023-11-14T22:13:2"
+        assert log_lines(source, client) == [
+            f"a 11-14 21:13:20.0 2,000,000 w: 1,000 {since}1",
+            f"client client 3,000 w: 1,000 {since}1; x: 2,000 {since}2; y: 3,000 {since}3; and 1 more",
+        ]
+
+    def test_why_nothing_can_be_deleted_comes_first(self) -> None:
+        held = (HolderStatus(holder="main/0@n1", since_us=NOW, bytes=1_000),)
+        source = a_source("source:a", bytes=9, held=held, archive="no room in the archive")
+        (line,) = log_lines(source)
+        assert line.startswith("a the beginning 9 no room in the archive; main/0@n1: 1,000 since ")
