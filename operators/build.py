@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from operators.aggregate.count_windows import CountAggregate
 from operators.aggregate.time_windows import WindowAggregate
-from operators.custom import CustomHost
 from operators.filter import Filter
 from operators.join.join import Join
+from operators.keyed import hosted
 from operators.map import Map
 from operators.operator import Operator
 from operators.skipping import Skipping
@@ -47,7 +47,7 @@ def _topk(spec: TopKSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
 def _custom(spec: CustomSpec, inputs: Sequence[Schema], _: Schema) -> Operator:
     found = load_class(spec.path, "path")
     try:
-        made = CustomHost(found(tuple(inputs), **spec.arguments))
+        made = hosted(found(tuple(inputs), **spec.arguments))
     except Exception as error:  # a user's code
         raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
     return Trials(made) if spec.skips else made

@@ -26,7 +26,8 @@ class CustomOperator(Operator):
     A subclass defines ``output_schema`` and ``step``.  One with state also defines ``snapshot`` and ``restore``: the
     snapshot must never change afterwards, so write to copies of what it refers to, and consists of dict, list, tuple,
     int, float, str, bool, None, bytes, NumPy arrays, Column, Rows and StringDictionary.  Undo/redo keeps that snapshot
-    unless the subclass defines ``oldest_needed`` and ``clear`` as well, and ``recount`` if it counts something.
+    unless the subclass defines ``oldest_needed`` and ``clear`` as well, and ``recount`` if it counts something.  A
+    checkpoint log has it as one record; of a :class:`operators.keyed.KeyedOperator` one for each key.
 
     Args:
       inputs: schema of each port.
@@ -46,6 +47,11 @@ class CustomOperator(Operator):
     def keeps_state(cls) -> bool:
         """Is there anything to restore?"""
         return cls.snapshot is not Operator.snapshot
+
+    @classmethod
+    def keeps_cells(cls) -> bool:
+        """Does a checkpoint log get its state by key?  See :class:`operators.keyed.KeyedOperator`."""
+        return False
 
     def oldest_needed(self) -> int | None:
         return BEFORE_TIME if self.keeps_state() else None

@@ -149,21 +149,6 @@ class KeepsCells(ABC):
         """
 
     @abstractmethod
-    def records(self, picked: Picked) -> Steps[list[Tree]]:
-        """Footprints of these cells, as they are now, in portions."""
-
-    @abstractmethod
-    def snapshot(self) -> Tree:
-        """As that of every operator."""
-
-    def put(self, found: Footprints, picked: Picked) -> Steps[None]:
-        """Puts the footprints of these cells to what was found, or where they are many what they can be made of."""
-        if found.count > LATER:
-            found.later = self.snapshot(), picked
-        else:
-            found.records = yield from self.records(picked)
-
-    @abstractmethod
     def forget_footprints(self) -> Steps[None]:
         """The next slice writes everything: what was written before counts no more, or may be missing."""
 
@@ -206,3 +191,22 @@ class KeepsCells(ABC):
         Raises:
           LogCorrupt: not as many as there had been.
         """
+
+
+class PicksCells(KeepsCells):
+    """One that finds its cells by number, so that many footprints are made of a snapshot, while the stream goes on."""
+
+    @abstractmethod
+    def records(self, picked: Picked) -> Steps[list[Tree]]:
+        """Footprints of these cells, as they are now, in portions."""
+
+    @abstractmethod
+    def snapshot(self) -> Tree:
+        """As that of every operator."""
+
+    def put(self, found: Footprints, picked: Picked) -> Steps[None]:
+        """Puts the footprints of these cells to what was found, or where they are many what they can be made of."""
+        if found.count > LATER:
+            found.later = self.snapshot(), picked
+        else:
+            found.records = yield from self.records(picked)

@@ -11,7 +11,7 @@ Operators on one path of a unit have state once at most (G8), so each is made ag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,10 +28,13 @@ from operators.fragment import Fragment
 from operators.operator import Operator
 from operators.skipping import Skipping
 from operators.steps import Steps
-from spe.errors import LogCorrupt, blaming
+from operators.trials import Trials
+from spe.errors import LogCorrupt, OperatorFailed, SpeError, blaming
 from spe.plan.plan import Unit
 from spe.query.declaration import Logged
 from spe.stream.names import StreamId
+
+_GIVEN: Final = "the state that it was given"
 
 
 class SliceLog(NamedTuple):
@@ -250,18 +253,24 @@ class FragmentLog:
         self._is_complete = self._forgets = False
         for name, operator in self._fragment.operators.items():
             known = states[name].get("from", UNWRITTEN)
+            with blaming(name, _GIVEN):
+                _check_way(name in self._cells, states[name])
             if name in self._cells:
                 logged = list(_logged(name, known, slices))
                 self._from[name] = known
-                yield from self._cells[name].reconstruct(
-                    states[name]["state"], start["operators"][name]["state"], logged
-                )
+                state, begun = states[name]["state"], start["operators"][name]["state"]
+                try:
+                    yield from self._cells[name].reconstruct(state, begun, logged)
+                except SpeError:
+                    raise
+                except Exception as error:  # a user's code
+                    raise OperatorFailed(name, _GIVEN, error) from error
             elif "whole" in states[name]:
                 written = states[name]["whole"]
                 found = [s.footprints[name] for s in slices if s.end == written and name in s.footprints]
                 if not found:
                     raise LogCorrupt(f"the checkpoint log has no state of {name!r} from {written}")
-                with blaming(name, "the state that it was given"):
+                with blaming(name, _GIVEN):
                     operator.restore(found[0][0]["state"])
                 self._whole[name] = takes_from[name] = written
                 self._from[name] = known
@@ -299,8 +308,16 @@ class FragmentLog:
             operator.recount(commit["operators"][name]["counters"])
 
 
+def _check_way(by_cells: bool, state: Tree) -> None:
+    """Raises ValueError where a user's class kept its state in another way when the log was written."""
+    if by_cells != ("state" in state):
+        before, now = ("as a whole", "by key") if by_cells else ("by key", "as a whole")
+        raise ValueError(f"the checkpoint log has its state {before}, and its class keeps it {now}")
+
+
 def _inner(operator: Operator) -> Operator:
-    return operator.operator if isinstance(operator, Skipping) else operator
+    inner = operator.operator if isinstance(operator, Skipping) else operator
+    return inner.host if isinstance(inner, Trials) else inner
 
 
 def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[CellRecord]:

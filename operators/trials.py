@@ -44,6 +44,10 @@ class Trials(Operator):
         self._ports: Sequence[Rows | None] = ()
         self._pace = StepPace(_TRIED)
 
+    @property
+    def host(self) -> CustomHost:
+        return self._host
+
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         raise NotImplementedError("work() does it")
 

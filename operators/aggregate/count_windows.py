@@ -12,7 +12,7 @@ from operators.aggregate.accumulators import Count
 from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, columns_alone, forget_texts
 from operators.columns import chosen, consecutive, filled, inverse, picked, where
-from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
+from operators.footprints import CellRecord, Footprints, LiveFootprints, Picked, PicksCells, Rewriting, Tree
 from operators.ids import IndexArray, stable_order
 from operators.keys import KeyIndex
 from operators.operator import StepwiseOperator
@@ -26,7 +26,7 @@ from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
 
-class CountAggregate(StepwiseOperator, KeepsCells):
+class CountAggregate(StepwiseOperator, PicksCells):
     """One row per ``count`` tuples of a group, at the closing tuple's time, in the order of the closing tuples.
 
     Each window has a cell of its own; a closed one is dead and dropped some time later.  A partly filled window is

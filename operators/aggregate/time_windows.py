@@ -19,7 +19,7 @@ from operators.aggregate.calls import QUIET, Calls
 from operators.aggregate.group_cells import Cells, check_found, check_replayed, forget_texts
 from operators.aggregate.panes import PaneOperator, Panes
 from operators.columns import chosen, consecutive, filled, inverse, picked, sorted_order, where
-from operators.footprints import CellRecord, Footprints, KeepsCells, LiveFootprints, Picked, Rewriting, Tree
+from operators.footprints import CellRecord, Footprints, LiveFootprints, Picked, PicksCells, Rewriting, Tree
 from operators.ids import IndexArray, StringIds
 from operators.keys import KeyIndex
 from operators.rejections import Refusals
@@ -56,7 +56,7 @@ def joined(columns: Sequence[Column]) -> Column:
     return concat_columns(columns)
 
 
-class WindowAggregate(PaneOperator[Cells], KeepsCells):
+class WindowAggregate(PaneOperator[Cells], PicksCells):
     """One row per window and group, at the window's end − 1, groups in order of first arrival.
 
     Args:

@@ -56,7 +56,8 @@ def _expected(plan: Plan, unit: Unit, log: Continuous) -> ExpectedRecovery:
     rate, speed = _rate(plan, unit), _speed(plan, unit)
     cells = begun = held = lifetime = 0.0
     knows_groups = True
-    for operator in log_use(plan, unit).holders:
+    holders = log_use(plan, unit).holders
+    for operator in holders:
         spec = operator.spec
         if spec.logged is Logged.ROWS:
             held = max(held, (rate or 0.0) * _seconds(spec.reach_us or 0, speed))
@@ -68,7 +69,8 @@ def _expected(plan: Plan, unit: Unit, log: Continuous) -> ExpectedRecovery:
         else:
             cells += 1
         lifetime = max(lifetime, math.inf if spec.lifetime_us is None else _seconds(spec.lifetime_us, speed, math.inf))
-    workload = Workload(cells, begun, rate or 0.0, held, lifetime or math.inf)
+    replayed = (rate or 0.0) if not holders or any(o.spec.is_replayed for o in holders) else 0.0
+    workload = Workload(cells, begun, replayed, held, lifetime or math.inf)
     return ExpectedRecovery(unit, log, workload, knows_groups, rate is not None)
 
 

@@ -111,7 +111,7 @@ def hints(plan: Plan, logged: set[str]) -> Iterator[tuple[Path, str]]:
             )
 
 
-_HELP = "an aggregate in its place would be written by group"
+_HELP = "an aggregate, or a KeyedOperator, in its place would be written by group"
 
 
 def log_lines(plan: Plan, directory: Directory) -> list[list[str]]:

@@ -198,6 +198,11 @@ class OperatorSpec(ABC):
         """Rows of a group after which its record is out of use by itself; None: their number does not matter."""
         return None
 
+    @property
+    def is_replayed(self) -> bool:
+        """May a record be older than what it is of, so that rows are replayed for it?"""
+        return True
+
     # --- what is known of its results ---
 
     @property

@@ -70,5 +70,22 @@ class CustomSpec(OperatorSpec):
 
     @property
     def logged(self) -> Logged:
-        keeps_state = getattr(load_class(self.path, "path"), "keeps_state", None)
+        found = load_class(self.path, "path")
+        if self._keeps_cells(found):
+            return Logged.CELLS
+        keeps_state = getattr(found, "keeps_state", None)
         return Logged.WHOLE if keeps_state is None or keeps_state() else Logged.NOTHING
+
+    @property
+    def lifetime_rows(self) -> int | None:
+        """Of a key: each change is written."""
+        return 1 if self._keeps_cells(load_class(self.path, "path")) else None
+
+    @property
+    def is_replayed(self) -> bool:
+        return not self._keeps_cells(load_class(self.path, "path"))
+
+    @staticmethod
+    def _keeps_cells(found: Any) -> bool:
+        keeps_cells: Callable[[], bool] | None = getattr(found, "keeps_cells", None)
+        return keeps_cells is not None and keeps_cells()
