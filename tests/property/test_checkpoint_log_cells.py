@@ -33,6 +33,7 @@ from tests.support.logged import LoggedRun, unit_of, whole_run
 from tests.support.operators import Tuple, step_sizes
 
 IN = StreamId("in")
+OWN = "tests.support.operators_for_tests"
 GROUPS = st.sampled_from([("key", "flag"), ("amount",), ("key", "amount"), ()])
 
 
@@ -107,6 +108,20 @@ def test_count_windows(data: st.DataObject, rows: list[Tuple], size: int, group_
     COUNT_WINDOWS.example({name: met[name] for name in COUNT_WINDOWS.names})
 
 
+KEYED = Situations({"rewritten": 0.12, "closings": 0.3, "several crashes with keys": 0.3})
+
+
+@KEYED.required
+@settings(max_examples=60, deadline=None)
+@given(st.data(), aggregates.streams(), st.integers(1, 12), GROUPS)
+def test_operators_with_keys(data: st.DataObject, rows: list[Tuple], gap: int, by: tuple[str, ...]) -> None:
+    """Each change is written, so nothing is replayed."""
+    spec = CustomSpec((IN,), f"{OWN}:Visits", {"by": by, "gap": gap})
+    met = check(data, {"out": spec}, {"in": aggregates.INPUT}, [rows])
+    assert not met["rows replayed"]
+    KEYED.example({name: met[name] for name in KEYED.names} | {"several crashes with keys": met["with keys"] > 1})
+
+
 class Picky(aggregates.Digits):
     """An aggregate that refuses 2."""
 
@@ -130,7 +145,11 @@ def test_all_kinds_on_paths_beside_each_other(
     slide: int, order_by: Any, on: str | None,
 ) -> None:  # fmt: skip
     """Cells, rows that are kept, and states that are one record, behind and before operators without a state."""
-    window, few, path = Window(WindowKind.SLIDING, size, slide, 3, on), StreamId("few"), "tests.support"
+    window, few, sides = (
+        Window(WindowKind.SLIDING, size, slide, 3, on),
+        StreamId("few"),
+        (StreamId("left"), StreamId("right")),
+    )
     picky = AggregateCall(f"{__name__}:Picky", "number")
     specs: dict[str, OperatorSpec] = {
         "few": FilterSpec(IN, "key IS NULL OR key <> 'é'"),
@@ -139,9 +158,13 @@ def test_all_kinds_on_paths_beside_each_other(
         "sums": AggregateSpec(few, window, {"key": "key"}, {"n": AggregateCall("count"), "p": picky}, OnError.SKIP),
         "largest": MapSpec(StreamId("sums"), {"twice": "n + n"}, keep=False),
         "counts": AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, {"n": AggregateCall("count")}),
-        "pairs": JoinSpec(StreamId("left"), StreamId("right"), kind, keys, None, -slide, size),
-        "same": JoinSpec(StreamId("left"), StreamId("right"), kind, keys, Window(WindowKind.SLIDING, size, slide)),
-        "places": CustomSpec((StreamId("ints"),), f"{path}.operators_for_tests:Places", {}),
+        "pairs": JoinSpec(*sides, kind, keys, None, -slide, size),
+        "same": JoinSpec(*sides, kind, keys, Window(WindowKind.SLIDING, size, slide)),
+        "places": CustomSpec((StreamId("ints"),), f"{OWN}:Places", {}),
+        "latest": CustomSpec(sides, f"{OWN}:Latest", {}),
+        "visits": CustomSpec(
+            (few, StreamId("ints")), f"{OWN}:Visits", {"by": ["key"], "gap": size, "bad": ["a"]}, OnError.SKIP
+        ),
     }
     specs = {"ints": MapSpec(IN, {"key": "key", "number": "number"}, keep=False), **specs}
     schemas = {"in": topks.INPUT, "left": joins.SIDE, "right": joins.SIDE}

@@ -17,6 +17,7 @@ from operators.aggregate.time_windows import WindowAggregate
 from operators.footprints import LiveFootprints
 from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice
+from operators.keyed import KeyedHost
 from operators.steps import finished
 from operators.sunion.slice import Slice
 from replicas.checkpoint.extent import Extent, counted
@@ -106,6 +107,7 @@ class LoggedRun:
             time: (n, sum(c for (t, open_), c in expected.items() if t == time and open_))
             for time, n in Counter(live.times.tolist()).items()
         }
+        self.met["with keys"] += any("cells" in tree for trees in made.footprints.values() for tree in trees)
         commit = encode_state(made.commit)
         self.written.append(Written(end, records, commit, digest(self.fragment), expected))
 
@@ -183,6 +185,7 @@ def digest(fragment: Fragment) -> Any:
     found: list[Any] = [sorted(fragment.counters().items())]
     for operator in fragment.operators.values():
         inner = getattr(operator, "operator", operator)
+        inner = getattr(inner, "host", inner)
         if isinstance(inner, WindowAggregate):
             panes = inner._panes
             found.append((inner._sequence, panes.released, dict(panes.since)))
@@ -190,6 +193,8 @@ def digest(fragment: Fragment) -> Any:
         elif isinstance(inner, CountAggregate):
             live = finished(inner._live())
             found.append((inner._sequence, _groups(finished(inner._cells.selected(live)), inner)))
+        elif isinstance(inner, KeyedHost):
+            found.append((inner.previous, [repr(item) for item in inner._by_key.items()], inner.log_state()))
     return found
 
 

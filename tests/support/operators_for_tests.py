@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
 
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
+from operators.keyed import KeyedOperator
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import SECOND
@@ -269,3 +271,69 @@ class Places(PassThrough):
 
     def counters(self) -> Mapping[str, int]:
         return {"rows": self._rows}
+
+
+class Visits(KeyedOperator):
+    """One row per visit, on any port, of the attributes ``by``: it ends ``gap`` µs after its last row, and counts them.
+
+    The visit that ends first is the first key, so all depends on the order of keys.
+    """
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._by, self._gap = arguments["by"], int(arguments["gap"])
+        self._bad = arguments.get("bad", ())
+
+    @classmethod
+    def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
+        return Schema((*[inputs[0][name] for name in arguments["by"]], *Schema.of(n="int64!")))
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        over = list[tuple[int, tuple[Any, ...]]]()
+        for time, _, key in sorted(self._given(ports), key=itemgetter(0, 1)):
+            over += self._ended(time + 1)
+            _, n = self.state.pop(key, (0, 0))
+            self.state[key] = (time, n + 1)
+            if key in self._bad:
+                raise ValueError(f"{key} is bad")
+        over += self._ended(boundary)
+        return Rows.from_tuples(self.schema, [t for t, _ in over], [row for _, row in over]) if over else None
+
+    def _given(self, ports: Sequence[Rows | None]) -> Iterator[tuple[int, int, Any]]:
+        for port, rows in enumerate(ports):
+            if rows is not None:
+                columns = [rows.columns[self.inputs[port].index(name)].to_list() for name in self._by]
+                for at, time in enumerate(rows.time.tolist()):
+                    values = tuple(column[at] for column in columns)
+                    yield time, port, values[0] if len(values) == 1 else values
+
+    def _ended(self, before: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        while self.state:
+            key, (last, n) = next(iter(self.state.items()))
+            if last + self._gap >= before:
+                return
+            del self.state[key]
+            yield last + self._gap, (*(key if len(self._by) != 1 else (key,)), n)
+
+
+class Latest(KeyedOperator):
+    """Rows of port 1 with the latest ``value`` that port 0 had for their ``key``; a null takes it away."""
+
+    @classmethod
+    def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
+        return Schema.of(key="string", latest="int64")
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        given, found = list[tuple[int, int, str | None, int | None]](), list[tuple[int, tuple[Any, ...]]]()
+        for port, (schema, rows) in enumerate(zip(self.inputs, ports, strict=True)):
+            if rows is not None:
+                key, value = (rows.columns[schema.index(name)].to_list() for name in ("key", "value"))
+                given += [(t, port, k, v) for t, k, v in zip(rows.time.tolist(), key, value, strict=True)]
+        for time, port, name, new in sorted(given, key=itemgetter(0, 1)):
+            if port == 1:
+                found.append((time, (name, self.state.get(name))))
+            elif new is not None:
+                self.state[name] = new
+            else:
+                self.state.pop(name, None)
+        return Rows.from_tuples(self.schema, [t for t, _ in found], [row for _, row in found]) if found else None
