@@ -11,6 +11,7 @@ import numpy as np
 
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomHost, CustomOperator
+from operators.keyed import hosted
 from spe.errors import SpeError
 from spe.problems import did_you_mean, one_of
 from spe.stream.batch import Column, Rows
@@ -114,7 +115,7 @@ class OperatorHarness:
 
     def _new(self) -> CustomHost:
         try:
-            return CustomHost(self._class(tuple(self._schemas), **self._arguments))
+            return hosted(self._class(tuple(self._schemas), **self._arguments))
         except Exception as error:  # a user's code
             raise wrong(f"{self._class.__name__} cannot be made: {type(error).__name__}: {error}") from error
 

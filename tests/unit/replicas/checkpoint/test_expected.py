@@ -35,6 +35,8 @@ COUNTING = TUMBLING.replace("window: 60s", "window: {count: 10}")
 BY_ATTRIBUTE = TUMBLING.replace("window: 60s", "window: {tumbling: 60s, on: ts}")
 JOIN = "{join: {left: orders, right: orders, on: key, window: 10s}}"
 TOPK = "{topk: {from: orders, k: 3, order_by: [price], window: 10s}}"
+WHOLE = "{custom: {from: [orders], class: 'tests.support.operators_for_tests:Unstorable'}}"
+KEYED = "{custom: {from: [orders], class: 'tests.support.operators_for_tests:Visits', arguments: {by: [key], gap: 9}}}"
 FILTER = "{filter: {from: orders, where: price > 10}}"
 
 
@@ -47,6 +49,8 @@ FILTER = "{filter: {from: orders, where: price > 10}}"
         (BY_ATTRIBUTE, Workload(1e6, 0, 50_000, 0, math.inf)),
         (JOIN, Workload(0, 0, 50_000, 500_000, math.inf)),
         (TOPK, Workload(0, 0, 50_000, 500_000, math.inf)),
+        (WHOLE, Workload(1, 0, 50_000, 0, math.inf)),
+        (KEYED, Workload(1e6, 50_000, 0, 0, math.inf)),
         (FILTER, Workload(0, 0, 50_000, 0, math.inf)),
     ],
 )

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from operators.custom import CustomOperator
+from operators.keyed import KeyedOperator
 from spe.config import load_text
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
@@ -50,6 +51,7 @@ class Stateful(CustomOperator):
 def module(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ModuleType("log_use_operators")
     made.Stateless, made.Stateful = Stateless, Stateful  # type: ignore[attr-defined]
+    made.Keyed = type("Keyed", (KeyedOperator,), {})  # type: ignore[attr-defined]
     made.Foreign = type("Foreign", (), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "log_use_operators", made)
 
@@ -67,6 +69,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
         (CustomSpec((A,), "log_use_operators:Stateless"), Logged.NOTHING),
         (CustomSpec((A,), "log_use_operators:Stateful"), Logged.WHOLE),
         (CustomSpec((A,), "log_use_operators:Foreign"), Logged.WHOLE),
+        (CustomSpec((A,), "log_use_operators:Keyed"), Logged.CELLS),
     ],
     ids=str,
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from configs.sessions import Sessions
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
+from operators.keyed import KeyedOperator
 from spe.errors import ConfigError
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
@@ -105,6 +106,44 @@ class Sets(Running):
         return {"seen": {1}}
 
 
+class Lists(KeyedOperator):
+    """How many values a sensor has had; all of them are in a list, which is changed in place."""
+
+    @classmethod
+    def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
+        return Schema.of(n="int64!")
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None:
+            return None
+        counts = [(self.count(sensor, value),) for sensor, value in rows.to_tuples()]
+        return Rows.from_tuples(self.schema, rows.time.tolist(), counts)
+
+    def count(self, sensor: Any, value: Any) -> int:
+        values = self.state.setdefault(sensor, [])
+        values.append(value)
+        return len(values)
+
+
+class Tuples(Lists):
+    """The same as it should be."""
+
+    def count(self, sensor: Any, value: Any) -> int:
+        self.state[sensor] = values = (*self.state.get(sensor, ()), value)
+        return len(values)
+
+
+class Beside(Lists):
+    """Keeps a part of its state beside the keys."""
+
+    all = 0
+
+    def count(self, sensor: Any, value: Any) -> int:
+        self.all += 1
+        return self.all
+
+
 def test_rows_go_in_slice_by_slice() -> None:
     running = OperatorHarness(Running, READINGS)
     assert running.step(TABLE, upto="5s")[-1] == {"_time": "2026-01-01T00:00:04", "sum": 13.0}
@@ -115,6 +154,7 @@ def test_rows_go_in_slice_by_slice() -> None:
 
 def test_an_operator_that_keeps_its_promises_passes() -> None:
     assert [row["sum"] for row in OperatorHarness(Running, READINGS).check(TABLE)] == [1, 1, 6, 13]
+    assert [row["n"] for row in OperatorHarness(Tuples, READINGS).check(TABLE)] == [1, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +165,8 @@ def test_an_operator_that_keeps_its_promises_passes() -> None:
         (PerSlice, "PerSlice makes other output when cut at 2026-01-01T00:00:01.000001: row 2 is "),
         (Coded, "Coded makes other output when cut at .*seed=0"),
         (Counted, "Counted makes other output of the same input: row 1 is"),
+        (Lists, "Lists: the snapshot of 2026-01-01T00:00:01.000001 has changed as the operator went on"),
+        (Beside, "Beside makes other output behind a snapshot of 2026-01-01T00:00:01.000001: row 2 is {'_time'"),
         (Sets, "Sets: a snapshot cannot be sent: .*cannot store a builtins.set"),
     ],
 )
