@@ -43,6 +43,13 @@ QUERIES: dict[str, dict[str, Any]] = {
     "top": {"topk": {"from": "s", "k": 2, "order_by": ["qty", "key desc"]}},
     "join": {"join": {"left": "s", "right": "t", "kind": "full", "on": "key", "within": ["-1s", "1s"]}},
     "chain": {"custom": {"from": ["m"], "class": "replicas.simulation.hash_chain:HashChain"}},
+    "keyed": {
+        "custom": {
+            "from": ["s"],
+            "class": "tests.support.operators_for_tests:Visits",
+            "arguments": {"by": ["key"], "gap": 300_000},
+        }
+    },
 }
 
 RECONCILE = ("checkpoint", "undo")
@@ -112,7 +119,10 @@ async def settled(cluster: FaultyCluster, *nodes: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "reconcile"),
-    long_but([("count", "checkpoint"), ("join", "undo"), ("chain", "checkpoint")], product(QUERIES, RECONCILE)),
+    long_but(
+        [("count", "checkpoint"), ("join", "undo"), ("chain", "checkpoint"), ("keyed", "undo")],
+        product(QUERIES, RECONCILE),
+    ),
 )
 def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
@@ -128,7 +138,7 @@ def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
     assert not told(met, "log_refused")
 
 
-@pytest.mark.parametrize("query", long_but(["tumbling", "join"], QUERIES))
+@pytest.mark.parametrize("query", long_but(["tumbling", "join", "keyed"], QUERIES))
 def test_the_log_is_bounded_and_what_is_made_again_is_what_was_there(query: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         for _ in range(2):
@@ -180,7 +190,10 @@ def test_the_whole_cluster_loses_power(query: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "reconcile"),
-    long_but([("tumbling", "checkpoint"), ("count", "undo")], product(["tumbling", "count", "topk"], RECONCILE)),
+    long_but(
+        [("tumbling", "checkpoint"), ("count", "undo"), ("keyed", "checkpoint")],
+        product(["tumbling", "count", "topk", "keyed"], RECONCILE),
+    ),
 )
 def test_slices_of_a_redo_are_in_the_log_and_tentative_ones_are_not(query: str, reconcile: str) -> None:
     """Killed while tentative, while correcting, and right after that."""
