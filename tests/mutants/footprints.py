@@ -7,6 +7,7 @@ from operators.aggregate.count_windows import CountAggregate
 from operators.aggregate.group_cells import Cells
 from operators.aggregate.time_windows import WindowAggregate
 from operators.fragment_log import FragmentLog
+from operators.keyed import KeyedHost, KeyedState
 from tests.mutants.patching import Edit, edited
 
 edited(
@@ -92,4 +93,34 @@ edited(
     "rows-from-before-the-log-are-not-kept",
     "a join loses the rows that came before the log began (G3)",
     Edit(FragmentLog, "_is_in_reach", "oldest is None or oldest >= begin", "True"),
+)
+edited(
+    "only-new-keys-are-written",
+    "a key whose state changed keeps its old footprint (G2)",
+    Edit(KeyedState, "__setitem__", "if self._changed is not None:", "if old is None and self._changed is not None:"),
+)
+edited(
+    "deleted-keys-are-not-told",
+    "a key that was deleted is there again (G2)",
+    Edit(KeyedState, "__delitem__", "if key in self._written:", "if False:"),
+)
+edited(
+    "changes-are-forgotten-in-a-mark",
+    "what changed between the newest slice and a state that is brought back is not written (G2)",
+    Edit(KeyedState, "_restore", "dict(written), dict(changed)", "dict(written), {}"),
+)
+edited(
+    "keys-in-the-order-of-the-log",
+    "keys that are made again are in the order in which they were written (G4)",
+    Edit(KeyedHost, "reconstruct", "order.tolist()", "range(len(cells))"),
+)
+edited(
+    "keys-take-rows-again",
+    "rows that states have already are given again (G4)",
+    Edit(KeyedHost, "step", "if self._previous >= self._begin:", "if True:"),
+)
+edited(
+    "keys-in-a-replay-begin-too-early",
+    "a state that is brought back in a replay has forgotten which rows are in it (G4)",
+    Edit(KeyedHost, "snapshot", "if self._previous < self._begin:", "if False:"),
 )

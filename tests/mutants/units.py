@@ -33,6 +33,7 @@ from tests.unit.consistency.dpc.test_manager import (
     TestRecovering,
 )
 from tests.unit.operators import test_fragment_log as fragment_log
+from tests.unit.operators import test_keyed as keyed
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
@@ -313,6 +314,14 @@ UNITS: Final[dict[str, Test]] = {
     "sequence-restarts": fragment_log.test_rows_are_numbered_from_the_commit_that_they_are_replayed_from,
     "forgotten-footprints-count": fragment_log.test_everything_is_written_after_what_was_written_is_forgotten,
     "rows-from-before-the-log-are-not-kept": fragment_log.test_rows_from_before_the_log_are_in_it_while_needed,
+    "only-new-keys-are-written": keyed.test_only_keys_that_changed_are_written,
+    "deleted-keys-are-not-told": keyed.test_only_keys_that_changed_are_written,
+    "changes-are-forgotten-in-a-mark": keyed.test_a_state_that_is_brought_back_knows_what_changed_since_then,
+    "keys-in-the-order-of-the-log": keyed.test_only_keys_that_changed_are_written,
+    "keys-take-rows-again": keyed.test_what_comes_again_for_others_is_in_the_state_already,
+    "keys-in-a-replay-begin-too-early": (
+        keyed.test_a_state_that_is_brought_back_in_the_midst_of_a_replay_waits_for_its_end
+    ),
     "damaged-record-is-taken-as-it-is": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,
     "void-records-are-read": checkpoint_log.test_what_follows_the_last_commit_is_void_at_any_cut,
     "loss-in-both-is-taken-for-a-torn-tail": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,

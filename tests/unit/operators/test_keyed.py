@@ -241,7 +241,7 @@ def test_a_state_of_another_replica_is_written_whole() -> None:
         moved.remade()
 
 
-def test_a_state_that_is_brought_back_knows_what_changed_since_the_newest_slice() -> None:
+def test_a_state_that_is_brought_back_knows_what_changed_since_then() -> None:
     """A failure begins at 15, behind the slice to 10; what it adds is taken back."""
     run = settings("1 a 1\n2 b 2\n12 a 5\n13 b -\n16 c 9\n17 a -\n26 d 4")
     run.slice(10)
