@@ -5,24 +5,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from operators.custom import CustomOperator
+from operators.keyed import KeyedOperator
 from spe.stream.batch import Rows
 from spe.stream.schema import Schema
 
 
-class Sessions(CustomOperator):
-    """One tuple per session of ``key``: it ends when ``gap`` seconds have passed without a tuple, and has that time."""
+class Sessions(KeyedOperator):
+    """One tuple per session of ``key``: it ends when ``gap`` seconds have passed without a tuple, and has that time.
+
+    The state of a key is (first time, last time, tuples).  The session that ends first stands first.
+    """
 
     def __init__(self, inputs: Sequence[Schema], key: str, gap: float) -> None:
         super().__init__(inputs, key=key, gap=gap)
         self._key, self._gap = inputs[0].index(key), round(gap * 1e6)
         self._schema = self.output_schema(inputs, key, gap)
-        #: key → (first time, last time, tuples); the session that ends first stands first.
-        self._open: OrderedDict[Any, tuple[int, int, int]] = OrderedDict()
 
     @classmethod
     def output_schema(cls, inputs: Sequence[Schema], key: str, gap: float) -> Schema:
@@ -35,21 +35,15 @@ class Sessions(CustomOperator):
         if rows is not None:
             for time, key in zip(rows.time.tolist(), rows.columns[self._key].to_list(), strict=True):
                 self._close(time + 1, over)  # what ends at this time ends before this tuple
-                first, _, n = self._open.pop(key, (time, time, 0))
-                self._open[key] = (first, time, n + 1)
+                first, _, n = self.state.pop(key, (time, time, 0))
+                self.state[key] = (first, time, n + 1)
         self._close(boundary, over)
         return Rows.from_tuples(self._schema, [t for t, _ in over], [row for _, row in over]) if over else None
 
     def _close(self, before: int, over: list[tuple[int, tuple[Any, ...]]]) -> None:
-        while self._open:
-            key, (first, last, n) = next(iter(self._open.items()))
+        while self.state:
+            key, (first, last, n) = next(iter(self.state.items()))
             if last + self._gap >= before:
                 return
-            del self._open[key]
+            del self.state[key]
             over.append((last + self._gap, (key, first, last, n)))
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"open": [(key, *session) for key, session in self._open.items()]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._open = OrderedDict((key, tuple(session)) for key, *session in state["open"])
