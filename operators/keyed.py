@@ -212,6 +212,7 @@ class KeyedOperator(CustomOperator):
 
     @property
     def state(self) -> KeyedState:
+        """All that the operator remembers."""
         return self._by_key
 
     @classmethod

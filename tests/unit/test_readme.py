@@ -29,6 +29,7 @@ from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Plan
 from spe.plan.review import review
 from spe.stream.names import StreamId
+from spe.testing import OperatorHarness
 from tests.support.faulty_cluster import FaultyCluster
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,7 @@ PARTS = blocks("yaml", "docs/how-to/real-input.md", "docs/how-to/several-machine
 (BUILDER,) = blocks("python", "docs/tutorials/python.md")
 (READING,) = [b for b in blocks("python", "docs/how-to/read-results.md") if "connect" in b]
 (OPERATOR,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "class Records" in b]
+(KEYED,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "KeyedOperator" in b]
 (TESTS,) = blocks("python", "docs/how-to/test.md")
 COMMANDS = [
     line
@@ -168,6 +170,14 @@ def test_the_documented_operator_passes_only_records(operators: None) -> None:
 
     assert len(values) > 3
     assert values == sorted(set(values))
+
+
+def test_the_documented_operator_with_keys_passes_only_changes() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(OPERATOR + KEYED, "own-operators.md", "exec"), names)
+    changes = OperatorHarness(names["Changes"], "product string, value float64")
+    found = changes.check("_time product value \n 1s tea 3 \n 2s - 3 \n 3s tea 3 \n 4s - 2 \n 5s tea 5 \n 6s - 2")
+    assert [(row["product"], row["value"]) for row in found] == [("tea", 3), (None, 3), (None, 2), ("tea", 5)]
 
 
 @pytest.mark.parametrize("name", re.findall(r"^def (test_\w+)", TESTS, re.MULTILINE))
