@@ -46,9 +46,10 @@ def _named(key: Any) -> Any:
 class KeyedState(MutableMapping[Any, Any]):
     """State by key, used like a dict; it knows which keys changed.
 
-    A key is None, a bool, int, float, str, bytes, or a tuple of these; every NaN is one key.  The state of a key is of
-    what a snapshot may hold, and never changed in place: another one is put in its place, ``state[key] = …``.  Keys are
-    in the order in which they came, also after a restart; one that was deleted comes anew.
+    A key is None, a bool, int, float, str, bytes, or a tuple of these; every NaN is one key, and so are 1, 1.0 and
+    True.  The state of a key is of what a snapshot may hold, and never changed in place: another one is put in its
+    place, ``state[key] = …``.  Keys are in the order in which they came, also after a restart; one that was deleted
+    comes anew.  All keys of a partition, with their states but for arrays, have room in 32 MiB, as in any snapshot.
     """
 
     __slots__ = ("_cells", "_changed", "_is_whole", "_next", "_written")
