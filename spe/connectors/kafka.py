@@ -204,6 +204,10 @@ KAFKA: Final = Kafka(
             "of Avro: the registry does not have the schema, or it lacks a field that may not be null": (
                 "as a message that cannot be understood"
             ),
+            "consumers of `group` come and go, which rebalances it": "nothing: a group assigns us no partitions, for "
+            "where a source goes on stands in its own log, with the rows. Each source reads all of its partitions, and "
+            "`group` is for lag monitors only. A broker may refuse our commits while another consumer is in the group, "
+            "which we say once",
             "a partition is idle, or new": "an idle one holds nobody up; a new one is read from its beginning within "
             "30 s",
             "a partition is far behind others": "others wait for it while it has more, so that its messages are not "

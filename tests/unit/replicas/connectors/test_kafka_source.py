@@ -9,23 +9,27 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
 from random import Random
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-kafka is not installed")
 
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
 
 from examples.servers.kafka import PARTITIONS, Brokers, brokers
 from replicas.connectors import kafka_merge, kafka_source, open_reader
-from replicas.connectors.kafka_client import Codes, in_words, settings
+from replicas.connectors.kafka_client import Codes, in_words, library, settings
 from replicas.connectors.kafka_offsets import Gone, Kept, Offsets, Partition, check_counts, chosen, gone
 from replicas.connectors.kafka_source import Accept, KafkaReader
 from replicas.connectors.reader import RowChunk
 from replicas.simulation.disk import SimDisk, torn
 from replicas.source.proxy import SourceProxy
+from spe.connectors.kafka import KAFKA
 from spe.errors import ServerAway, SpeError
 from spe.log import read_log
 from spe.log.source_log import decode_source_batch
@@ -238,6 +242,85 @@ async def test_offsets_are_committed_to_the_group_after_the_sync_and_never_read(
     new = Running(of)  # with an empty log it begins at the beginning, though the group is at the end
     await new.until(rows=40)
     assert len(new.rows) == 40
+
+
+async def test_a_consumer_that_joins_its_group_takes_no_partition_from_it(mock: Brokers, topic: str) -> None:
+    mock.send(topic, messages(40))
+    wanted = {"bootstrap.servers": ",".join(mock.servers), "group.id": "shared", "log_level": 0}
+    other, got, over = Consumer(wanted), list[Any](), Event()
+    other.subscribe([topic], on_assign=lambda _, partitions: got.extend(partitions))
+
+    def join() -> None:
+        while len(got) < PARTITIONS and not over.is_set():
+            other.poll(0.05)
+        mock.send(topic, messages(40, 40))
+        while not over.wait(0.05):
+            other.poll(0)
+        other.close()
+
+    run = Running(kafka(mock, topic, {"group": "shared"}))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, join)
+        try:
+            await run.until(rows=80)
+        finally:
+            over.set()
+    assert sorted(run.rows) == list(range(80))
+    assert len(got) == PARTITIONS
+
+
+class CountedTopic:
+    """A consumer of a topic of which somebody adds partitions; each has messages from offset 3 on."""
+
+    def __init__(self) -> None:
+        self.count = 1
+        self.assigned: list[tuple[int, int]] = []
+
+    def list_topics(self, name: str, timeout: float) -> Any:
+        found = SimpleNamespace(error=None, partitions=dict.fromkeys(range(self.count)))
+        return SimpleNamespace(cluster_id="one", topics={name: found})
+
+    def get_watermark_offsets(self, at: Any, timeout: float) -> tuple[int, int]:
+        return 3, 10
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        self.assigned += [(p.partition, p.offset) for p in partitions]
+
+
+@pytest.mark.parametrize(("busy", "within_s"), [(True, kafka_source.LOOK_S), (False, kafka_source.SILENCE_S)])
+async def test_a_new_partition_is_read_from_its_beginning_within_the_time_that_is_stated(
+    autojump_clock: trio.testing.MockClock, busy: bool, within_s: float
+) -> None:
+    """Also where others give messages all the time, so that nobody asks whether brokers are there."""
+    reader = KafkaReader(SCHEMA, "ts", {"servers": ["b:1"], "topics": ["t"], "format": "jsonl", "timestamps": "us"})
+    topic, step_s = CountedTopic(), 0.125
+    reader._env, reader._kafka, reader._codes, reader._consumer = source_env(), library(), Codes(), topic
+
+    async def at_once(function: Callable[[], Any]) -> Any:
+        """Not in a thread: virtual time would not wait for it."""
+        await trio.lowlevel.checkpoint()
+        return function()
+
+    reader._in_thread = at_once  # type: ignore[method-assign]
+    reader._topics.use(topic)
+    await reader._begin(Offsets.decode(b""))
+    assert topic.assigned == [(0, 3)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader._watch)
+        for steps in (300, 300):  # it is added at different times since the last look
+            topic.count += 1
+            for step in range(steps):
+                if len(topic.assigned) < topic.count:
+                    took_s = step * step_s
+                reader._heard_s = trio.current_time() if busy else 0.0
+                reader._mend()
+                await trio.sleep(step_s)
+            assert topic.assigned[-1] == (topic.count - 1, 3)
+            assert took_s <= within_s + step_s
+        nursery.cancel_scope.cancel()
+    assert KAFKA.guarantees is not None
+    assert "30 s" in KAFKA.guarantees.failures["a partition is idle, or new"]
+    assert kafka_source.LOOK_S == 30
 
 
 async def test_poison_messages_are_kept_aside_with_their_offset(mock: Brokers, topic: str) -> None:
