@@ -1,9 +1,9 @@
 """Sinks: files of a client's changes for other programs to read.
 
 Modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, tentative ones
-marked, and every undo ("delete all of this channel with a larger id"), so that a reader who applies them in order
-always holds the newest answer, and in the end the stable one.  *current*, where what is written can be taken back: such
-a reader's newest answer itself.
+marked, every undo ("delete all of this channel with a larger id"), and done where a correction is complete, so that a
+reader who applies them in order always holds the newest answer, and in the end the stable one.  *current*, where what
+is written can be taken back: such a reader's newest answer itself.
 
 Writing is synchronous and may block on the disk: it belongs off the event loop.  Sinks on a server are made of
 ``replicas.connectors.server_sink``.

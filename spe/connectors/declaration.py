@@ -53,7 +53,7 @@ CELLS: Final = ("columns", "delimiter", "quote", "header", "null", "timestamps")
 
 
 #: What a sink writes: final rows, each exactly once; the newest answer, its tentative rows marked, and removed when
-#: they are withdrawn; every insert and every undo, with its kind.
+#: they are withdrawn; every insert, undo and done, with its kind.
 STABLE: Final = "stable"
 CURRENT: Final = "current"
 CORRECTIONS: Final = "corrections"
@@ -164,6 +164,7 @@ class SinkDeclaration:
       opens: of a connector in another package, ``module:Class`` of its sink, which is made with the schemas by channel,
         the mode, and what :meth:`sink` has given.
       example: a line of a client in the configuration, for the documentation.
+      not_current: why it does not have the mode current, for the documentation.
     """
 
     kind: str
@@ -174,6 +175,7 @@ class SinkDeclaration:
     guarantees: Guarantees
     opens: str = ""
     example: str = ""
+    not_current: str = ""
 
     def check(self, value: Any, mode: str) -> None:
         """Raises ValueError where options do not go together, or with the mode."""

@@ -79,7 +79,7 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
         STABLE: "final rows only, each exactly once, with `_partition`, `_id` and `_time`",
         CURRENT: "the newest answer: rows that may still change have `_tentative`, and one commit replaces them by "
         "their correction; no version of the table has a result twice",
-        CORRECTIONS: "every insert and every undo, in the order of `_change`, with its `_kind`: who applies them in "
+        CORRECTIONS: "every insert, undo and done, in the order of `_change`, with its `_kind`: who applies them in "
         "order holds the newest answer",
     },
     Guarantees(

@@ -86,7 +86,7 @@ FILES: Final = ("csv", "jsonl", "parquet", "arrow", "avro")
 
 _MODES: Final = {
     STABLE: "final rows only, each exactly once, in the order of their ids",
-    CORRECTIONS: "every insert, tentative ones marked, and every undo: who applies them in order holds the newest "
+    CORRECTIONS: "every insert, tentative ones marked, undo and done: who applies them in order holds the newest "
     "answer, and in the end the final one",
 }
 _FULL: Final = {
@@ -107,6 +107,7 @@ PARQUET_SINK: Final = Folder(
         failures=_FULL,
     ),
     example="sinks: [{parquet: results}]",
+    not_current="a part is never changed once it has its name; a Delta table has this mode",
 )
 JSONL_SINK: Final = Folder(
     "jsonl",
@@ -121,4 +122,5 @@ JSONL_SINK: Final = Folder(
         failures=_FULL,
     ),
     example="sinks: [{jsonl: results, mode: corrections}]",
+    not_current="lines are only appended, for programs that follow the file",
 )

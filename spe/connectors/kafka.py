@@ -285,4 +285,5 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
         },
     ),
     example="sinks: [{kafka: {servers: broker-1:9092, topic: totals, key: text}}]",
+    not_current="a message that was read cannot be taken back, and a compacted topic removes one only some time later",
 )

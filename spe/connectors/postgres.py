@@ -159,7 +159,7 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
         STABLE: "final rows only, each exactly once, with `_partition`, `_id` and `_time`",
         CURRENT: "the newest answer: rows that may still change have `_tentative`, and a correction replaces them, in "
         "one transaction unless it takes longer than a second; no result is ever there twice",
-        CORRECTIONS: "every insert and every undo, in the order of `_change`, with its `_kind`: who applies them in "
+        CORRECTIONS: "every insert, undo and done, in the order of `_change`, with its `_kind`: who applies them in "
         "order holds the newest answer",
     },
     Guarantees(

@@ -31,7 +31,7 @@ from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel
 from spe.config.recovery import RecoveryModel
 from spe.config.sources import SourceModel
 from spe.connectors import READERS, SINKS
-from spe.connectors.declaration import OPTIONS, SinkDeclaration
+from spe.connectors.declaration import CURRENT, OPTIONS, SinkDeclaration
 from spe.connectors.generator import GeneratorKeys
 from spe.expressions.functions import FUNCTIONS
 from spe.expressions.functions import OPERATORS as OPERATORS_IN_SQL
@@ -139,6 +139,8 @@ def _connectors() -> str:
         ]
         if isinstance(declared, SinkDeclaration):
             rows += [(f"mode `{mode}`", about) for mode, about in declared.modes.items()]
+            if CURRENT not in declared.modes:
+                rows.append((f"no mode `{CURRENT}`", declared.not_current))
         text += _table(("", "what holds"), rows) + "\n"
         text += _table(("what happens", "what it does"), list(states.failures.items()))
         out.append(text)

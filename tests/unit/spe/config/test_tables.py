@@ -21,7 +21,7 @@ from replicas.reference import reference_rows
 from replicas.source.proxy import reference_elements
 from spe.config import load_data, load_plan_text, load_text
 from spe.connectors import READERS, SINKS
-from spe.connectors.declaration import OPTIONS, Reader, SinkDeclaration
+from spe.connectors.declaration import CURRENT, OPTIONS, Reader, SinkDeclaration
 from spe.errors import ConfigError
 from spe.plan.draw import check_text
 from spe.query.operators import OPERATORS
@@ -144,6 +144,7 @@ def test_every_connector_has_guarantees_failures_and_an_example_that_loads(decla
         source = ATTRIBUTES | yaml.safe_load(declared.example)
     else:
         client = yaml.safe_load(declared.example)
+        assert (CURRENT in declared.modes) != bool(declared.not_current)  # why it does not have it
     config = {"sources": {"s": source}, "query": {"q": {"filter": {"from": "s", "where": "true"}}}}
     plan, directory = load_data({**config, "clients": {"c": {"reads": ["q"], **client}}}, "the example")
     if isinstance(declared, Reader):
