@@ -217,7 +217,9 @@ class Standby:
         self._acknowledged = self._newest = list(positions)
         self._origins = list(origins)
         self._made_from = made
-        self.checkpoints = max(self.checkpoints + 1, COPIES_HELD)
+        self.checkpoints += 1
+        if maker:  # what lies on the disk may be of other source logs; a maker's is not (S6)
+            self.checkpoints = max(self.checkpoints, COPIES_HELD)
 
     def status(self) -> StandbyStatus:
         return StandbyStatus(

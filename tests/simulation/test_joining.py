@@ -184,8 +184,12 @@ def test_a_standby_does_not_move_to_a_disk_of_other_source_logs(of: str) -> None
     play(plan, directory, script)
 
 
-def test_a_move_onto_a_checkpoint_log_of_other_source_logs_says_so() -> None:
-    """Its target would go on from that log, and reads nothing then (S6); the source runs on until the move ends."""
+@pytest.mark.parametrize(
+    ("source", "phase", "why"),
+    [("na", "install", "n9 recovers"), ("nb", "follow", "n9 must hold 2 checkpoints first")],
+)
+def test_a_move_onto_a_checkpoint_log_of_other_source_logs_says_so(source: str, phase: str, why: str) -> None:
+    """Its target would go on from that log, and reads nothing then (S6); the source stays until the move ends."""
     plan, directory = logged("tumbling", replicas=1, standbys=1)
     left: dict[PurePosixPath, bytes] = {}
 
@@ -201,13 +205,17 @@ def test_a_move_onto_a_checkpoint_log_of_other_source_logs_says_so() -> None:
             await cluster.env(N9).storage.write_atomic(path, data)
         start(cluster)
         await until(lambda: N9 in alive(cluster))
-        await order(cluster, "move", "f/0", "na", N9)
+        await order(cluster, "move", "f/0", source, N9)
         await trio.sleep(3)
         assert cluster.coordinator is not None
         (move,) = cluster.coordinator.mover.moves.all()
-        assert (move.phase.value, move.why) == ("install", "n9 recovers")
-        (why,) = cluster.replicas()["f/0@n9"].inputs[0].other_logs().values()
-        assert "f/0@n9 has read log" in why
+        assert (move.phase.value, move.why) == (phase, why)
+        if source == "na":
+            (trouble,) = cluster.replicas()["f/0@n9"].inputs[0].other_logs().values()
+            assert "f/0@n9 has read log" in trouble
+        else:
+            status = cluster.nodes[N9].hosting.standbys[PartitionId(UnitId("f"), 0)].status()
+            assert status.trouble.startswith("f/0@n9 holds results of the source logs")
         assert cluster.replicas()["f/0@na"].state is NodeState.STABLE
         await cluster.coordinator.move(MoveOrder("cancel", "", "", "", 1))
         await until(lambda: phases(cluster) == ["dropped"])
