@@ -10,6 +10,7 @@ from typing import Any, Final
 from replicas.simulation.disk import SimDisk
 from spe.log.format import Segment
 from spe.log.kept import NAMES, read_kept
+from spe.log.recovery import live_segments
 from spe.plan.plan import Plan
 
 #: Share of the sources, and of the clients with sinks, whose log is not kept for ever.
@@ -75,11 +76,12 @@ def _with(disk: SimDisk, path: PurePosixPath, data: bytes) -> SimDisk:
 
 
 def missing_copies(disk: SimDisk, folder: PurePosixPath, archive: SimDisk, place: PurePosixPath) -> list[str]:
-    """Segments that were deleted, and of which the archive has no equal copy."""
+    """Segments of the log that were deleted, and of which the archive has no equal copy.
+
+    One that a later writer has begun anew holds nothing of the log, and goes without a copy.
+    """
     kept = read_kept(disk, folder)
-    removed = {
-        path.name: data
-        for path, data in (disk.removed or {}).items()
-        if path.parent == folder and (s := Segment.parse(path.name)) is not None and s.first < kept.first
-    }
+    gone = {path.name: data for path, data in (disk.removed or {}).items() if path.parent == folder}
+    live = live_segments([*gone, *disk.list(folder)])
+    removed = {s.name: gone[s.name] for s in live if s.first < kept.first and s.name in gone}
     return [n for n, data in removed.items() if archive.files.get(place / n) is None or archive.read(place / n) != data]
