@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from replicas.placement.moves import MovePhase, MoveRefused
@@ -12,13 +12,14 @@ from spe.plan.directory import Role
 from tests.support.moves import PARTITION, A, B, C, FakeCluster, plan_of
 
 
+@example(8769, "AC", True)  # a role that is lent goes when it is taken back
 @given(st.integers(0, 2**32), st.sampled_from(["A", "AC", "A+B", "A+C", "AC+B"]), st.booleans())
 def test_a_move_ends_as_the_directory_says_whichever_process_dies(seed: int, layout: str, faults: bool) -> None:
     random = Random(seed)
     replicas, _, standbys = layout.partition("+")
     names = {"A": A, "B": B, "C": C}
     world = FakeCluster(*plan_of([names[n] for n in replicas], [names[n] for n in standbys]))
-    world.recovery = random.choice([1, 3, 10])
+    world.recovery, world.lends = random.choice([1, 3, 10]), True
     before = list(world.directory.roles[PARTITION].values())
     source = random.choice([names[n] for n in replicas + standbys])
     try:
