@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from consistency.explaining.explain import BETWEEN_US, explain
 from consistency.explaining.model import CauseKind, Condition, Explanation, Look
 from spe.config import load_text
 from spe.metrics.health import not_ready
-from spe.status import CoordinatorStatus, MoveStatus, NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
+from spe.status import CoordinatorStatus, NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
 from spe.stream.names import NodeState
 from spe.stream.times import END_OF_TIME, SECOND
+from tests.support import statuses
 from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, an_input
 
 CONFIG = """
@@ -172,21 +174,16 @@ def test_whatever_a_node_says_there_is_an_explanation() -> None:
     assert {cause.kind for cause in found.elsewhere} >= {CauseKind.DOWN}
 
 
-def a_move(**changes: Any) -> MoveStatus:
-    standard: dict[str, Any] = {
-        "number": 3,
-        "partition": "main/0",
-        "source": "n1",
-        "target": "n3",
-        "role": "active",
-        "reason": "",
-        "phase": "follow",
-        "why": "n3 is behind n1",
-        "began_us": {"wait": AT_US},
-        "predicted_us": 2_000_000,
-        "state_from": "partner",
-    }
-    return MoveStatus(**{**standard, **changes})
+a_move = partial(
+    statuses.a_move,
+    number=3,
+    target="n3",
+    reason="",
+    phase="follow",
+    why="n3 is behind n1",
+    began_us={"wait": AT_US},
+    predicted_us=2_000_000,
+)
 
 
 def test_moves_under_way_of_what_makes_the_output_are_told() -> None:

@@ -19,14 +19,13 @@ from spe.status import (
     ClientStatus,
     CoordinatorStatus,
     LoadStatus,
-    MoveStatus,
     SettingsStatus,
 )
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
 from spe.stream.times import END_OF_TIME, SECOND
 from tests.support.sights import CONFIG, NOW, a_sight, a_small_replica, deployed
-from tests.support.statuses import a_channel, a_client, a_node, a_source, a_standby, an_input
+from tests.support.statuses import a_channel, a_client, a_move, a_node, a_source, a_standby, an_input
 
 
 def laid_out(sight: Sight, text: str = CONFIG) -> ClusterLayout:
@@ -219,20 +218,15 @@ class TestChannels:
 
 
 def test_moves_have_what_they_take_and_what_was_expected() -> None:
-    def a_move(number: int, phase: str, began: dict[str, int]) -> MoveStatus:
-        return MoveStatus(
-            number=number, partition="main", source="n1", target="n2", role="active", reason="drain", phase=phase,
-            why="", began_us=began, predicted_us=3 * SECOND, state_from="partner",
-        )  # fmt: skip
-
+    expected = {"predicted_us": 3 * SECOND}
     status = CoordinatorStatus(
         name="coordinator",
         incarnation=1,
         partitions=(),
         activation=ActivationStatus(budget=0, active=(), target=(), of=None),
         moves=(
-            a_move(1, "done", {"wait": NOW - 9 * SECOND, "done": NOW - 5 * SECOND}),
-            a_move(2, "install", {"wait": NOW - 2 * SECOND, "install": NOW - SECOND}),
+            a_move(phase="done", began_us={"wait": NOW - 9 * SECOND, "done": NOW - 5 * SECOND}, **expected),
+            a_move(number=2, phase="install", began_us={"wait": NOW - 2 * SECOND, "install": NOW - SECOND}, **expected),
         ),
     )
     moves = shown(a_sight(NOW, status))["moves"]
