@@ -49,6 +49,12 @@ def start(cluster: SimCluster) -> None:
     cluster.launch(N9, main)
 
 
+async def joins_and_is_moved_to(cluster: FaultyCluster, of: str, source: str) -> None:
+    start(cluster)
+    await until(lambda: N9 in alive(cluster))
+    await order(cluster, "move", of, source, N9)
+
+
 async def test_a_node_with_another_plan_is_told_so_and_does_not_join(jump_clock: JumpClock) -> None:
     """Also where it has joined before, with the plan of the others."""
     plan, directory = two_units()
@@ -79,9 +85,7 @@ def test_a_folder_of_an_older_epoch_gives_way_to_the_newer(answers: bool) -> Non
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(1)
-        start(cluster)
-        await until(lambda: N9 in alive(cluster))
-        await order(cluster, "move", "u1/0", "n1a", N9)
+        await joins_and_is_moved_to(cluster, "u1/0", "n1a")
         await until(lambda: phases(cluster) == ["install"])
         assert cluster.current.roles[U1][N9] is Role.STANDBY
         cluster.kill(N9)
@@ -143,9 +147,7 @@ def test_a_disk_of_another_cluster_gives_no_state_to_who_moves_there(of: str) ->
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(3)
         await with_other_disk(cluster, of)
-        start(cluster)
-        await until(lambda: N9 in alive(cluster))
-        await order(cluster, "move", "u1/0", "n1a", N9)
+        await joins_and_is_moved_to(cluster, "u1/0", "n1a")
         await until(lambda: phases(cluster) == ["done"], within_s=6)
         (installed,) = told(cluster, "installed")
         assert installed.endswith("origin=n1a")
@@ -165,9 +167,7 @@ def test_a_standby_does_not_move_to_a_disk_of_other_source_logs(of: str) -> None
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(3)
         await with_other_disk(cluster, of)
-        start(cluster)
-        await until(lambda: N9 in alive(cluster))
-        await order(cluster, "move", "u1/0", "n1b", N9)
+        await joins_and_is_moved_to(cluster, "u1/0", "n1b")
         assert cluster.coordinator is not None
         (move,) = cluster.coordinator.mover.moves.all()
         if of == "plan":
@@ -203,9 +203,7 @@ def test_a_move_onto_a_checkpoint_log_of_other_source_logs_says_so(source: str, 
         await trio.sleep(3)
         for path, data in left.items():
             await cluster.env(N9).storage.write_atomic(path, data)
-        start(cluster)
-        await until(lambda: N9 in alive(cluster))
-        await order(cluster, "move", "f/0", source, N9)
+        await joins_and_is_moved_to(cluster, "f/0", source)
         await trio.sleep(3)
         assert cluster.coordinator is not None
         (move,) = cluster.coordinator.mover.moves.all()

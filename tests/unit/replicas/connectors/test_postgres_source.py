@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from random import Random
 from typing import Any
@@ -145,6 +145,13 @@ async def stopped(intake: Intake) -> str:
             why = str(next(leaves(group)))
     assert why
     return why
+
+
+async def stopped_by(intake: Intake, script: Callable[[], Awaitable[None]]) -> str:
+    """Why it ends, with what happens while it reads."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(script)
+        return await stopped(intake)
 
 
 async def test_rows_that_are_there_come_first_then_each_insert(server: PostgresServer, table: str) -> None:
@@ -407,21 +414,16 @@ async def test_a_column_whose_type_changes_during_a_run_stops_the_source(server:
     intake = Intake(reader_of(table))
     server.query(f"alter table {table} alter n type integer")
     server.query(f"insert into {table} values (1, 'a')")
-    why = ""
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
 
-            async def read() -> None:
-                nonlocal why
-                why = await stopped(intake)
+    async def script() -> None:
+        await until(lambda: len(intake.rows) == 1)
+        server.query(f"alter table {table} alter n type bigint")
+        server.query(f"insert into {table} values (2, 'b')")
+        await until(lambda: len(intake.rows) == 2)
+        server.query(f"alter table {table} alter n type numeric")
+        server.query(f"insert into {table} values (3, 'c'), (3.5, 'd')")
 
-            nursery.start_soon(read)
-            await until(lambda: len(intake.rows) == 1)
-            server.query(f"alter table {table} alter n type bigint")
-            server.query(f"insert into {table} values (2, 'b')")
-            await until(lambda: len(intake.rows) == 2)
-            server.query(f"alter table {table} alter n type numeric")
-            server.query(f"insert into {table} values (3, 'c'), (3.5, 'd')")
+    why = await stopped_by(intake, script)
     assert re.search(rf"from \S+ on, of public.{table} column 'n' is numeric, and was bigint: change that back", why)
     assert (intake.rows, intake.malformed) == ([(1, "a"), (2, "b")], [])
     after = Intake(reader_of(table), intake.cursor)
@@ -434,18 +436,13 @@ async def test_a_type_that_changes_behind_the_first_rows_is_noticed(server: Post
     """It was read in the copy only."""
     server.query(f"insert into {table} values (1, 'a')")
     intake = Intake(reader_of(table))
-    why = ""
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
 
-            async def read() -> None:
-                nonlocal why
-                why = await stopped(intake)
+    async def script() -> None:
+        await until(lambda: b'"log"' in intake.cursor)
+        server.query(f"alter table {table} alter name type jsonb using to_jsonb(name)")
+        server.query(f"""insert into {table} values (2, '"b"')""")
 
-            nursery.start_soon(read)
-            await until(lambda: b'"log"' in intake.cursor)
-            server.query(f"alter table {table} alter name type jsonb using to_jsonb(name)")
-            server.query(f"""insert into {table} values (2, '"b"')""")
+    why = await stopped_by(intake, script)
     assert f"of public.{table} column 'name' is jsonb, and was text" in why
     assert intake.rows == [(1, "a")]
 
