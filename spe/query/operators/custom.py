@@ -70,22 +70,24 @@ class CustomSpec(OperatorSpec):
 
     @property
     def logged(self) -> Logged:
-        found = load_class(self.path, "path")
-        if self._keeps_cells(found):
+        if self._keeps_cells:
             return Logged.CELLS
-        keeps_state = getattr(found, "keeps_state", None)
-        return Logged.WHOLE if keeps_state is None or keeps_state() else Logged.NOTHING
+        return Logged.WHOLE if self._says("keeps_state", True) else Logged.NOTHING
 
     @property
     def lifetime_rows(self) -> int | None:
         """Of a key: each change is written."""
-        return 1 if self._keeps_cells(load_class(self.path, "path")) else None
+        return 1 if self._keeps_cells else None
 
     @property
     def is_replayed(self) -> bool:
-        return not self._keeps_cells(load_class(self.path, "path"))
+        return not self._keeps_cells
 
-    @staticmethod
-    def _keeps_cells(found: Any) -> bool:
-        keeps_cells: Callable[[], bool] | None = getattr(found, "keeps_cells", None)
-        return keeps_cells is not None and keeps_cells()
+    @property
+    def _keeps_cells(self) -> bool:
+        return self._says("keeps_cells", False)
+
+    def _says(self, method: str, otherwise: bool) -> bool:
+        """What a class method of the class says; it may be of no subclass of ours."""
+        asked: Callable[[], bool] | None = getattr(load_class(self.path, "path"), method, None)
+        return otherwise if asked is None else asked()
