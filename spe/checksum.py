@@ -1,9 +1,13 @@
-"""CRC-32, as zlib computes it."""
+"""CRC-32, as zlib computes it, and as quickly as it can be had.
+
+    python -m timeit -s "from isal.isal_zlib import crc32; data = bytes(65536)" "crc32(data)"
+
+takes 1.2 µs, with ``zlib`` 16; with 64 bytes 80 and 185 ns.
+"""
 
 from __future__ import annotations
 
 try:
-    # 13 times as fast with 64 KiB, and twice with 64 bytes.
     from isal.isal_zlib import crc32
 except ImportError:  # there is no wheel for this machine
     from zlib import crc32
