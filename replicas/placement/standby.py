@@ -217,9 +217,8 @@ class Standby:
         self._acknowledged = self._newest = list(positions)
         self._origins = list(origins)
         self._made_from = made
-        self.checkpoints += 1
-        if maker:  # what lies on the disk may be of other source logs; a maker's is not (S6)
-            self.checkpoints = max(self.checkpoints, COPIES_HELD)
+        # What lies on the disk may be of other source logs; a maker's is not (S6).
+        self.checkpoints = max(self.checkpoints + 1, COPIES_HELD if maker else 0)
 
     def status(self) -> StandbyStatus:
         return StandbyStatus(
