@@ -7,6 +7,7 @@ final, and nothing is replayed for it: what comes below the commit is in the sta
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
 from typing import Any, Final, final
@@ -55,7 +56,8 @@ class KeyedState(MutableMapping[Any, Any]):
     __slots__ = ("_cells", "_changed", "_is_whole", "_next", "_written")
 
     def __init__(self) -> None:
-        self._cells: dict[Any, _Cell] = {}
+        #: Not a dict, where finding the first one takes the longer the more have gone before it.
+        self._cells: OrderedDict[Any, _Cell] = OrderedDict()
         self._next = 0
         #: Time of the newest footprint of each key that has one that counts, the oldest first.
         self._written: dict[Any, int] = {}
@@ -101,7 +103,7 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def clear(self) -> None:
         """Deletes all keys."""
-        self._cells = {}
+        self._cells = OrderedDict()
         if self._changed is not None:
             self._changed = dict.fromkeys(self._written)
 
@@ -115,7 +117,7 @@ class KeyedState(MutableMapping[Any, Any]):
         return state
 
     def _restore(self, state: Tree) -> None:
-        self._cells = {}
+        self._cells = OrderedDict()
         for cell in state["cells"]:
             key = _named(cell[1])
             self._cells[key] = cell if key is cell[1] else (cell[0], key, cell[2])
