@@ -20,6 +20,12 @@ def cpu_of_ended() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def cores_of_ended() -> Callable[[], float]:
+    """Call what it returns for the cores that such processes used in the mean since, as far as they have ended."""
+    begun, used = time.monotonic(), cpu_of_ended()
+    return lambda: (cpu_of_ended() - used) / (time.monotonic() - begun)
+
+
 def cpu_for(function: Callable[[], object]) -> float:
     """CPU seconds of this process for a call."""
     begin = time.process_time()

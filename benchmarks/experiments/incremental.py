@@ -18,7 +18,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import yaml
 
-from benchmarks.cpu import cpu_of_ended
+from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.results import CPU_S, Row
 from replicas.faults.model import Fault, FaultKind
 from replicas.planning.configured import partitions_of, topology_of
@@ -167,11 +166,11 @@ def _real(case: Case) -> tuple[Measured, str]:
         config.write_text(yaml.safe_dump(configuration(case, RATES[0])))
         schedule.write_text(yaml.safe_dump(case.faults()))
         command = map(str, ("run", config, "--faults", schedule, "--run-dir", run, "--no-view"))
-        begun, used = time.monotonic(), cpu_of_ended()
+        cores_used = cores_of_ended()
         ended = subprocess.run(
             [sys.executable, "-m", "spe.cli", *command], capture_output=True, text=True, timeout=300, check=False
         )
-        cores = (cpu_of_ended() - used) / (time.monotonic() - begun)
+        cores = cores_used()
         findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]
         first_us = min(int(json.loads(line)["t"]) for line in (run / "events.jsonl").read_text().splitlines())
         plan, directory = load(config)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import yaml
 
-from benchmarks.cpu import cpu_of_ended
+from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.results import Row
 from spe.cli.certs import certs
 from spe.cli.move import drain, move
@@ -78,9 +78,9 @@ def _run(quick: bool) -> Iterator[Row]:
         (folder / "lifecycle.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         (folder / "faults.yaml").write_text(yaml.safe_dump(faults))
         _quietly(certs, folder / "lifecycle.yaml", None, 30)
-        begun, used = time.monotonic(), cpu_of_ended()
+        cores_used = cores_of_ended()
         said, run = _played(folder, times)
-        cores = (cpu_of_ended() - used) / (time.monotonic() - begun)
+        cores = cores_used()
         said += _judged(run)
         report = json.loads((run / "report" / "report.json").read_text())
         yield from ({"cores": None, **row} for row in _rows(report, faults, said, cores))

@@ -2,7 +2,7 @@
 
 Each simulated cluster has aggregates of different sizes, links of one speed, which the coordinator is not told, and its
 own heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.  The same on real
-processes, with larger states.
+processes, with larger states: the moves of all runs, and the CPU of all processes of one, the median.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import trio
 import yaml
 
+from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.results import Row
 from replicas.placement.moves import MovePhase
 from replicas.simulation.clock import JumpClock
@@ -87,11 +88,12 @@ def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
         if row["near"] < SHARE:
             row["findings"] = f"{row['near']:.0%} of the moves took what was expected, give or take {NEAR:.0%}"
         yield row
-    real = [one for seed in range(1 if quick else runs) for one in real_moves_of(seed, 2 if quick else MOVES)]
-    yield _row("real processes", real)
+    real = [real_moves_of(seed, 2 if quick else MOVES) for seed in range(1 if quick else runs)]
+    yield _row("real processes", [one for moves, _ in real for one in moves], [cores for _, cores in real])
 
 
-def _row(which: str, moves: Sequence[_Moved]) -> dict[str, Any]:
+def _row(which: str, moves: Sequence[_Moved], cores: Sequence[float] = ()) -> dict[str, Any]:
+    """Args: cores: that all processes of each run used in the mean; empty: they were simulated."""
     ratios = [one.took / one.expected for one in moves]
     return {
         "moves": len(moves),
@@ -104,6 +106,7 @@ def _row(which: str, moves: Sequence[_Moved]) -> dict[str, Any]:
         "p10_ratio": float(np.percentile(ratios, 10)),
         "p90_ratio": float(np.percentile(ratios, 90)),
         "most_ratio": max(ratios),
+        "cores": median(cores) if cores else None,
         "findings": "",
     }
 
@@ -139,14 +142,15 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
     return found
 
 
-def real_moves_of(seed: int, many: int) -> list[_Moved]:
-    """The same of real processes, which run until all moves are made."""
+def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
+    """The same of real processes, which run until all moves are made; and the cores that they used in the mean."""
     random = Random(f"predicting {seed}")
     with tempfile.TemporaryDirectory() as made:
         config, run = Path(made) / "predicting.yaml", Path(made) / "run"
         end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
         config.write_text(yaml.safe_dump(_configuration({}, REAL_GROUPS, _REAL_RATE, end_s)))
         command = [sys.executable, "-m", "spe.cli", "run", config, "--run-dir", run, "--no-view"]
+        cores_used = cores_of_ended()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
             begun = time.monotonic()
             while _told(run, "coordinator_began") == [] and running.poll() is None:
@@ -162,7 +166,7 @@ def real_moves_of(seed: int, many: int) -> list[_Moved]:
                 while _phase_of(run, number) not in OVER and time.monotonic() - begun < end_s:
                     time.sleep(0.1)
             running.terminate()
-        return _real_moves(run)
+        return _real_moves(run), cores_used()
 
 
 def _real_moves(run: Path) -> list[_Moved]:

@@ -237,6 +237,7 @@ def test_most_moves_take_as_long_as_was_expected(tmp_path: Path) -> None:
     """In simulation; how long real ones take depends on the machine."""
     *rows, real = results("predicting", tmp_path)
     assert (real["which"], real["moves"]) == ("real processes", 2)
+    assert real["cores"] > 0
     assert rows[-1]["which"] == "all"
     assert rows[-1]["moves"] == 16
     assert min(row["near"] for row in rows) >= 0.75
