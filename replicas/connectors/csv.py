@@ -93,7 +93,7 @@ class CsvRows:
                 continue
             bad[i] = row.reason if isinstance(row, NoCsv) else f"expected {most or least} cells, got {len(row)}"
             cells.append([""] * least)
-        by_place = list(zip(*(r[:least] for r in cells) if bad or most is None else cells))
+        by_place = list(zip(*(r[:least] for r in cells) if bad or most is None else cells)) or [()] * least
         return self._cells.chunk(
             first,
             [by_place[p] for p in self._places],

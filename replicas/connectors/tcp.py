@@ -11,6 +11,7 @@ import trio
 from replicas.connectors.csv import CsvLines
 from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.reader import Live, Malformed, RowChunk
+from replicas.connectors.text_columns import printable
 from spe.errors import LinkBroken, SpeError
 from spe.runtime.env import Env
 from spe.stream.schema import Schema
@@ -21,6 +22,7 @@ _READ_BYTES: Final = 64 << 10
 _LINE_BYTES_MAX: Final = 1 << 20
 #: Bytes of unfinished lines of all producers together; a producer that would exceed it is disconnected.
 _OPEN_BYTES_MAX: Final = 32 << 20
+_NO_END: Final = "expected a newline behind the line, got the end of the connection: the line may be cut"
 
 Accept = Callable[[RowChunk], Awaitable[None]]
 
@@ -87,12 +89,25 @@ class _Intake:
         self._count = 0
 
     async def lines(self, lines: list[str], too_long: int = 0) -> None:
-        if not lines and not too_long:
+        await self._take(lines, [(f"a line of more than {_LINE_BYTES_MAX} bytes", "")] * too_long)
+
+    async def unfinished(self, lines: list[str]) -> None:
+        """A line without its end, at the end of a connection: a kernel closes that of a producer that was killed, too.
+
+        Where a part of it could be a row it is none: that is so in CSV, and an object of JSON has its own end.
+        """
+        if isinstance(self._form, JsonLines):
+            await self.lines(lines)
+        else:
+            await self._take([], [(_NO_END, printable(line)) for line in lines])
+
+    async def _take(self, lines: list[str], bad: list[tuple[str, str]]) -> None:
+        if not lines and not bad:
             return
         chunk = self._form.chunk(self._count, lines)
-        reason = f"a line of more than {_LINE_BYTES_MAX} bytes"
-        chunk.malformed += [Malformed(self._count + len(lines) + i + 1, reason, "") for i in range(too_long)]
-        self._count += len(lines) + too_long
+        behind = self._count + len(lines) + 1
+        chunk.malformed += [Malformed(behind + i, reason, text) for i, (reason, text) in enumerate(bad)]
+        self._count += len(lines) + len(bad)
         await self._accept(chunk)
 
 
@@ -124,7 +139,7 @@ class TcpListener(Live):
                         env.trace.event("producer_sent_away", listener=self.address, open_bytes=splitter.open_bytes)
                         return
                 open_bytes -= splitter.open_bytes
-                await intake.lines(splitter.end())
+                await intake.unfinished(splitter.end())
             except (LinkBroken, trio.BrokenResourceError):
                 env.trace.event("producer_lost", listener=self.address)  # its unfinished line is dropped
             finally:

@@ -49,7 +49,9 @@ TCP: Final = Lines(
     Guarantees(
         durable="the source's log, from its sync on; a producer is told nothing",
         own_crash="lines that were sent and not yet synced are lost",
-        other_crash="a line without its end is dropped; what the producer sends again is taken again",
+        other_crash="a line without its end is no row, unless it is a whole JSON object: dropped where the connection "
+        "breaks, counted as one that cannot be understood where it is closed, as that of a killed producer is. What "
+        "the producer sends again is taken again",
         failures={
             **_BAD_LINES,
             "the address is taken": "the source stops and says so; what it has logged is still served",
@@ -66,8 +68,9 @@ STDIN: Final = Lines(
     _OPTIONS,
     Guarantees(
         durable="the source's log, from its sync on",
-        own_crash="lines that were read and not yet synced are lost",
-        other_crash="the end of the input is the end of the stream",
+        own_crash="lines that were read and not yet synced are lost; so is what is left in a pipe that ends with us",
+        other_crash="the end of the input is the end of the stream, and of its last line: if who wrote it was killed, "
+        "a part of a CSV line may be a row",
         failures=_BAD_LINES,
     ),
     example="from: {stdin: true, format: jsonl}",

@@ -3,7 +3,7 @@
 * :func:`results`, :class:`QueryDriver`: a query without failures, of whole streams or step by step.
 * :func:`run`: all its replicas and clients under faults, with every promise checked.
 * :class:`OperatorHarness`, :func:`check_aggregate`: an operator or aggregate of one's own, and what it promises.
-* :func:`check_reader`, :func:`check_sink`: a connector of one's own, with crashes at each await.
+* :func:`check_reader`, :func:`check_receiver`, :func:`check_sink`: a connector of one's own, crashed at each await.
 * :func:`rows`, :func:`faults`: Hypothesis strategies.
 
 Rows are a table as text, dicts, or tuples.  A text begins with a line of names; ``-`` is null, ``"…"`` a text with
@@ -13,7 +13,7 @@ since the epoch.  Where no attribute has the tuple time, a column ``_time`` befo
 
 from spe.testing.blame import PromiseBroken
 from spe.testing.cluster import run
-from spe.testing.connectors import check_reader, check_sink
+from spe.testing.connectors import check_reader, check_receiver, check_sink
 from spe.testing.driver import QueryDriver, results
 from spe.testing.operators import OperatorHarness, check_aggregate
 from spe.testing.played import ClientChange, ReplicaState, SimulatedRun
@@ -28,6 +28,7 @@ __all__ = [
     "SimulatedRun",
     "check_aggregate",
     "check_reader",
+    "check_receiver",
     "check_sink",
     "faults",
     "results",

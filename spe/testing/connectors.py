@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -15,25 +14,20 @@ import trio
 from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import open_sink
-from replicas.source.proxy import SourceProxy
 from spe.config import load_data
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import ServerAway
-from spe.log.source_log import read_source_log, source_folder
-from spe.plan.plan import Source
 from spe.runtime.env import Env
 from spe.runtime.server_trouble import Backoff
-from spe.stream.batch import Batch
 from spe.stream.ids import Channel
-from spe.testing.blame import PromiseBroken, wrong
+from spe.testing.blame import PromiseBroken
 from spe.testing.crashes import Crash, PlayedServer, Stage, play_all
 from spe.testing.result_story import CHANNELS, SCHEMA, ResultStory
-from spe.testing.tables import GivenTable, Layout, moment
+from spe.testing.source_plays import QUERY, SOURCE, ReaderPlay, ReceiverPlay, SentRows
+from spe.testing.tables import GivenTable, moment, row_key
 
-__all__ = ["SCHEMA", "PlayedServer", "check_reader", "check_sink"]
+__all__ = ["SCHEMA", "PlayedServer", "SentRows", "check_reader", "check_receiver", "check_sink"]
 
-_SOURCE: Final = "checked"
-_QUERY: Final = {"query": {"q": {"filter": {"from": _SOURCE, "where": "true"}}}, "outputs": ["q"]}
 #: Between two changes, and from the end of the story to its being safe.
 _STEP_S: Final = 0.03
 #: Rows in a transaction, in a play: small, so that there are many.
@@ -76,7 +70,42 @@ def check_reader(
       PromiseBroken: says after which crash, and what is wrong.
     """
     return play_all(
-        lambda crash: _Reading(source, rows, server(), order, crash, seed, virtual),
+        lambda crash: ReaderPlay(source, rows, server(), order, crash, seed, virtual),
+        serves=hasattr(server(), "serve"), virtual=virtual, most=most, seed=seed,
+    )  # fmt: skip
+
+
+def check_receiver(
+    source: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]],
+    rows: GivenTable | Callable[[Any], GivenTable],
+    server: Callable[[], Any],
+    *,
+    virtual: bool = True,
+    most: int | None = None,
+    seed: int = 0,
+) -> int:
+    """Checks a reader that is sent each row once, and cannot ask for it again.
+
+    What may be missing in the log is the end of a connection: what was sent, and not yet synced, as the reader or the
+    sender was killed.  Whatever consumers were given stays there, as the same row; nothing is there twice, in another
+    order, or cut; and of a connection during which nobody was killed everything is there.  Crashes are those of
+    :func:`check_reader`.
+
+    The server sends; it keeps what in ``connections``, a list of ``spe.testing.connectors.SentRows``, one for each
+    that it has opened, and in ``over`` that it has sent all.
+
+    Args:
+      rows: what it sends; no two are equal.
+      source, server, virtual, most, seed: as in :func:`check_reader`.
+
+    Returns:
+      How often it was played.
+
+    Raises:
+      PromiseBroken: says after which crash, and what is wrong.
+    """
+    return play_all(
+        lambda crash: ReceiverPlay(source, rows, server(), crash, seed, virtual),
         serves=hasattr(server(), "serve"), virtual=virtual, most=most, seed=seed,
     )  # fmt: skip
 
@@ -115,79 +144,14 @@ def check_sink(
     )  # fmt: skip
 
 
-class _Reading:
-    """One play of a reader."""
-
-    def __init__(
-        self,
-        source: Any,
-        rows: Any,
-        server: Any,
-        order: Callable[[Mapping[str, Any]], Any],
-        crash: Crash,
-        seed: int,
-        virtual: bool,
-    ) -> None:
-        entry = source(server) if callable(source) else source
-        loaded = load_data({"sources": {_SOURCE: dict(entry)}, **_QUERY}, "the source", ".")
-        self._source: Source = next(iter(loaded.plan.sources.values()))
-        if not self._source.live:
-            raise wrong(f"{self._source.reader['kind']} is no live reader: it can be read again from any row")
-        layout = Layout(self._source.schema, self._source.time, "rows")
-        read = layout.read(rows(server) if callable(rows) else rows)
-        latest_us = max((row[0] for row in read), default=0)
-        self._expected = [row[1:] for row in read]
-        self._order = order
-        self._proxy: SourceProxy | None = None
-        self.stage = Stage(server, crash, seed, virtual=virtual, wall_us=latest_us)
-
-    async def play(self) -> None:
-        await self.stage.play(self._process, self._is_over, trio.lowlevel.checkpoint)
-
-    async def _process(self, env: Env) -> None:
-        self._proxy = None
-        self._proxy = proxy = await SourceProxy.open(env, self._source)
-        await proxy.run()
-        if proxy.fault is not None:
-            raise proxy.fault
-
-    def _is_over(self) -> bool:
-        return self._proxy is not None and self._proxy.last_id >= len(self._expected)
-
-    def check(self) -> None:
-        disk, schema = self.stage.disk.restarted(), self._source.schema
-        found = [
-            row
-            for element in read_source_log(disk, source_folder(self._source.stream), schema)
-            if isinstance(element, Batch)
-            for row in element.rows.to_tuples()
-        ]
-        self._compare(found)
-
-    def _compare(self, found: Sequence[tuple[Any, ...]]) -> None:
-        names = self._source.schema.names
-        wanted, got = Counter(map(_key, self._expected)), Counter(map(_key, found))
-        for what, there in (("is missing in the log", wanted - got), ("is in the log too often", got - wanted)):
-            if there:
-                row = next(r for r in [*self._expected, *found] if _key(r) in there)
-                raise PromiseBroken(f"{dict(zip(names, row, strict=True))} {what}; {there.total()} such rows")
-        lines: dict[Any, list[tuple[Any, ...]]] = {}
-        for row in found:
-            lines.setdefault(self._order(dict(zip(names, row, strict=True))), []).append(_key(row))
-        for row in reversed(self._expected):
-            line = lines[self._order(dict(zip(names, row, strict=True)))]
-            if line.pop() != _key(row):
-                raise PromiseBroken(f"{dict(zip(names, row, strict=True))} is not in its place in the log")
-
-
 class _Writing:
     """One play of a sink."""
 
     def __init__(self, sink: Any, server: Any, crash: Crash, seed: int, virtual: bool) -> None:
         entry = sink(server) if callable(sink) else sink
         config = {
-            "sources": {_SOURCE: {"from": {"generator": {"name": "orders", "count": 1}}}},
-            **_QUERY,
+            "sources": {SOURCE: {"from": {"generator": {"name": "orders", "count": 1}}}},
+            **QUERY,
             "clients": {"c": {"sinks": [dict(entry)]}},
         }
         (self._spec,) = load_data(config, "the sink", ".").directory.clients["c"].sinks
@@ -296,7 +260,7 @@ class _Writing:
             if row.get("_tentative"):
                 raise PromiseBroken(f"{channel}: row {id_} is tentative at the end")
             found = tuple(_plain(name, row[name]) for name in SCHEMA.names)
-            if _key(found) != _key(values):
+            if row_key(found) != row_key(values):
                 raise PromiseBroken(f"{channel}: row {id_} is {found}, expected {values}")
         if more := [i for i in there if not 1 <= i <= len(wanted)]:
             raise PromiseBroken(f"{channel}: row {more[0]} is too much, {dict(there[more[0]])}")
@@ -330,8 +294,3 @@ def _plain(name: str, value: Any) -> Any:
     if value is None:
         return None
     return moment(value) if name == "seen" else float(value) if name == "amount" else value
-
-
-def _key(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Equal for equal rows; every NaN is the same."""
-    return tuple("NaN" if isinstance(v, float) and math.isnan(v) else v for v in row)

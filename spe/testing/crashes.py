@@ -58,7 +58,8 @@ class How(StrEnum):
 class PlayedServer(Protocol):
     """What a connector talks to.  Made anew for each play; its attributes are what survives when it is killed.
 
-    One with an attribute ``storage`` gets the disk of the connector's process in it: for sinks of files.
+    One with an attribute ``storage`` gets the disk of the connector's process in it: for sinks of files.  One with an
+    attribute ``deployed`` gets the plan and the directory of the source: for who speaks the protocol of the cluster.
     """
 
     async def serve(self, network: Network, *, task_status: trio.TaskStatus[str]) -> None:

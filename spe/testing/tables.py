@@ -177,6 +177,11 @@ def seconds(value: str | float) -> float:
         raise wrong(f"expected a time of the run such as 5s, or seconds, got {value!r}") from None
 
 
+def row_key(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Equal for equal rows; every NaN is the same."""
+    return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in row)
+
+
 def records(rows: Rows, schema: Schema, *, time: bool = False) -> list[Record]:
     """Rows as dicts; timestamps as ISO text, null is None.  ``time``: with the tuple time as ``_time``."""
     columns: dict[str, Sequence[Any]] = {TIME: [_iso(t) for t in rows.time.tolist()]} if time else {}

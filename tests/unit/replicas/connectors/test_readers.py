@@ -678,9 +678,19 @@ def test_an_overlong_line_is_dropped_and_counted() -> None:
     assert joined([b"y" * 1_500_000 + b"\nnext"]) == (["next"], 1)
 
 
-async def test_the_last_line_over_tcp_needs_no_newline() -> None:
+@pytest.mark.parametrize(
+    ("form", "sent", "wrong"),
+    [
+        ("jsonl", ['{"ts": 1, "n": 1}\n{"ts": 2, "n"', ": 2}\nno json"], "no JSON: "),
+        # Of a row that was to be "3,345".
+        ("csv", ["1,1\n2,", "2\n3,34"], "expected a newline behind the line, got the end of the connection: "),
+    ],
+)
+async def test_the_last_line_over_tcp_needs_an_end(form: str, sent: list[str], wrong: str) -> None:
+    """That of JSON has one without a newline."""
     env = source_env()
-    listener = open_reader(source({"kind": "tcp", "address": "127.0.0.1:0", "timestamps": "us"}, NUMBERS))
+    options = {"kind": "tcp", "address": "127.0.0.1:0", "timestamps": "us", "format": form}
+    listener = open_reader(source(options, NUMBERS))
     assert isinstance(listener, TcpListener)
     got: list[RowChunk] = []
     enough = trio.Event()
@@ -688,7 +698,7 @@ async def test_the_last_line_over_tcp_needs_no_newline() -> None:
     async def accept(chunk: RowChunk) -> None:
         await trio.lowlevel.checkpoint()
         got.append(chunk)
-        if sum(c.taken for c in got) == 3:
+        if sum(len(c) + len(c.malformed) for c in got) == 3:
             enough.set()
 
     with trio.fail_after(10):
@@ -697,13 +707,15 @@ async def test_the_last_line_over_tcp_needs_no_newline() -> None:
             while listener.address is None:
                 await trio.lowlevel.checkpoint()
             stream = await env.network.connect(listener.address)
-            await stream.send_all(b'{"ts": 1, "n": 1}\n{"ts": 2, "n"')
-            await stream.send_all(b": 2}\nno json")
+            for text in sent:
+                await stream.send_all(text.encode())
             await stream.aclose()
             await enough.wait()
             nursery.cancel_scope.cancel()
     assert tuples(got) == [(1, 1), (2, 2)]
-    assert [line for line, _ in malformed(got)] == [3]
+    ((line, reason),) = malformed(got)
+    assert line == 3
+    assert reason.startswith(wrong)
 
 
 async def test_unfinished_lines_of_many_producers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,6 +762,23 @@ async def test_standard_input_ends_with_the_stream() -> None:
     os.close(read_end)
     assert tuples(got) == [(1, 10), (3, 30)]
     assert malformed(got) == [(2, "no CSV: unexpected end of data")]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+async def test_a_line_that_is_too_long_may_come_alone(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"x" * 1_200_000 + b"\n" + {"jsonl": b'{"ts": 1, "n": 10}', "csv": b"1,10"}[form])
+    got: list[RowChunk] = []
+
+    async def accept(chunk: RowChunk) -> None:
+        await trio.lowlevel.checkpoint()
+        got.append(chunk)
+
+    with path.open("rb") as file:
+        options = {"format": form, "timestamps": "us"}
+        await StandardInput(NUMBERS, "ts", options, file.fileno()).read(source_env(), accept)
+    assert tuples(got) == [(1, 10)]
+    assert malformed(got) == [(1, "a line of more than 1048576 bytes")]
 
 
 LIVE = ("tcp", "stdin", "http", "sse", "push", "kafka", "postgres", "directory")
