@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consistency.proof.report.model import FaultSpan, Span, Track
-from spe.plan.directory import Directory
+from spe.plan.directory import COORDINATOR, Directory
 
 Line = Mapping[str, Any]
 
@@ -68,38 +68,29 @@ def tracks(
     begun_us: int,
     ended_us: int,
 ) -> list[Track]:
-    """A track for each replica, and each standby that ran: its states, and ``down`` while its process did not run.
+    """A track for each replica, and each other one that ran: its states, and ``down`` while its process did not run.
+
+    Others are standbys, and what a node ran because of a move, or of a role that a recovery gave it.
 
     Args:
       traces: by node; a node without one is followed by what the supervisor saw.
     """
-    changes: dict[str, list[tuple[int, str]]] = {}
+    always = [str(replica) for node in directory.nodes for replica in directory.replicas_on(node)]
+    changes: dict[str, list[tuple[int, str]]] = {name: [] for name in always}
     for line in events:
-        if line["event"] in GONE:
-            for replica in _replicas_on(directory, line["process"]):
-                changes.setdefault(replica, []).append((int(line["t"]), _DOWN))
-        elif line["event"] == "state" and line["replica"].rpartition("@")[2] not in traces:
+        if line["event"] == "state" and line["replica"].rpartition("@")[2] not in traces:
             changes.setdefault(line["replica"], []).append((int(line["t"]), line["after"]))
     for lines in traces.values():
         for line in lines:
             if line["event"] == "state":
                 changes.setdefault(line["replica"], []).append((int(line["t"]), line["state"]))
-    names = [str(replica) for node in directory.nodes for replica in directory.replicas_on(node)]
-    names += [str(r) for node in directory.nodes for r in directory.standbys_on(node) if _ran(changes.get(str(r), ()))]
-    return [Track(name=name, spans=_spans(sorted(changes.get(name, ())), begun_us, ended_us)) for name in sorted(names)]
-
-
-def _ran(changes: Sequence[tuple[int, str]]) -> bool:
-    """Did the replica run, rather than only its node being down?"""
-    return any(state != _DOWN for _, state in changes)
-
-
-def _replicas_on(directory: Directory, process: str) -> list[str]:
+    for line in events:
+        if line["event"] in GONE:
+            for replica, of_it in changes.items():
+                if replica.rpartition("@")[2] == line["process"]:
+                    of_it.append((int(line["t"]), _DOWN))
     return [
-        str(r)
-        for node in directory.nodes
-        if node == process
-        for r in (*directory.replicas_on(node), *directory.standbys_on(node))
+        Track(name=name, spans=_spans(sorted(of_it), begun_us, ended_us)) for name, of_it in sorted(changes.items())
     ]
 
 
@@ -138,15 +129,20 @@ def something_failed(events: Iterable[Line]) -> bool:
 
 
 def node_traces(folder: Path, directory: Directory) -> dict[str, list[Line]]:
-    """What nodes noted themselves, if anything.  A torn last line is passed over: its node was killed."""
-    found: dict[str, list[Line]] = {}
-    for node in directory.nodes:
-        path = folder / "trace" / f"{node}.jsonl"
-        lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
-        read = [line for text in lines if (line := _line(text)) is not None]
-        if read:
-            found[str(node)] = read
-    return found
+    """What nodes noted themselves, if anything."""
+    return {str(node): read for node in directory.nodes if (read := _trace(folder, str(node)))}
+
+
+def coordinator_trace(folder: Path) -> list[Line]:
+    """What the coordinator noted; [] where it ran elsewhere."""
+    return _trace(folder, COORDINATOR)
+
+
+def _trace(folder: Path, process: str) -> list[Line]:
+    """A torn last line is passed over: the process was killed."""
+    path = folder / "trace" / f"{process}.jsonl"
+    lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+    return [line for text in lines if (line := _line(text)) is not None]
 
 
 def _line(text: str) -> Line | None:

@@ -206,6 +206,17 @@ def test_states_noted_by_the_node_take_precedence() -> None:
     assert first.spans == [Span(name="STABILIZATION", from_us=50, until_us=700)]
 
 
+def test_a_replica_for_which_the_configuration_gives_its_node_no_role_has_a_track() -> None:
+    """It moved there, or a recovery gave the role."""
+    own = [{"t": 250, "event": "state", "replica": "main/0@n9", "state": "STABLE"}]
+    killed = {"t": 300, "event": "process_killed", "process": "n9", "status": -9}
+    *_, last = tracks(plan().directory, [EVENTS[0], killed], {"n9": own}, 200, 900)
+    assert (last.name, [(span.name, span.from_us) for span in last.spans]) == (
+        "main/0@n9",
+        [("STABLE", 50), ("down", 100)],
+    )
+
+
 def test_a_node_that_is_stopped_to_be_restarted_is_down_meanwhile() -> None:
     stopped = {"t": 300, "event": "process_stopped", "process": "n1", "status": 0}
     first, _ = tracks(plan().directory, [EVENTS[0], stopped, EVENTS[4]], {}, 200, 900)
