@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from replicas.planning.configured import fidelity_of
+from replicas.planning.recovery.cluster import value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +53,8 @@ def judged(
     from consistency.proof.judge import judge_run
 
     steps = {"start-up of Spark": started_s} if started_s else {}
-    fidelity = partial(fidelity_of, run.plan, run.directory)
-    return judge_run(spark, run, tell, steps, fidelity, tables=tables)
+    fidelity, value = (partial(of, run.plan, run.directory) for of in (fidelity_of, value_of))
+    return judge_run(spark, run, tell, steps, fidelity, value, tables=tables)
 
 
 def again(spark: SparkSession, run: Run, tell: Callable[[str], None]) -> Report:

@@ -20,6 +20,7 @@ from consistency.proof.losses import Fidelity, losses
 from consistency.proof.moved import move_reports
 from consistency.proof.output import judge_output
 from consistency.proof.promises import as_announced, policies, promises
+from consistency.proof.recovered import recovery_report
 from consistency.proof.report.model import (
     DirectoryChange,
     LogReport,
@@ -32,7 +33,15 @@ from consistency.proof.report.model import (
 from consistency.proof.report.page import page
 from consistency.proof.run import REPORT_FOLDER, Run
 from consistency.proof.scene import Keep, Scene
-from consistency.proof.story import begun_us, ended_us, fault_spans, node_traces, something_failed, tracks
+from consistency.proof.story import (
+    begun_us,
+    coordinator_trace,
+    ended_us,
+    fault_spans,
+    node_traces,
+    something_failed,
+    tracks,
+)
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
@@ -66,6 +75,7 @@ def judge_run(
     tell: Tell,
     started_s: Mapping[str, float],
     fidelity: Fidelity | None = None,
+    value: Fidelity | None = None,
     *,
     tables: str | None = None,
 ) -> Report:
@@ -76,6 +86,7 @@ def judge_run(
       tell: is told each step as it begins.
       started_s: seconds spent on earlier steps, by name.
       fidelity: the output fidelity to expect while partitions are lost; None: it is not reported.
+      value: the same of what a recovery raises; None: the order of recovery is not reported.
       tables: URI or path of a folder for the tables, which leaves an earlier report where it is; None: in the report's.
 
     Raises:
@@ -139,6 +150,16 @@ def judge_run(
             DirectoryChange(at_us=i.at_us - scene.begun_us, number=i.version.number, why=i.why) for i in run.issued()
         ],
         moves=move_reports(run.moves(), outputs, scene.begun_us),
+        recovery=None
+        if value is None
+        else recovery_report(
+            directory,
+            coordinator_trace(run.path),
+            replicas,
+            outputs,
+            partial(value, {str(s): rates[s] for s in plan.sources if s in rates}),
+            scene.begun_us,
+        ),
         settings=settings(as_announced(directory, heard)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},

@@ -14,7 +14,8 @@ from spe.stream.names import NodeState
 #: Gives the output fidelity while no node runs some partitions, from tuples per second of sources and partitions.
 Fidelity = Callable[[Mapping[str, Sequence[float]], Collection[PartitionId]], float]
 
-_SERVES: Final = frozenset(state.name for state in NodeState if state is not NodeState.RECOVERING)
+#: States in which a replica serves its readers.
+SERVES: Final = frozenset(state.name for state in NodeState if state is not NodeState.RECOVERING)
 #: A report lists at most so many, and none that lasted no time.
 _MOST: Final = 50
 _SHORT_US: Final = 100_000
@@ -32,7 +33,7 @@ def losses(
     names = {str(of): of for of in directory.placement}
     for track in tracks:
         of = names[track.name.rpartition("@")[0]]
-        served[of] += [(s.from_us, s.until_us) for s in track.spans if s.name in _SERVES]
+        served[of] += [(s.from_us, s.until_us) for s in track.spans if s.name in SERVES]
     found: list[tuple[int, int, frozenset[PartitionId]]] = []
     for begin, end in pairwise(moments):
         lost = frozenset(of for of, spans in served.items() if _lost(spans, begin))

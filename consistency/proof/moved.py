@@ -24,12 +24,7 @@ def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> M
     phase = move.phases[-1][1] if move.phases else "wait"
     from_us = move.phases[0][0] - begun_us if move.phases else None
     until_us = move.phases[-1][0] - begun_us if phase in _OVER else None
-    bins = [
-        one
-        for output in outputs
-        for one in output.bins
-        if from_us is not None and one.at_us + output.bin_us > from_us and (until_us is None or one.at_us <= until_us)
-    ]
+    tentative, delay_max_us = (0, None) if from_us is None else meanwhile(outputs, from_us, until_us)
     return MoveReport(
         number=move.number,
         partition=move.partition,
@@ -41,6 +36,18 @@ def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> M
         from_us=from_us,
         until_us=until_us,
         predicted_us=move.predicted_us,
-        tentative=sum(one.tentative for one in bins),
-        delay_max_us=max((one.delay_max_us for one in bins if one.delay_max_us is not None), default=None),
+        tentative=tentative,
+        delay_max_us=delay_max_us,
     )
+
+
+def meanwhile(outputs: Sequence[OutputReport], from_us: int, until_us: int | None) -> tuple[int, int | None]:
+    """Tentative tuples that came to clients, and the largest delay of a result; None: none came."""
+    bins = [
+        one
+        for output in outputs
+        for one in output.bins
+        if one.at_us + output.bin_us > from_us and (until_us is None or one.at_us <= until_us)
+    ]
+    delays = [one.delay_max_us for one in bins if one.delay_max_us is not None]
+    return sum(one.tentative for one in bins), max(delays, default=None)

@@ -24,7 +24,7 @@ from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.cluster import UNKNOWN_WORK, partial_after
 from replicas.planning.recovery.forecast import outlook
-from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
+from replicas.planning.recovery.goals import RecoveryGoal, goal_named
 from replicas.planning.recovery.placing import RecoveryPlan, RecoveryProblem, plan_recovery
 from replicas.planning.recovery.schedule import MOVED, NOISE, RecoverySchedule
 from replicas.planning.shares import SharesOfX
@@ -424,9 +424,7 @@ class RecoveryOrder:
         return schedule
 
     def _goal(self) -> RecoveryGoal:
-        if self._directory.recovery.value == "complete":
-            return CompleteQueries.of(self._topology)
-        return OutputFidelity.of(self._topology)
+        return goal_named(self._directory.recovery.value, self._topology)
 
     def _tell(
         self,

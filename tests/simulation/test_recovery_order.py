@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,17 @@ import pytest
 import trio
 import yaml
 
+from consistency.proof.recovered import recovery_report
+from consistency.proof.report.model import RecoveryStep
+from consistency.proof.story import tracks
 from replicas.placement.lending import Lent
+from replicas.planning.recovery.cluster import value_of
 from replicas.simulation.scenario import Scenario
 from spe.plan.deploy import Deployed
-from spe.plan.directory import COORDINATOR
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan
 from spe.status import RecoveryStatus
-from spe.stream.history import Note
+from spe.stream.history import Note, ProcessDown
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
 from tests.simulation.test_standbys import runs
@@ -70,9 +76,32 @@ def test_the_most_valuable_query_comes_back_first() -> None:
             await trio.sleep(2)
         await until(lambda: recovery(cluster) is None)
 
-    met = play(*example(), script)
+    plan, directory = example()
+    met = play(plan, directory, script)
     first = [order for order in installs(met)][:2]
     assert any(order.startswith("alarms/0@") for order in first), first
+    found = reported(met, plan, directory)
+    assert [f"{one.partition}@{one.node}" for one in found if one.assigned_us is not None] == installs(met)
+    assert all(one.back_us is not None and one.back_us > one.wanted_us for one in found), found
+    assert min(one.value_before for one in found if one.value_before is not None) == 0
+    assert found[-1].value == 1
+
+
+def reported(met: Met, plan: Plan, directory: Directory) -> list[RecoveryStep]:
+    """What a report of such a run on real processes says, from what they trace."""
+    traces: dict[str, list[dict[str, Any]]] = {}
+    for e in met.history:
+        if isinstance(e, Note):
+            fields = dict(word.partition("=")[::2] for word in e.text.split(" "))
+            traces.setdefault(e.host, []).append({"t": e.at_us, "event": e.name} | fields)
+    killed = [
+        {"t": e.at_us, "event": "process_killed", "process": e.host} for e in met.history if isinstance(e, ProcessDown)
+    ]
+    states = tracks(directory, killed, {n: traces[n] for n in directory.nodes}, 0, met.history[-1].at_us)
+    value = partial(value_of, plan, directory, {})
+    found = recovery_report(directory, traces[COORDINATOR], states, [], value, 0)
+    assert found is not None
+    return found.steps
 
 
 def installs(met: Met) -> list[str]:

@@ -202,6 +202,48 @@ class MoveReport(_Data):
     delay_max_us: int | None
 
 
+class RecoveryStep(_Data):
+    """A partition that was lost while nodes had too little room for all; times count from the beginning of the run.
+
+    Attributes:
+      node: that was told to restore it, or that ran it again without being told; "": it waited until the end.
+      wanted_us: since when plans named it.
+      assigned_us: when the node was first told to; None: it was not.
+      back_us: when the node ran it; None: it did not.
+      predicted_us: how long that was expected to take from then on; None: the configuration does not say.
+      value_before, value: what the results were worth before and after, 0 to 1; None: it did not come back.
+      tentative: tuples that came to clients since plans named it, until it was back.
+      delay_max_us: the largest delay of a result that came meanwhile; None: none came.
+      why: why the node did not run it; "": it did, or nobody knows.
+    """
+
+    partition: str
+    node: str
+    wanted_us: int
+    assigned_us: int | None
+    back_us: int | None
+    predicted_us: int | None
+    value_before: float | None
+    value: float | None
+    tentative: int
+    delay_max_us: int | None
+    why: str
+
+
+class RecoveryReport(_Data):
+    """In which order partitions came back while nodes had too little room for all that was lost (rules O1 to O6).
+
+    Attributes:
+      goal: ``fidelity`` or ``complete``, as ``recovery.value`` of the configuration.
+      plans: how many the coordinator made.
+      steps: in the order in which nodes were told, or ran a partition without being told.
+    """
+
+    goal: str
+    plans: int
+    steps: list[RecoveryStep]
+
+
 class Tentative(_Data):
     """The tentative tuples of one output at one client.
 
@@ -398,6 +440,7 @@ class Report(_Data):
     """Everything about one run.
 
     Attributes:
+      recovery: None where there was room for all that was lost.
       evidence: None while the run goes on, and in reports of earlier versions.
     """
 
@@ -419,6 +462,7 @@ class Report(_Data):
     logs: list[LogReport] = Field(default_factory=list)
     changes: list[DirectoryChange] = Field(default_factory=list)
     moves: list[MoveReport] = Field(default_factory=list)
+    recovery: RecoveryReport | None = None
     sources: list[SourceFacts]
     settings: Settings
     configuration: str

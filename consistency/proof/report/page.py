@@ -19,6 +19,8 @@ from consistency.proof.report.model import (
     Offender,
     OutputReport,
     Promise,
+    RecoveryReport,
+    RecoveryStep,
     Report,
     SourceFacts,
     Verdict,
@@ -72,6 +74,7 @@ def page(report: Report) -> str:
         _logs(report.logs),
         _changes(report.changes),
         _moves(report.moves),
+        _recovery(report.recovery),
         "<h2>What ran</h2>",
         _ran(report),
     ]
@@ -395,6 +398,45 @@ def _moves(rows: Sequence[MoveReport]) -> str:
         for one in rows
     ]
     return f'<h3>Moves</h3><div class="card">{table("", columns, lines)}</div>'
+
+
+def _recovery(found: RecoveryReport | None) -> str:
+    """In which order lost partitions came back, and what that was worth."""
+    if found is None:
+        return ""
+    columns = [("", "r"), ("partition", ""), ("on", ""), ("wanted", "r"), ("told", "r"), ("took", "r")]
+    columns += [("expected", "r"), ("value", "r")]
+    columns += [("largest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
+    lines = [
+        [
+            str(number),
+            escape(one.partition),
+            escape(one.node) or "–",
+            seconds(one.wanted_us),
+            _maybe(one.assigned_us),
+            "–" if one.assigned_us is None or one.back_us is None else seconds(one.back_us - one.assigned_us),
+            _maybe(one.predicted_us),
+            "–" if one.value is None else f"{share(one.value_before)} → {share(one.value)}",
+            _maybe(one.delay_max_us),
+            f"{one.tentative:,}",
+            escape(one.why or _outcome(one)),
+        ]
+        for number, one in enumerate(found.steps, 1)
+    ]
+    worth = "queries that are complete" if found.goal == "complete" else "output fidelity"
+    return (
+        "<h3>Order of recovery</h3><p class='sub'>Nodes had too little room for all that was lost: "
+        f"{plural(found.plans, 'plan')} said what comes back first. A plan wanted it, and its node was told, at the "
+        "times shown; it took so long from then on. Value: of what ran before and after it came back, "
+        f"{worth}, by priority; where that stays, it needs others that were lost.</p>"
+        f'<div class="card">{table("", columns, lines)}</div>'
+    )
+
+
+def _outcome(one: RecoveryStep) -> str:
+    if one.back_us is None:
+        return "not restored" if one.node else "waited until the end"
+    return f"ran at {seconds(one.back_us)}" + ("" if one.assigned_us is not None else ", without being told")
 
 
 def _maybe(us: int | None) -> str:

@@ -8,16 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from replicas.planning.configured import partitions_of
+from replicas.planning.configured import partitions_of, topology_of
 from replicas.planning.files import TopologyFile, mapping_of
-from replicas.planning.recovery.goals import RecoveryGoal
+from replicas.planning.recovery.goals import RecoveryGoal, goal_named
 from replicas.planning.recovery.schedule import RecoverySchedule
 from replicas.planning.topology import Floats, PlannedOperator, Topology
 from spe.errors import ConfigError
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.problems import Path, Problems, did_you_mean, one_of
-from spe.stream.ids import ReplicaId
+from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.times import SECOND
 from spe.values import duration_of
 
@@ -154,6 +154,19 @@ def cluster_of(
     return RecoverableCluster(
         topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes), partial_after(plan, directory)
     ).with_measured(measured)
+
+
+def value_of(
+    plan: Plan, directory: Directory, rates: Mapping[str, Sequence[float]], lost: Collection[PartitionId]
+) -> float:
+    """What the results are worth while nobody runs some partitions, as a coordinator weighs them (rule O2).
+
+    Args:
+      rates: of sources, as of :func:`topology_of`.
+    """
+    topology = topology_of(plan, directory, rates, directory.recovery.priorities)
+    alive = np.array([[id not in lost for id in partitions_of(plan, topology)]])
+    return float(goal_named(directory.recovery.value, topology).values(alive)[0])
 
 
 def partial_after(plan: Plan, directory: Directory) -> float:

@@ -191,6 +191,11 @@ class OutputFidelity:
         return PlanningProblem(self.topology, min(room, most), costs.tolist(), (failed,))
 
 
+def goal_named(name: str, topology: Topology) -> RecoveryGoal:
+    """As ``recovery.value`` of the configuration says."""
+    return CompleteQueries.of(topology) if name == "complete" else OutputFidelity.of(topology)
+
+
 def _different(rows: Bools) -> list[Bools]:
     """Each set once, in order of first occurrence."""
     found = {row.tobytes(): row for row in rows}
