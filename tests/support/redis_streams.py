@@ -18,6 +18,7 @@ import trio
 from spe.connectors.installed import installed
 from spe.runtime.env import Network
 from spe.runtime.production import production_env
+from spe.runtime.server_trouble import outside
 from tests.support.installed import install_points
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "redis_streams"
@@ -90,7 +91,7 @@ class RealRedis:
         from replicas.connectors.server_sink import GONE
 
         try:
-            async with Redis(production_env(self._folder), self.address) as redis:
+            async with Redis(await outside(production_env(self._folder)).connect(self.address, 5.0)) as redis:
                 return await redis.ask(*words)
         except GONE as error:
             raise RedisGone(str(error)) from error

@@ -1,8 +1,5 @@
 """Redis streams as a reader, sorted sets as a sink: what a configuration may say, and what they state."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pydantic import Field
 
 from spe.connectors.declaration import CURRENT, STABLE, Guarantees, Reader, SinkDeclaration
@@ -12,7 +9,7 @@ from spe.values import Address, Model
 class StreamKeys(Model):
     address: Address = Field(description="of the redis server")
     stream: str = Field(description="its key; each entry has a field `json`, an object with the attributes")
-    trim: bool = Field(default=False, description="deletes entries once the source has them on its disk")
+    trim: bool = Field(default=False, description="deletes entries that the source has on its disk, but the last one")
 
 
 class SetKeys(Model):
@@ -20,9 +17,8 @@ class SetKeys(Model):
     key: str = Field(description="a sorted set `KEY:STREAM:PARTITION` has rows as JSON by id, `KEY:state` the position")
 
 
-@dataclass(frozen=True)
 class RedisReader(Reader):
-    live: ClassVar[bool] = True
+    live = True
 
 
 AWAY = {"redis does not answer, or restarts": "waits, says so, and goes on where it was"}

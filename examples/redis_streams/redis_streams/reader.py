@@ -8,7 +8,7 @@ from replicas.connectors.jsonl import JsonLines
 from replicas.connectors.reader import Resumable, RowChunk
 from replicas.connectors.server_sink import GONE
 from spe.runtime.env import Env
-from spe.runtime.server_trouble import Backoff
+from spe.runtime.server_trouble import Backoff, outside
 from spe.stream.schema import Schema
 
 
@@ -25,7 +25,7 @@ class StreamReader(Resumable):
         backoff, count = Backoff(env), 0
         while True:
             try:
-                async with Redis(env, self._address) as redis:
+                async with Redis(await outside(env).connect(self._address, 5.0)) as redis:
                     while True:
                         await self._trim_what_is_durable(redis)
                         after = self.cursor or b"0-0"
@@ -45,8 +45,7 @@ class StreamReader(Resumable):
 
     async def _trim_what_is_durable(self, redis: Redis) -> None:
         if self._trim and self._durable:
-            milliseconds, _, number = self._durable.partition(b"-")
-            await redis.ask("XTRIM", self._stream, "MINID", b"%b-%d" % (milliseconds, int(number) + 1))
+            await redis.ask("XTRIM", self._stream, "MINID", self._durable)
         self._durable = b""
 
 

@@ -1,25 +1,19 @@
 """The protocol of Redis: one request, one answer."""
 
-from typing import Any, Self
+from typing import Any
 
 import trio
 
 from spe.errors import SpeError
-from spe.runtime.env import Env
-from spe.runtime.server_trouble import outside
 
 
-class Redis:
+class Redis(trio.abc.AsyncResource):
     """A connection.  Raises one of ``server_sink.GONE`` where it is lost, or no answer comes."""
 
-    def __init__(self, env: Env, address: str) -> None:
-        self._env, self._address, self._rest = env, address, b""
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream, self._rest = stream, b""
 
-    async def __aenter__(self) -> Self:
-        self._stream = await outside(self._env).connect(self._address, 5.0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
 
     async def ask(self, *words: str | bytes | int) -> Any:

@@ -8,6 +8,7 @@ from replicas.connectors.json_text import json_lines
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
 from spe.connectors.declaration import STABLE
 from spe.runtime.env import Env
+from spe.runtime.server_trouble import outside
 from spe.stream.ids import Channel
 from spe.stream.schema import Schema
 
@@ -31,7 +32,7 @@ class SortedSetSink(ServerSink):
 
     async def load(self, env: Env) -> bytes:
         await self.disconnect()
-        self._redis = await Redis(env, self._address).__aenter__()
+        self._redis = Redis(await outside(env).connect(self._address, 5.0))
         return await self._redis.ask("GET", f"{self._key}:state") or b""
 
     async def store(self, before: bytes, after: bytes, entries: Sequence[ChannelEntry]) -> bool:
@@ -48,6 +49,5 @@ class SortedSetSink(ServerSink):
         return bool(await self._redis.ask("EVAL", STORE, 1, f"{self._key}:state", before, after, *words))
 
     async def disconnect(self) -> None:
-        redis, self._redis = self._redis, None
-        if redis is not None:
-            await redis.__aexit__()
+        if self._redis is not None:
+            await self._redis.aclose()
