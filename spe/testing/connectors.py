@@ -56,7 +56,7 @@ def check_reader(
 
     Args:
       source: an entry of ``sources`` in the configuration; or a function of the server that gives it.
-      rows: what the server has, in order; or a function of the server.
+      rows: what the server has, or a file, in order; or a function of the server.
       server: makes a server for each play; see :class:`PlayedServer`.  One that does not serve needs no method.
       order: rows for which it is the same are in order; the others may come in any order among each other.
       virtual: in virtual time, over a network in memory; else in real time, over the real one.

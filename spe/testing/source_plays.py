@@ -33,8 +33,6 @@ class _SourcePlay:
         if hasattr(server, "deployed"):
             server.deployed = self._deployed
         self._source: Source = next(iter(self._deployed.plan.sources.values()))
-        if not self._source.live:
-            raise wrong(f"{self._source.reader['kind']} is no live reader: it can be read again from any row")
         layout = Layout(self._source.schema, self._source.time, "rows")
         read = layout.read(rows(server) if callable(rows) else rows)
         self._expected = [row[1:] for row in read]
@@ -83,7 +81,7 @@ class _SourcePlay:
 
 
 class ReaderPlay(_SourcePlay):
-    """Of a reader that goes on behind what the log has: each row is there once, and in order."""
+    """Of a reader that goes on behind what the log has, or counts its rows: each is there once, and in order."""
 
     def __init__(
         self,
@@ -146,6 +144,8 @@ class ReceiverPlay(_SourcePlay):
 
     def __init__(self, source: Any, rows: Any, server: Any, crash: Crash, seed: int, virtual: bool) -> None:
         super().__init__(source, rows, server, crash, seed, virtual)
+        if not self._source.live:
+            raise wrong(f"nobody sends rows to {self._source.reader['kind']}: expected a live reader, or check_reader")
         self._sender: RowSender = server
         #: Connections that were open when the process was last started: it does not know them.
         self._earlier = 0

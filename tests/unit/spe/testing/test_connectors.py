@@ -21,7 +21,7 @@ from spe.stream.batch import Column
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
-from spe.testing import PromiseBroken, check_reader, check_sink
+from spe.testing import PromiseBroken, check_reader, check_receiver, check_sink
 from spe.testing.result_story import SCHEMA
 
 Accept = Callable[[RowChunk], Awaitable[None]]
@@ -241,6 +241,6 @@ def test_sinks_of_files_keep_their_promises(mode: str) -> None:
     assert check_sink({"jsonl": "out", "mode": mode}, Files, most=SOME) > 2 * SOME
 
 
-def test_a_replay_has_no_position_to_check() -> None:
-    with pytest.raises(ConfigError, match="csv is no live reader"):
-        check_reader({"schema": {"ts": "timestamp!"}, "time": "ts", "from": {"csv": "a.csv"}}, [], Counter)
+def test_nobody_sends_rows_to_a_replay() -> None:
+    with pytest.raises(ConfigError, match="nobody sends rows to csv: expected a live reader, or check_reader"):
+        check_receiver({"schema": {"ts": "timestamp!"}, "time": "ts", "from": {"csv": "a.csv"}}, [], Counter)
