@@ -51,6 +51,7 @@ class _Replica:
       state_us: since when it is in its state.
       partner: whom it asked last.
       leans: it corrects by leave, and has had no fresh results since it began.
+      spans: per input, the first and the last stable boundary that came since it failed.
       unserved_us: since when it corrects by leave, and its partner cannot stand in for it.
       correctable_us: since when it could correct, and no partner does.
     """
@@ -67,6 +68,7 @@ class _Replica:
     state_us: int = 0
     partner: str = ""
     leans: bool = False
+    spans: dict[Channel, tuple[int, int]] = field(default_factory=dict)
     unserved_us: int | None = None
     correctable_us: int | None = None
 
@@ -125,8 +127,13 @@ class _Checker:
     def take(self, event: Event, world: World) -> Iterator[Finding]:
         match event:
             case Received(at_us, consumer, channel, _, _, mode, element) if mode and consumer in self._replicas:
-                ended = isinstance(element, Boundary) and element.kind is Kind.STABLE and element.time >= END_OF_TIME
                 one = self._replicas[consumer]
+                ended = False
+                if isinstance(element, Boundary) and element.kind is Kind.STABLE:
+                    ended = element.time >= END_OF_TIME
+                    if not ended:
+                        first, _ = one.spans.get(channel, (element.time, 0))
+                        one.spans[channel] = first, element.time
                 one.came[channel] += 1
                 one.arrived_us[channel] = END_OF_TIME if ended else max(at_us, one.arrived_us.get(channel, 0))
                 return
@@ -153,6 +160,7 @@ class _Checker:
     def _forget(self, one: _Replica, at_us: int) -> None:
         one.state, one.state_us, one.leans = NodeState.RECOVERING, at_us, False
         one.arrived_us.clear()
+        one.spans.clear()
 
     def _moved(self, one: _Replica, at_us: int, state: NodeState, fresh: bool) -> Iterator[Finding]:
         before = one.state
@@ -161,6 +169,8 @@ class _Checker:
             return
         if state is not before:
             one.state, one.state_us = state, at_us
+            if state is NodeState.UP_FAILURE:
+                one.spans.clear()
         if state is NodeState.STABILIZATION and before is NodeState.UP_FAILURE:
             one.leans = not fresh and not one.suspends
             yield from self._begins(one, at_us)
@@ -217,10 +227,16 @@ class _Checker:
         if since is None:
             self._counters.add("replicas that could correct", could)
             return
-        if now - since > self._bounds.settle_us + 2 * self._plan.timing.request_us + one.x_us:
+        due_us = self._bounds.settle_us + 2 * self._plan.timing.request_us + one.x_us
+        if now - since > due_us + self._work_us(one):
             what = f"it is UP_FAILURE, though its inputs work since {since / 1e6:.3f} s"
             yield Finding("steady", "what has healed is corrected", now, one.name, what)
             one.correctable_us = None
+
+    def _work_us(self, one: _Replica) -> int:
+        """What it takes to work off all that came since it failed: one that suspends has not begun."""
+        longest_us = max((last - first for first, last in one.spans.values()), default=0)
+        return self._bounds.turn_us * longest_us // self._plan.bucket_us
 
     def _stands_back(self, one: _Replica, node: str, partner: str, world: World) -> bool:
         """Is a partner gone, or can it grant leave?"""

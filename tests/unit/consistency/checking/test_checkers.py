@@ -1244,3 +1244,20 @@ def test_a_healed_failure_without_correction_is_found() -> None:
     assert found(in_order(text + arriving(3.1, 4, 20) + f"4.1 state {REPLICA} STABILIZATION fresh\n")) == set()
     cut = "2.5 fault 1 cut source:a>n1a\n"
     assert found(in_order(text + cut + arriving(20))) == set(), "an input is out"
+
+
+@pytest.mark.parametrize(("turn_us", "rules"), [(100_000, set()), (10_000, NOT_CORRECTED)])
+def test_a_correction_has_a_turn_for_each_bucket_that_came(turn_us: int, rules: set[tuple[str, str]]) -> None:
+    """Seventeen seconds of input, in buckets of a tenth, wait in a replica that suspends."""
+    text = BOTH + arriving(*BEFORE, bucket=0) + "3 down n1b\n" + arriving(3.1) + arriving(3.2, bucket=170)
+    plan, directory = make_plan()
+    bounds = replace(Bounds.of(plan, directory), turn_us=turn_us)
+    judged = judge(
+        told(in_order(text + arriving(20, bucket=171))),
+        plan,
+        directory,
+        REFERENCE,
+        premise=Premise(healed=False),
+        bounds=bounds,
+    )
+    assert {(f.property, f.rule) for f in judged.findings} == rules
