@@ -86,7 +86,7 @@ class ArrowColumns:
     def _column(self, attribute: Attribute, array: pyarrow.Array, bad: dict[int, str]) -> Column:
         valid: BoolArray | None = None
         if array.null_count:
-            valid = array.is_valid().to_numpy(zero_copy_only=False)
+            valid = _plain(array.is_valid(), 0)
             note_nulls(attribute, valid, bad)
         if attribute.type is AttributeType.STRING:
             return self._strings(attribute, array, valid, bad)
@@ -102,19 +102,19 @@ class ArrowColumns:
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if types.is_timestamp(array.type):
-            unit, array = array.type.unit, array.cast(pyarrow.int64())
+            unit, array = array.type.unit, array.view(pyarrow.int64())
         elif types.is_integer(array.type):
             unit, array = self._unit, array.cast(pyarrow.int64())
         else:
             return self._timestamp_by_timestamp(attribute, array.to_pylist(), bad)
-        values = array.fill_null(0).to_numpy(zero_copy_only=False)
+        values = _plain(array, 0)
         multiply, divide = _UNITS[unit]
         if multiply > 1:
             most = _INT64_MAX // multiply
             for i in np.flatnonzero((values > most) | (values < -most)).tolist():
                 bad.setdefault(i, f"{attribute.name}: {values[i]} {unit} since the epoch is beyond 64 bits")
             values = np.clip(values, -most, most) * multiply
-        return np.asarray(values // divide)
+        return np.asarray(values if divide == 1 else values // divide)
 
     def _timestamp_by_timestamp(self, attribute: Attribute, items: list[Any], bad: dict[int, str]) -> AnyArray:
         """Of texts, and of floats since the epoch."""
@@ -194,9 +194,7 @@ class _Known(NamedTuple):
 def _column_of(
     indices: pyarrow.Array, valid: BoolArray | None, table: AnyArray, dictionary: StringDictionary, empty: int
 ) -> Column:
-    if indices.null_count:
-        indices = indices.fill_null(0)
-    codes = indices.to_numpy(zero_copy_only=False)
+    codes = _plain(indices, 0)
     values = table.take(codes) if len(table) else np.full(len(codes), empty, np.int32)
     return Column(values if valid is None else np.where(valid, values, np.int32(empty)), valid, dictionary)
 
@@ -228,9 +226,19 @@ def _is_text(type_: pyarrow.DataType) -> bool:
 
 def _values(type_: AttributeType, array: pyarrow.Array) -> AnyArray:
     """Numbers of our dtype; 0 under nulls."""
+    values = _plain(array, False if type_ is AttributeType.BOOL else 0)
+    return np.asarray(values.astype(type_.dtype, copy=False))
+
+
+def _plain(array: pyarrow.Array, null: int) -> AnyArray:
+    """Numbers, or truth values, with ``null`` in place of nulls."""
+    import pyarrow
+
     if array.null_count:
-        array = array.fill_null(False if type_ is AttributeType.BOOL else 0)
-    return np.asarray(array.to_numpy(zero_copy_only=False).astype(type_.dtype, copy=False))
+        array = array.fill_null(null)
+    if pyarrow.types.is_boolean(array.type):
+        return np.from_dlpack(array.cast(pyarrow.uint8())).view(np.bool_)
+    return np.from_dlpack(array)  # Arrow's to_numpy imports pandas where it is installed, which takes 0.2 s
 
 
 @contextmanager

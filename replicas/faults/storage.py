@@ -66,8 +66,8 @@ class _FaultyFile:
         await self._storage.wait_moving()
         await self._inner.sync()
 
-    def append(self, data: bytes) -> None:
-        self._inner.append(data)
+    def append(self, *parts: bytes | memoryview) -> None:
+        self._inner.append(*parts)
 
     def read(self, offset: int, length: int) -> bytes:
         return self._inner.read(offset, length)

@@ -49,9 +49,10 @@ class _AppendFile:
         #: Its sync failed: it is not used again.
         self._failed = False
 
-    def append(self, data: bytes) -> None:
+    def append(self, *parts: bytes | memoryview) -> None:
         assert not self._closed
         self._check()
+        data = b"".join(parts)
         space = self._storage.space_left
         if space is not None and len(data) > space:
             self._file.written += data[:space]

@@ -17,8 +17,9 @@ def admitted(events: Int64Array, wall_us: int, ahead_us: int | None) -> BoolArra
     than ``ahead_us`` ahead of its own clock.
     """
     limit = EVENT_LIMIT_US if ahead_us is None else min(EVENT_LIMIT_US, wall_us + ahead_us)
-    good = (events <= limit) & (events >= -EVENT_LIMIT_US)
-    return None if good.all() else good
+    if not len(events) or (events.max() <= limit and events.min() >= -EVENT_LIMIT_US):
+        return None
+    return (events <= limit) & (events >= -EVENT_LIMIT_US)
 
 
 def peaks_of(events: Int64Array) -> Int64Array:
@@ -68,7 +69,12 @@ class Stamper:
         """
         if self.lease_us >= END_OF_TIME:
             raise LocalProtocolError("a tuple after the end of the stream")
-        peaks = peaks_of(events)
+        peaks, first = peaks_of(events), self.last_id
+        self.last_id += len(events)
+        if peaks is events and events[0] >= max(self.max_event_us, self.lease_us):  # all in order: they are the times
+            self.latest = (0, 0)
+            self.max_event_us = int(events[-1])
+            return Batch(Kind.STABLE, first, self.last_id, None, Rows(events, events, columns))
         before = np.empty_like(events)
         before[0] = self.max_event_us
         np.maximum(peaks[:-1], self.max_event_us, out=before[1:])
@@ -79,8 +85,6 @@ class Stamper:
         self.late_count += late
         self.late_by_us = max(self.late_by_us, self.latest[1])
         self.max_event_us = max(self.max_event_us, int(peaks[-1]))
-        first = self.last_id
-        self.last_id += len(events)
         return Batch(Kind.STABLE, first, self.last_id, None, Rows(time, time, columns))
 
     @property

@@ -15,7 +15,7 @@ from replicas.source.stamping import Stamper
 from spe.errors import LocalProtocolError, LogFull
 from spe.log import Position, SegmentedLog
 from spe.log.rejected import RejectedInput, rejected_batch
-from spe.log.source_log import SourceState, encode_source_record
+from spe.log.source_log import SourceState, source_record_parts
 from spe.plan.plan import Source
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble
 from spe.runtime.env import Env
@@ -67,7 +67,7 @@ class SourceWriter:
         self._pending: list[tuple[SourceState, Position, Batch | None]] = []
         self._pending_bytes = 0
         #: Records, in order, that the log had no room for.
-        self._refused: list[tuple[SourceState, bytes, Batch | None]] = []
+        self._refused: list[tuple[SourceState, list[bytes | memoryview], Batch | None]] = []
         self._trouble = DiskTrouble(env, f"source {source.stream}")
         self._appended = trio.Event()
         self._committed = trio.Event()
@@ -239,7 +239,7 @@ class SourceWriter:
             self._cursor,
             self._rejected,
         )
-        self._refused.append((state, encode_source_record(state, batch, self._source.schema, rejected), batch))
+        self._refused.append((state, source_record_parts(state, batch, self._source.schema, rejected), batch))
         if len(self._refused) == 1:
             self._write()
         self._appended.set()
@@ -247,13 +247,13 @@ class SourceWriter:
     def _write(self) -> None:
         """Appends what there is, as far as there is room."""
         while self._refused:
-            state, body, batch = self._refused[0]
+            state, parts, batch = self._refused[0]
             try:
-                self._pending.append((state, self._log.append(body), batch))
+                self._pending.append((state, self._log.append(*parts), batch))
             except LogFull as error:
                 self._trouble.met(error)
                 return
-            self._pending_bytes += len(body)
+            self._pending_bytes += sum(map(len, parts))
             del self._refused[0]
 
     @property

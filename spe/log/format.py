@@ -171,11 +171,11 @@ def first_record_bytes(data: bytes) -> int:
     return FIRST_BYTES + length if length <= RECORD_BYTES_MAX else len(data)
 
 
-def write_whole(file: AppendFile, data: bytes) -> None:
+def write_whole(file: AppendFile, *parts: bytes | memoryview) -> None:
     """Appends all or nothing.  Where a partial write cannot even be taken back, it is a torn tail.  Raises OSError."""
     size = file.size()
     try:
-        file.append(data)
+        file.append(*parts)
     except OSError:
         file.truncate(size)
         raise

@@ -26,8 +26,8 @@ from spe.log.format import (
     RecordScan,
     Segment,
     begin_segment,
-    encode_record,
     is_torn,
+    record_header,
     write_whole,
 )
 from spe.log.kept import KeptLog, repair_kept, write_kept
@@ -115,8 +115,11 @@ class SegmentedLog:
             if segment is not None and segment not in self._segments:
                 self._storage.remove(self._folder / name)
 
-    def append(self, body: bytes) -> Position:
+    def append(self, *parts: bytes | memoryview) -> Position:
         """Writes a record; returns where it begins.
+
+        Args:
+          parts: its body, one behind the other; views are of bytes.
 
         Raises:
           LogFull: the disk refused it.  The partial record is taken back, and it can be appended again later.
@@ -125,8 +128,8 @@ class SegmentedLog:
         """
         if self.fault is not None:
             raise self.fault
-        if len(body) > RECORD_BYTES_MAX:
-            raise LogError(f"log {self._folder}: a record of {len(body)} bytes; at most {RECORD_BYTES_MAX}")
+        if (size := sum(map(len, parts))) > RECORD_BYTES_MAX:
+            raise LogError(f"log {self._folder}: a record of {size} bytes; at most {RECORD_BYTES_MAX}")
         sequence = self.last_sequence + 1
         try:
             file, offset = self._active, 0 if self._active is None else self._active.size()
@@ -136,7 +139,7 @@ class SegmentedLog:
         except OSError as error:
             raise LogFull(f"log {self._folder}: the disk refused record {sequence}: {error}") from error
         try:
-            write_whole(file, encode_record(sequence, body))
+            write_whole(file, record_header(sequence, *parts), *parts)
         except OSError as error:
             if is_torn(file, offset):  # nothing may follow a torn record
                 self.fault = LogError(f"log {self._folder}: record {sequence} is torn, read-only from here on: {error}")

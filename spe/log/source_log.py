@@ -21,7 +21,7 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.codec import decode_standalone, encode_standalone
+from spe.wire.codec import decode_standalone, encode_standalone, standalone_parts
 
 #: Version of the state, below 0, since a record of version 1 began with an id.
 _VERSION: Final = -2
@@ -35,6 +35,8 @@ _VERSION_WITH_REJECTED: Final = -4
 _LENGTH: Final = struct.Struct("<I")
 _FIRST: Final = struct.Struct("<q")
 
+#: Rows from which on to copy the columns takes longer than to write each of them.
+_ROWS_OF_PARTS: Final = 1_000
 #: Longest cursor: every record of its source has one.
 CURSOR_BYTES_MAX: Final = 64 << 10
 
@@ -95,6 +97,20 @@ def encode_source_record(
       state: with ``left_out``.
       rejected: rows that were rejected before or among those of the batch, the last ones of ``state.rejected``.
     """
+    head = _encode_head(state, rejected)
+    return head if batch is None else encode_standalone(batch, schema, head)
+
+
+def source_record_parts(
+    state: SourceState, batch: Batch | None, schema: Schema, rejected: Batch | None = None
+) -> list[bytes | memoryview]:
+    """The same, in parts that are not put together where the batch is large: they refer to its columns."""
+    if batch is None or len(batch) < _ROWS_OF_PARTS:
+        return [encode_source_record(state, batch, schema, rejected)]
+    return [_encode_head(state, rejected), *standalone_parts(batch, schema)]
+
+
+def _encode_head(state: SourceState, rejected: Batch | None) -> bytes:
     *numbers, left_out, cursor, count = state
     assert left_out is not None
     version = _VERSION_WITH_REJECTED if count else _VERSION_WITH_CURSOR if cursor else _VERSION
@@ -104,7 +120,7 @@ def encode_source_record(
         head += _FIRST.pack(count) + _LENGTH.pack(len(cursor)) + cursor + _LENGTH.pack(len(rows)) + rows
     elif cursor:
         head += _LENGTH.pack(len(cursor)) + cursor
-    return head if batch is None else encode_standalone(batch, schema, head)
+    return head
 
 
 def _version(body: bytes) -> int:

@@ -79,8 +79,8 @@ class Network(Protocol):
 class AppendFile(Protocol):
     """A file that is appended to, synced, and read at any offset."""
 
-    def append(self, data: bytes) -> None:
-        """Raises OSError; the file may then hold a part of ``data``."""
+    def append(self, *parts: bytes | memoryview) -> None:
+        """One behind the other; views are of bytes.  Raises OSError; the file may then hold a part of them."""
         ...
 
     async def sync(self) -> None:

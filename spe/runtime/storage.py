@@ -30,11 +30,15 @@ class DiskFile:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
         self._failed: OSError | None = None
 
-    def append(self, data: bytes) -> None:
+    def append(self, *parts: bytes | memoryview) -> None:
         self._check()
-        rest = memoryview(data)
+        rest = list(parts)
         while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+            written = os.writev(self._descriptor, rest)
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if written:
+                rest[0] = memoryview(rest[0])[written:]
 
     async def sync(self) -> None:
         """After a failed sync the kernel may have dropped what it could not write, so the file is not used again.

@@ -15,7 +15,7 @@ from spe.wire.decoder import ElementDecoder
 from spe.wire.encoder import ElementEncoder
 from spe.wire.framing import HEADER_BYTES, FrameReader
 
-__all__ = ["ElementDecoder", "ElementEncoder", "decode_standalone", "encode_standalone"]
+__all__ = ["ElementDecoder", "ElementEncoder", "decode_standalone", "encode_standalone", "standalone_parts"]
 
 #: Frame bound for data that no peer receives: the largest length that the field can hold.
 _STANDALONE_BYTES: Final = 2**32 - 8
@@ -31,6 +31,16 @@ def encode_standalone(element: Element, schema: Schema, head: bytes = b"") -> by
       LocalProtocolError: the element does not fit the schema.
     """
     return ElementEncoder(schema, _STANDALONE_BYTES).encode_many((element,), head)
+
+
+def standalone_parts(batch: Batch, schema: Schema) -> list[bytes | memoryview]:
+    """The same of a batch, in parts that are not put together: views of bytes of its columns, which are not copied.
+
+    Raises:
+      LocalProtocolError: as above.
+    """
+    parts = ElementEncoder(schema, _STANDALONE_BYTES).encode(batch)
+    return [memoryview(part.view(np.uint8)) if isinstance(part, np.ndarray) else part for part in parts]
 
 
 def decode_standalone(data: bytes, schema: Schema, pool: StringPool) -> Element:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -498,6 +499,25 @@ def test_parquet_files_that_do_not_fit_are_reported(tmp_path: Path) -> None:
         list(replay({"kind": "parquet", "path": str(tmp_path / "nowhere")}, schema).chunks(0))
     with pytest.raises(SpeError, match="cannot be read"):
         list(replay({"kind": "parquet", "path": written(tmp_path, "no parquet")}, schema).chunks(0))
+
+
+def test_pandas_is_not_imported_to_read_parquet(tmp_path: Path) -> None:
+    """That takes 0.2 s."""
+    at = pyarrow.array([1, 2, 3], pyarrow.timestamp("ms"))
+    path = parquet(tmp_path, ts=at, n=[1, 2, 3], x=[1.5, -0.0, 2.0], key=["a", "b", "a"], yes=[True, False, True])
+    program = f"""
+import sys
+from replicas.connectors.parquet_source import ParquetFiles
+from spe.stream.schema import Schema
+schema = Schema.of(ts="timestamp!", n="int64!", x="float64!", key="string!", yes="bool!")
+with open({path!r}, "rb") as file:
+    (chunk,) = ParquetFiles(schema, "ts", {{}}).rows(file, "in", 0)
+assert len(chunk) == 3
+assert "pyarrow" in sys.modules
+print("pandas" in sys.modules)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

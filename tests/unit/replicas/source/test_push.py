@@ -98,9 +98,9 @@ class CrashingDisk(SimDisk):
             file = super().open(path)
         append, sync, disk = file.append, file.sync, self
 
-        def appending(data: bytes) -> None:
+        def appending(*parts: bytes | memoryview) -> None:
             for _ in disk.step():
-                append(data)
+                append(*parts)
 
         async def syncing() -> None:
             for _ in disk.step():

@@ -253,12 +253,12 @@ class NoWayBack(SimDisk):
         file, torn = super().open(path), False
         append, truncate = file.append, file.truncate
 
-        def appending(data: bytes) -> None:
+        def appending(*parts: bytes | memoryview) -> None:
             nonlocal torn
             if torn := self.stuck:
-                append(data[:7])
+                append(parts[0][:7])
                 raise OSError(errno.ENOSPC, "No space left on device")
-            append(data)
+            append(*parts)
 
         def truncating(size: int) -> None:
             nonlocal torn

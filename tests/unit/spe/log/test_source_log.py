@@ -18,6 +18,7 @@ from spe.log.source_log import (
     decode_source_batch,
     decode_source_state,
     encode_source_record,
+    source_record_parts,
 )
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import Kind
@@ -40,6 +41,19 @@ def test_a_record_is_read_as_it_was_written(count: int) -> None:
     read = decode_source_batch(body, SCHEMA, StringPool())
     assert (read is None) == (count == 0)
     assert read is None or (read.from_id, read.upto_id) == (2, 5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 5_000])
+def test_the_parts_of_a_record_are_the_record(count: int) -> None:
+    """Whatever its columns are: numbers, truth values, texts, with and without nulls."""
+    schema = Schema.of(n="int64!", x="float64", yes="bool", text="string")
+    made = [(n, None if n % 3 else n / 2, None if n % 7 == 1 else n % 2 == 0, f"text {n % 9}") for n in range(count)]
+    given = Batch(Kind.STABLE, 2, 2 + count, None, Rows.from_tuples(schema, list(range(count)), made))
+    state = SourceState(2 + count, 6, 7, 8, 9, 10, 11, left_out=4, cursor=b"c")
+    parts = source_record_parts(state, given if count else None, schema)
+    assert b"".join(parts) == encode_source_record(state, given if count else None, schema)
+    assert (len(parts) > 1) is (count >= 1_000)
+    assert sum(map(len, parts)) == len(b"".join(parts))
 
 
 @pytest.mark.parametrize("count", [0, 3])

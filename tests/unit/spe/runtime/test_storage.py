@@ -33,6 +33,21 @@ async def test_appended_bytes_can_be_read_at_any_offset(storage: DiskStorage) ->
     file.close()
 
 
+@pytest.mark.parametrize("most", [1, 4, 5, 6, 11, 100])
+async def test_parts_are_appended_in_order_however_few_bytes_the_system_takes_at_once(
+    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    def writev(descriptor: int, parts: list[bytes | memoryview]) -> int:
+        return os.write(descriptor, b"".join(parts)[:most])
+
+    monkeypatch.setattr(os, "writev", writev)
+    file = storage.open(FILE)
+    file.append(b"hell", memoryview(b"o"), b"", memoryview(b" world"), b"")
+    file.append()
+    assert file.read(0, 100) == b"hello world"
+    file.close()
+
+
 async def test_an_existing_file_is_continued(storage: DiskStorage) -> None:
     first = storage.open(FILE)
     first.append(b"one")
