@@ -40,7 +40,7 @@ def standalone_parts(batch: Batch, schema: Schema) -> list[bytes | memoryview]:
       LocalProtocolError: as above.
     """
     parts = ElementEncoder(schema, _STANDALONE_BYTES).encode(batch)
-    return [memoryview(part.view(np.uint8)) if isinstance(part, np.ndarray) else part for part in parts]
+    return [part.view(np.uint8).data if isinstance(part, np.ndarray) else part for part in parts]
 
 
 def decode_standalone(data: bytes, schema: Schema, pool: StringPool) -> Element:
