@@ -30,6 +30,7 @@ from benchmarks import (
     postgres,
     proof,
     simulation,
+    source_path,
     steps,
     sunion,
     throughput,
@@ -62,6 +63,7 @@ BENCHMARKS = {
     "planning": planning,
     "postgres": postgres,
     "simulation": simulation,
+    "source-path": source_path,
 }
 
 

@@ -34,6 +34,7 @@ from spe.stream.batch import AnyArray, Rows
 #: Partitions, and replicas of each, of the merged aggregate.
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 3))
 START_US = 1_700_000_000_000_000
+AGGREGATES = {"n": "count(*)", "total": "sum(value)", "mean": "avg(value)"}
 #: Relative difference of a float sum that another order of addition explains.
 TOLERANCE = 1e-9
 
@@ -86,8 +87,7 @@ def merge_query(env: Environment, files: Sequence[str], arguments: argparse.Name
     """The files merged, and count, sum and average of that per second and key."""
     streams = sources(env, files, arguments)
     merged = streams[0].union(*streams[1:], name="merged")
-    wanted = {"n": "count(*)", "total": "sum(value)", "mean": "avg(value)"}
-    return [merged, merged.key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted)]
+    return [merged, merged.key_by("key").window(tumbling("1s")).aggregate("per_key", **AGGREGATES)]
 
 
 def join_query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
@@ -166,9 +166,15 @@ class Cost:
     nodes_ns: list[float]
 
 
-async def measure(plan: Plan, directory: Directory, tuples: int) -> tuple[list[Rows], Cost]:
-    """Result rows, and what they cost."""
-    made = [Process(source_main, plan, directory, stream) for stream in plan.sources]
+async def measure(
+    plan: Plan, directory: Directory, tuples: int, source: Callable[..., None] = source_main
+) -> tuple[list[Rows], Cost]:
+    """Result rows, and what they cost.
+
+    Args:
+      source: the main function of a source's process.
+    """
+    made = [Process(source, plan, directory, stream) for stream in plan.sources]
     nodes = [Process(node_main, plan, directory, node) for node in directory.nodes]
     with running(*nodes, *made):
         async with open_client(production_env(Path("."), 0), plan, directory, "bench") as client:
