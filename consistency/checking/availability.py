@@ -33,7 +33,7 @@ from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History, Received, Sent
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
-from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
 
 #: Seconds count as checked where something was due in them; their length, microseconds.
 _SLOT_US = 100_000
@@ -50,10 +50,15 @@ class _Arrivals:
 
 @dataclass(slots=True)
 class _Coverage:
-    """How far a client's channel has come: at each time, the largest t_max or boundary so far."""
+    """How far a client's channel has come: at each time, the largest t_max or boundary so far.
+
+    Attributes:
+      last_us: the largest t_max of its stable tuples, of all times.
+    """
 
     at: list[int]
     high: list[int]
+    last_us: int = BEFORE_TIME
 
     def reach(self, at_us: int) -> int | None:
         place = bisect_right(self.at, at_us)
@@ -272,6 +277,8 @@ class _Claim:
                     slots.add(at_us // _SLOT_US)
                     counters.add("p1 tuples due")
                     reached = coverage.reach(due_us)
+                    if reached is not None and reached >= coverage.last_us and self._ends(entered, high_us):
+                        continue  # no result is missing
                     if (reached is None or reached < high_us) and (late is None or due_us < late.at_us):
                         what = (
                             f"{self.channel}: a tuple of {source} with time {high_us} entered "
@@ -288,10 +295,16 @@ class _Claim:
         if late is not None:
             yield late
 
+    def _ends(self, entered: _Arrivals, high_us: int) -> bool:
+        """Is this bucket closed by the end of the input alone, which starts no clock (B3)?"""
+        return entered.boundary > BEFORE_TIME and high_us >= floor_to(entered.boundary, self.plan.bucket_us)
+
     def stable(self, period: _Period, tentative: list[Delivered], counters: Counters) -> Iterator[Finding]:
         """With a whole tree nothing tentative comes, once what had been missing is corrected."""
         for since_us, part in _whole(period):
-            begin = since_us + self._bounds.settle_us + self._bounds.correct_us + self._limit_us(part.world)
+            bounds = self._bounds
+            work_us = bounds.in_turn * bounds.work_us(since_us)  # each may have all that came before to correct
+            begin = since_us + bounds.settle_us + max(bounds.correct_us, work_us) + self._limit_us(part.world)
             begin = max(begin, part.from_us)
             if begin >= part.to_us:
                 continue
@@ -366,6 +379,8 @@ def _coverage(
             high = int(np.maximum.reduce(element.rows.t_max))
             if element.kind is Kind.TENTATIVE:
                 tentative[key].append(event)
+            else:
+                covered[key].last_us = max(covered[key].last_us, high)
         elif isinstance(element, Boundary):
             high = element.time
         else:

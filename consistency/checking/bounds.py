@@ -22,6 +22,8 @@ class Bounds:
       request_us: a question to a replica that may be gone: the connection, and the answer.
       rounds_per_second: rounds of the scheduler in a second of virtual time.
       turn_us: what each slice of a replica's work takes.
+      in_turn: replicas that correct one after the other, those of one level behind those of the one before it.
+      bucket_us: of the plan.
     """
 
     settle_us: int
@@ -31,6 +33,8 @@ class Bounds:
     request_us: int
     rounds_per_second: int = 20_000
     turn_us: int = 0
+    in_turn: int = 1
+    bucket_us: int = 1
 
     @classmethod
     def of(cls, plan: Plan, directory: Directory, *, noise_us: int = 0) -> Bounds:
@@ -52,11 +56,16 @@ class Bounds:
         resettle = 6 * timing.heartbeat_us
         processing = 150_000 + 50_000 * levels
         request = timing.request_us + timing.connect_us
-        return cls(*(us + noise_us for us in (settle, correct, resettle, processing, request)))
+        allowed = (us + noise_us for us in (settle, correct, resettle, processing, request))
+        return cls(*allowed, in_turn=levels * replicas, bucket_us=plan.bucket_us)
 
     def recover_us(self, partners: int) -> int:
         """Until a replica that begins has a state to go on from, beside X: it asks its partners, and its disk."""
         return self.settle_us + (partners + 1) * self.request_us
+
+    def work_us(self, came_us: int) -> int:
+        """What a replica takes for so much tuple time: a turn for each bucket."""
+        return self.turn_us * came_us // self.bucket_us
 
     def among(self, world: World) -> Bounds:
         """The same allowances where links are late and processes slow.

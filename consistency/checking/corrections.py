@@ -236,7 +236,7 @@ class _Checker:
     def _work_us(self, one: _Replica) -> int:
         """What it takes to work off all that came since it failed: one that suspends has not begun."""
         longest_us = max((last - first for first, last in one.spans.values()), default=0)
-        return self._bounds.turn_us * longest_us // self._plan.bucket_us
+        return self._bounds.work_us(longest_us)
 
     def _stands_back(self, one: _Replica, node: str, partner: str, world: World) -> bool:
         """Is a partner gone, or can it grant leave?"""

@@ -348,7 +348,7 @@ class _Judge:
                 begin = 0  # it begins with what it read at first
             known = [time for time in times[begin:end] if BEFORE_TIME < time < END_OF_TIME]
             longest_us = max(longest_us, known[-1] - known[0]) if known else longest_us
-        return self._bounds.turn_us * longest_us // self._plan.bucket_us
+        return self._bounds.work_us(longest_us)
 
     def gives_results(self, counters: Counters) -> Iterator[Finding]:
         """What is new of an input that is not cut off waits for no other one, once the replica reads it."""

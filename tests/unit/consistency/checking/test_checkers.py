@@ -701,6 +701,26 @@ def test_tentative_results_while_all_inputs_work_are_found() -> None:
     assert verdict(late).findings == []
 
 
+@pytest.mark.parametrize(("turn_us", "rules"), [(5_000, ["stable where a tree is whole"]), (50_000, [])])
+def test_replicas_that_correct_in_turn_have_a_turn_for_each_bucket_that_came(turn_us: int, rules: list[str]) -> None:
+    """Forty seconds of input, in buckets of 20 ms."""
+    heals = [*running(80, kind="b", fault=CUT_B).splitlines(), "40 end 1", "78.7 give client:c: T/80y"]
+    plan, directory = make_plan()
+    bounds = replace(Bounds.of(plan, directory), turn_us=turn_us)
+    text = "\n".join(sorted(heals, key=lambda line: float(line.split()[0])))
+    judged = judge(told(text), plan, directory, REFERENCE, premise=Premise(healed=False), bounds=bounds)
+    assert [f.rule for f in judged.findings if f.property == "P1"] == rules
+
+
+@pytest.mark.parametrize(("more", "rules"), [("", set()), ("29.9 give client:c: S1/20x", {"results come within kX"})])
+def test_a_bucket_that_only_the_end_closes_is_covered_if_it_has_results(more: str, rules: set[str]) -> None:
+    """The end of an input starts no clock (B3)."""
+    boundaries = [f"16.8 recv {r}<a source:a #1 main: B16(16)" for r in REPLICAS]
+    lines = [*running(30, given=(0, 17)).splitlines(), *boundaries, more]
+    text = "\n".join(sorted(filter(None, lines), key=lambda line: float(line.split()[0])))
+    assert {f.rule for f in verdict(text).findings if f.property == "P1"} == rules
+
+
 @pytest.mark.parametrize(
     "seconds", [0, 0.2, 3], ids=["no window", "a window with room in αX", "a window longer than αX"]
 )
