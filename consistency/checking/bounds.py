@@ -56,8 +56,8 @@ class Bounds:
         resettle = 6 * timing.heartbeat_us
         processing = 150_000 + 50_000 * levels
         request = timing.request_us + timing.connect_us
-        allowed = (us + noise_us for us in (settle, correct, resettle, processing, request))
-        return cls(*allowed, in_turn=levels * replicas, bucket_us=plan.bucket_us)
+        found = cls(*(us + noise_us for us in (settle, correct, resettle, processing, request)))
+        return replace(found, in_turn=levels * replicas, bucket_us=plan.bucket_us)
 
     def recover_us(self, partners: int) -> int:
         """Until a replica that begins has a state to go on from, beside X: it asks its partners, and its disk."""
