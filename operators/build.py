@@ -71,7 +71,7 @@ def register(declared: type[OperatorSpec], construction: Construction) -> None:
 
 
 def build_operator(operator: query.QueryOperator, inputs: Sequence[Schema]) -> Operator:
-    """A running operator in its initial state; one that skips is :class:`Skipping`.
+    """A running operator in its initial state; one that rejects is :class:`Skipping`.
 
     Args:
       operator: name, specification and output schema.
@@ -84,4 +84,4 @@ def build_operator(operator: query.QueryOperator, inputs: Sequence[Schema]) -> O
     if schema != operator.schema:
         raise QueryError("", f"operator {operator.name!r} makes ({schema}), but was declared as ({operator.schema})")
     made = _CONSTRUCTIONS[type(spec)](spec, inputs, schema)
-    return Skipping(made, inputs) if spec.skips else made
+    return Skipping(made, inputs, skips=spec.skips) if spec.rejects else made

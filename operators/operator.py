@@ -53,7 +53,7 @@ class Operator(ABC):
     #: Can the rows of one slice be given in several calls of :meth:`work`?  Rows may then have the time of the boundary
     #: that they come with, if more rows of this time follow.
     takes_portions: bool = False
-    #: Where it says what it goes on without (``on_error: skip``); None: it takes everything, or raises.
+    #: Where it says what it goes on without (``on_error: skip``, ``on_late: reject``); None: it does not say so.
     refusals: Refusals | None = None
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:

@@ -1,8 +1,8 @@
-"""Rows that an operator with ``on_error: skip`` goes on without (rule U15).
+"""Rows that an operator with ``on_error: skip`` or ``on_late: reject`` goes on without (rule U15).
 
-A *rejected row* is one that the operator could not take in; a *rejected result* one that it could not make, or made
-too large.  Each kind is counted by itself in the operator's state, so the n-th one of a kind is the same row on every
-replica, and after every restart and redo.
+A *rejected row* is one that the operator could not take in, or that missed a window; a *rejected result* one that it
+could not make, or made too large.  Each kind is counted by itself in the operator's state, so the n-th one of a kind is
+the same row on every replica, and after every restart and redo.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Rejection:
     """One row that an operator goes on without.
 
     Attributes:
-      operator: whose ``on_error`` says so.
-      result: the operator could not make it; else it could not take it in.
+      operator: whose ``on_error`` or ``on_late`` says so.
+      result: the operator could not make it; else it could not take it in, or not in all its windows.
       number: counts the rejections of this operator and kind from 1.
       stream: what it came from; "" for a result.
       input: index of the unit's input that it came from, with ``id`` its stable id there; None where the stream is
@@ -53,7 +53,10 @@ class Rejection:
 
 @dataclass(slots=True)
 class RejectedRow:
-    """A row that an operator could not take in: where it stands among the rows of a port, and why."""
+    """A row that an operator could not take in, or not in all windows.
+
+    It says where it stands among the rows of a port, and why.
+    """
 
     port: int
     row: int

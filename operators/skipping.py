@@ -1,4 +1,8 @@
-"""``on_error: skip``: an operator that goes on without the rows that it cannot take in, or cannot make (U15)."""
+"""An operator that goes on without rows, and tells which (U15).
+
+With ``on_error: skip`` these are the ones that it cannot take in, or cannot make; with ``on_late: reject`` the late
+ones.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from spe.stream.batch import Rows, concat_rows
 from spe.stream.schema import Schema
 from spe.stream.text_size import refusal, too_large
 
+#: Rejections that a step tells of.
+_TOLD: Final = 1 << 10
 #: Names of the counters.
 REJECTED: Final = "rejected"
 REJECTED_RESULTS: Final = "rejected_results"
@@ -43,10 +49,12 @@ class Skipping(Operator):
     Args:
       operator: what it cannot take in or make it says in ``operator.refusals``.
       inputs: schema of each port.
+      skips: are results with too much text left out?
     """
 
-    def __init__(self, operator: Operator, inputs: Sequence[Schema]) -> None:
+    def __init__(self, operator: Operator, inputs: Sequence[Schema], *, skips: bool = True) -> None:
         self._operator = operator
+        self._skips = skips
         self._inputs = inputs
         self._refusals = Refusals() if operator.refusals is None else operator.refusals
         self._rows = self._results = 0
@@ -68,7 +76,7 @@ class Skipping(Operator):
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         for rows in self._operator.work(ports, boundary):
             yield rows if rows is None else self._without_rejected(rows)
-        self._count_rows(ports)
+        yield from self._count_rows(ports)
         self._before += 0 if ports[0] is None else len(ports[0])
 
     def take_rejected(self) -> list[Rejected]:
@@ -78,7 +86,7 @@ class Skipping(Operator):
 
     def _without_rejected(self, rows: Rows) -> Rows | None:
         reasons = self._refusals.results
-        large = too_large(rows.columns)
+        large = too_large(rows.columns) if self._skips else {}
         if not reasons and not large:
             return rows
         reasons = {row: refusal(size) for row, size in large.items()} | reasons
@@ -91,7 +99,7 @@ class Skipping(Operator):
         kept[list(reasons)] = False
         return rows.select(kept) if kept.any() else None
 
-    def _count_rows(self, ports: Sequence[Rows | None]) -> None:
+    def _count_rows(self, ports: Sequence[Rows | None]) -> Iterator[None]:
         """In order of (time, port, place), which does not depend on how the input is divided into slices."""
         refused, self._refusals.rows = self._refusals.rows, []
         placed: list[tuple[int, RejectedRow, Rows]] = []
@@ -100,7 +108,9 @@ class Skipping(Operator):
             assert rows is not None
             placed.append((int(rows.time[one.row]), one, rows))
         placed.sort(key=lambda p: (p[0], p[1].port, p[1].row))  # stable: of one row as they were found
-        for time, one, rows in placed:
+        for number, (time, one, rows) in enumerate(placed):
+            if number and number % _TOLD == 0:
+                yield
             self._rows += 1
             values = shown(rows, self._inputs[one.port], one.row)
             self.rejected.append(Rejected(self._rows, one.port, self._before + one.row, time, values, one.reason))

@@ -14,9 +14,10 @@ from operators.ids import IndexArray, Int64Array
 from operators.keys import group_ids
 from operators.operator import StepwiseOperator
 from operators.ordering import best, in_reach, sort_keys
+from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.strings import KeptStrings
-from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
+from operators.windows import Late, LateRejections, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.operators.topk import TopKSpec
 from spe.query.windows import WINDOW_START
@@ -229,6 +230,8 @@ class WindowTopK(PaneOperator[_Candidates]):
         self._added = [a.name for a in spec.window_attributes(input_schema)]
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
+        self.refusals = Refusals() if spec.rejects_late else None
+        self._told = None if self.refusals is None else LateRejections(self.refusals, 0, 0)
         self._reset()
 
     def _reset(self) -> None:
@@ -244,7 +247,7 @@ class WindowTopK(PaneOperator[_Candidates]):
         out: list[Rows] = []
         if rows is not None and len(rows):
             kept = yield from self._strings.adopt(rows)
-            came = arrivals(self._math, rows, self._on, self._late, self._panes.released)
+            came = arrivals(self._math, rows, self._on, self._late, self._panes.released, self._told)
             for number, (upto, pane, which) in enumerate(came, 1):
                 if upto > self._panes.released:
                     yield from self._release(upto, out)

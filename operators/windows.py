@@ -16,9 +16,10 @@ from math import gcd
 
 import numpy as np
 
+from operators.rejections import Refusals, RejectedRow
 from spe.query.windows import Window
 from spe.stream.batch import BoolArray, Int64Array, Rows
-from spe.stream.times import END_OF_TIME
+from spe.stream.times import END_OF_TIME, iso_timestamp
 
 #: Attributes beyond the ends of time stay there, so that no sum below overflows.
 _LAST = END_OF_TIME - 1
@@ -112,6 +113,57 @@ class Late:
         return {"late": self.late, "dropped": self.dropped, "without_time": self.without_time}
 
 
+@dataclass(frozen=True, slots=True)
+class LateRejections:
+    """Tells of the rows that :class:`Late` counts (``on_late: reject``).
+
+    Attributes:
+      refusals: where.
+      port: that they came to.
+      at: the number of the first of the rows there.
+    """
+
+    refusals: Refusals
+    port: int
+    at: int
+
+    def without_time(self, present: BoolArray) -> None:
+        """The window attribute is not ``present``."""
+        for row in (~present).nonzero()[0].tolist():
+            self._add(row, "without time: its window attribute is null")
+
+    def missed(
+        self,
+        math: WindowMath,
+        times: Int64Array,
+        overdue: BoolArray,
+        first: Int64Array,
+        last: Int64Array,
+        ended: Int64Array,
+    ) -> None:
+        """Rows that are ``overdue`` missed windows.
+
+        Args:
+          times: when each row came, in tuple time.
+          first, last: windows that it belongs to.
+          ended: the last window that had ended then.
+        """
+        index = overdue.nonzero()[0]
+        gone = np.minimum(last, ended)
+        columns = [c[index].tolist() for c in (times, first, last, gone)]
+        for row, time, one, other, until in zip(index.tolist(), *columns, strict=True):
+            count, missed = other - one + 1, until - one + 1
+            shown = f"[{iso_timestamp(math.start(until))}, {iso_timestamp(math.end(until))})"
+            if count == 1:
+                what, more = f"its window {shown}", ""
+            else:
+                what, more = f"{missed:,} of its {count:,} windows", f"; the last of these is {shown}"
+            self._add(row, f"late: {what} had ended by its tuple time, {iso_timestamp(time)}{more}")
+
+    def _add(self, row: int, reason: str) -> None:
+        self.refusals.rows.append(RejectedRow(self.port, self.at + row, reason))
+
+
 #: Which rows of a slice: contiguous, or an index.
 Selection = slice | Int64Array
 
@@ -122,7 +174,7 @@ def first_time(rows: Rows, which: Selection) -> int:
 
 
 def arrivals(
-    math: WindowMath, rows: Rows, on: int | None, late: Late, released: int
+    math: WindowMath, rows: Rows, on: int | None, late: Late, released: int, told: LateRejections | None = None
 ) -> Iterator[tuple[int, int, Selection]]:
     """Yields (upto, pane, rows): release all windows that end by ``upto``, then add the rows to the pane.
 
@@ -130,6 +182,7 @@ def arrivals(
       on: position of the attribute that decides membership; None: tuple time.
       late: is told what counts nowhere, or not everywhere.
       released: windows that end at or before this are released already.
+      told: is told of each of those rows.
     """
     times = rows.time
     if on is None and math.slide <= math.size:
@@ -140,7 +193,7 @@ def arrivals(
         for pane, which in split_by_pane(math.panes(times)):
             yield released, pane, which
         return
-    index, members, missed = _place(math, rows, on, late)
+    index, members, missed = _place(math, rows, on, late, told)
     panes = math.panes(members)
     if missed is None:
         runs = [(released, 0, len(panes))]
@@ -156,7 +209,7 @@ def arrivals(
 
 
 def _place(
-    math: WindowMath, rows: Rows, on: int | None, late: Late
+    math: WindowMath, rows: Rows, on: int | None, late: Late, told: LateRejections | None
 ) -> tuple[Int64Array | None, Int64Array, Int64Array | None]:
     """Rows that count somewhere (None: all), the times that decide, and the last end that each has missed.
 
@@ -170,6 +223,8 @@ def _place(
     if present is not None:
         counts &= present
         late.without_time += len(present) - int(present.sum())
+        if told is not None:
+            told.without_time(present)
     ended = math.first(rows.time) - 1  # the last window that had ended when the tuple came
     overdue: BoolArray = counts & (first <= ended)
     missed = None
@@ -177,6 +232,8 @@ def _place(
         gone = overdue & (last <= ended)
         late.late += int(overdue.sum())
         late.dropped += int(gone.sum())
+        if told is not None:
+            told.missed(math, rows.time, overdue, first, last, ended)
         counts &= ~gone
         if (overdue & ~gone).any():
             missed = np.where(overdue, math.offset + ended * math.slide + math.size, -(2**63))

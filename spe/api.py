@@ -25,6 +25,7 @@ from typing import Any, Literal, NoReturn
 
 from spe.config.document import Document, LineMark
 from spe.config.load import load_document
+from spe.config.query import WITHOUT
 from spe.config.script import caller, is_reading, make_importable, mistake, note, reading
 from spe.errors import ConfigError, RunFailed
 from spe.plan.deploy import Deployed
@@ -184,13 +185,13 @@ class Environment:
         self._query[self._new("query", name)] = {kind: body}
         return Stream(self, name)
 
-    def on_error(self, name: str, what: str) -> None:
-        """Sets ``on_error`` of an operator that has been given as a mapping."""
+    def set_choice(self, name: str, key: str, what: str) -> None:
+        """Sets ``on_error`` or ``on_late`` of an operator that has been given as a mapping."""
         kind, body = next(iter(self._query.get(name, {}).items()), ("", None))
         if not isinstance(body, dict):
-            raise _mistake(("query", name), f"{name!r} has no on_error: no row makes it fail")
-        body["on_error"] = what
-        self._written("query", name, kind, "on_error")
+            raise _mistake(("query", name), f"{name!r} has no {key}: {WITHOUT[key]}")
+        body[key] = what
+        self._written("query", name, kind, key)
 
     def _new(self, section: str, name: str) -> str:
         for before in (("sources", name), ("query", name)):
@@ -477,7 +478,12 @@ class Stream:
 
     def on_error(self, what: str) -> Stream:
         """What follows when the operator of this stream cannot take or make a row: ``stop`` or ``skip``."""
-        self.environment.on_error(self.name, what)
+        self.environment.set_choice(self.name, "on_error", what)
+        return self
+
+    def on_late(self, what: str) -> Stream:
+        """What becomes of rows that are late for this operator's windows by an attribute: ``count`` or ``reject``."""
+        self.environment.set_choice(self.name, "on_late", what)
         return self
 
     def output(self, *, bound: str | None = None) -> Stream:

@@ -116,6 +116,7 @@ class Instance:
         if (replay := self.replay) is not None:
             assert self.log is not None, "G4: it is made again from a log"
             yield from self.fragment.work(piece)
+            self.fragment.take_rejections()
             if piece.end == replay.end:
                 self.log.gave_up(replay.commit)
                 self.replay = None
@@ -136,8 +137,9 @@ class Instance:
             output.restore(state)
 
     def again(self, piece: Slice) -> Iterator[Released]:
-        """The same for a stable slice that comes again: nothing is released for it (G4)."""
+        """The same for a stable slice that comes again: nothing is released for it, or reported (G4)."""
         yield from self.fragment.work(piece)
+        self.fragment.take_rejections()
 
     def end_replay(self) -> None:
         """All slices have come again, stable ones.  Raises LogCorrupt where they are not what had come."""

@@ -25,7 +25,7 @@ from operators.keys import KeyIndex
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.strings import KeptStrings
-from operators.windows import Late, Selection, WindowMath, arrivals, first_time, saturated
+from operators.windows import Late, LateRejections, Selection, WindowMath, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows, concat_columns
@@ -70,8 +70,9 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
-        self.refusals = Refusals() if spec.skips else None
-        self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals)
+        self.refusals = Refusals() if spec.rejects else None
+        self._calls = Calls(spec.aggregates, input_schema, refusals=self.refusals if spec.skips else None)
+        self._rejects_late = spec.rejects_late
         self._key_types = [e.type for e in self._group_by]
         self._is_logged = False
         self._reset()
@@ -105,8 +106,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
             yield from self._keys.reserve(len(rows))
             slots = yield from self._keys.slots_in_portions(self._groups_of(rows), len(rows))
             arguments = self._calls.evaluate(rows)
-            came = arrivals(self._math, rows, self._on, self._late, self._panes.released)
-            for number, (upto, pane, which) in enumerate(came, 1):
+            for number, (upto, pane, which) in enumerate(self._arrivals(rows), 1):
                 if upto > self._panes.released:
                     yield from self._release(upto, ended)
                 cells = self._panes.take(pane, first_time(rows, which))
@@ -122,6 +122,12 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
             yield self._rows(ended)
             yield from self._tidy(boundary)
         yield from forget_texts(self._strings, self._panes.by_number.values())
+
+    def _arrivals(self, rows: Rows) -> Iterator[tuple[int, int, Selection]]:
+        told = None
+        if self._rejects_late and self.refusals is not None:
+            told = LateRejections(self.refusals, 0, self._sequence)
+        return arrivals(self._math, rows, self._on, self._late, self._panes.released, told)
 
     @QUIET
     def _groups_of(self, rows: Rows) -> list[Column]:
@@ -154,7 +160,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         yield from self._keys.reserve(len(rows))
         slots = yield from self._keys.slots_in_portions(self._groups_of(rows), len(rows))
         arguments = self._calls.evaluate(rows)
-        for _, pane, which in arrivals(self._math, rows, self._on, self._late, self._panes.released):
+        for _, pane, which in self._arrivals(rows):
             cells = self._panes.by_number.get(pane)
             if cells is None:
                 continue

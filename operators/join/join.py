@@ -23,9 +23,10 @@ from operators.join.runs import Side, SortedRun
 from operators.join.steps import Probe, cut, portions
 from operators.keys import KeyIndex, without_nulls
 from operators.operator import StepwiseOperator
+from operators.rejections import Refusals
 from operators.steps import Steps
 from operators.strings import KeptStrings
-from operators.windows import Late, WindowMath
+from operators.windows import Late, LateRejections, WindowMath
 from spe.expressions import compile_predicate
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.stream.batch import Column, Rows, concat_rows
@@ -82,6 +83,9 @@ class Join(StepwiseOperator):
             spec.kind in (JoinKind.LEFT, JoinKind.FULL),
             spec.kind in (JoinKind.RIGHT, JoinKind.FULL),
         )
+        self.refusals = Refusals() if spec.rejects_late else None
+        #: Rows of each port of this slice that were taken in.
+        self._taken = [0, 0]
         self._reset()
 
     def _reset(self) -> None:
@@ -101,6 +105,7 @@ class Join(StepwiseOperator):
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
             yield from self._restored()
+        self._taken = [0, 0]
         released: list[Rows] = []
         for number, (left, right, until) in enumerate(cut(ports[LEFT], ports[RIGHT], boundary)):
             for rows in itertools.chain([None] if number else [], self._advance((left, right), until)):
@@ -151,7 +156,9 @@ class Join(StepwiseOperator):
         return new[LEFT], new[RIGHT]
 
     def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Steps[SortedRun | None]:
-        index, spans = self._matcher.admit(side, rows, self._late)
+        told = None if self.refusals is None else LateRejections(self.refusals, side, self._taken[side])
+        index, spans = self._matcher.admit(side, rows, self._late, told)
+        self._taken[side] += len(rows)
         if index is not None:
             rows, positions = rows.take(index), positions[index]
         columns = [rows.columns[i] for i in self._key_columns[side]]

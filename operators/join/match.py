@@ -18,7 +18,7 @@ from operators import steps
 from operators.columns import picked, sorted_order
 from operators.ids import IndexArray, Int64Array
 from operators.steps import Steps, portions
-from operators.windows import Late, WindowMath, clipped
+from operators.windows import Late, LateRejections, WindowMath, clipped
 from spe.query.operators.join import JoinSpec
 from spe.stream.batch import BoolArray, Rows
 from spe.stream.schema import Schema
@@ -101,8 +101,15 @@ class Matcher(ABC):
     flags_per_row: int = 1
 
     @abstractmethod
-    def admit(self, side: int, rows: Rows, late: Late) -> tuple[IndexArray | None, Spans]:
-        """Rows that take part (None: all), and their spans."""
+    def admit(
+        self, side: int, rows: Rows, late: Late, told: LateRejections | None = None
+    ) -> tuple[IndexArray | None, Spans]:
+        """Rows that take part (None: all), and their spans.
+
+        Args:
+          late: counts those that take part in no window, or not in all.
+          told: is told of each of them.
+        """
 
     @abstractmethod
     def matches(self, pairs: Pairs) -> Matches:
@@ -130,7 +137,9 @@ class IntervalMatcher(Matcher):
             None if spec.right_time is None else right.index(spec.right_time),
         )
 
-    def admit(self, side: int, rows: Rows, late: Late) -> tuple[IndexArray | None, Spans]:
+    def admit(
+        self, side: int, rows: Rows, late: Late, told: LateRejections | None = None
+    ) -> tuple[IndexArray | None, Spans]:
         reach = self._upper if side == LEFT else -self._lower
         on = self._on[side]
         if on is None:
@@ -175,7 +184,9 @@ class WindowMatcher(Matcher):
         self._on = tuple(None if n is None else s.index(n) for n, s in zip(names, (left, right)))
         self.flags_per_row = -(-self.math.size // self.math.slide)
 
-    def admit(self, side: int, rows: Rows, late: Late) -> tuple[IndexArray | None, Spans]:
+    def admit(
+        self, side: int, rows: Rows, late: Late, told: LateRejections | None = None
+    ) -> tuple[IndexArray | None, Spans]:
         math, on = self.math, self._on[side]
         times = rows.time if on is None else clipped(rows.columns[on].values)
         first, last = math.first(times), math.last(times)
@@ -185,12 +196,16 @@ class WindowMatcher(Matcher):
             if valid is not None:
                 counts &= valid
                 late.without_time += len(valid) - int(valid.sum())
+                if told is not None:
+                    told.without_time(valid)
             open_ = math.first(rows.time)  # the first window that had not ended when the tuple came
             overdue = counts & (first < open_)
             if overdue.any():
                 gone = overdue & (last < open_)
                 late.late += int(overdue.sum())
                 late.dropped += int(gone.sum())
+                if told is not None:
+                    told.missed(math, rows.time, overdue, first, last, open_ - 1)
                 counts &= ~gone
                 first = np.maximum(first, open_)
         until = np.minimum(math.offset + last * math.slide + math.size, END_OF_TIME) - 1

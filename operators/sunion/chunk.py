@@ -65,14 +65,14 @@ class Chunk:
         mask = (time >= low) & (time < high)
         return self.rows.select(mask) if mask.any() else None
 
-    def id_in(self, low: int, high: int, row: int) -> int:
-        """The id of row number ``row`` of those that :meth:`select` gives."""
+    def ids_in(self, low: int, high: int, rows: Int64Array) -> Int64Array:
+        """The ids of rows, given by number among those that :meth:`select` gives."""
         time = self.rows.time
         if self.sorted:
-            row += int(time.searchsorted(low))
+            rows = rows + int(time.searchsorted(low))
         elif self.min < low or self.max >= high:
-            row = int(((time >= low) & (time < high)).nonzero()[0][row])
-        return self.first_id + row if self.ids is None else int(self.ids[row])
+            rows = ((time >= low) & (time < high)).nonzero()[0][rows]
+        return self.first_id + rows if self.ids is None else self.ids[rows]
 
     def from_time(self, low: int) -> Chunk | None:
         """What has time ≥ low, or None.  What is cut once is in order of time from then on: the next cut is a view."""

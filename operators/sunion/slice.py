@@ -40,14 +40,15 @@ class Slice:
     def ids_of(self, stream: int, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Index of the input, and id there, of rows of a stream, given by number in the order (time, input, id).
 
-        Looks at all rows of the stream: for the few of which somebody has to be told.
+        Looks at all rows of the stream: for those of which somebody has to be told.
         """
         times = [one.time for one in self.parts[stream]]
         places = np.concatenate(times).argsort(kind="stable")[list(rows)]
         begins = np.cumsum([0, *map(len, times)])
-        found = []
-        for place in places.tolist():
-            part = int(begins.searchsorted(place, side="right")) - 1
-            at, chunk = self.chunks[stream][part]
-            found.append((at, chunk.id_in(self.begin, self.end, place - int(begins[part]))))
-        return found
+        parts = begins.searchsorted(places, side="right") - 1
+        inputs, ids = np.empty((2, len(places)), np.int64)
+        for part in np.unique(parts).tolist():
+            here = parts == part
+            inputs[here], chunk = self.chunks[stream][part]
+            ids[here] = chunk.ids_in(self.begin, self.end, places[here] - begins[part])
+        return list(zip(inputs.tolist(), ids.tolist(), strict=True))

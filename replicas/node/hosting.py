@@ -61,7 +61,7 @@ class Hosting:
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
         self._stores: dict[PartitionId, CheckpointStore] = {}
         self._logs: dict[PartitionId, ReplicaLog] = {}
-        #: Of partitions with an operator that skips rows.
+        #: Of partitions with an operator that rejects rows.
         self._rejected: dict[PartitionId, RejectedRows] = {}
         #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
         self._changes = count(1)
@@ -192,8 +192,8 @@ class Hosting:
         return self._logs[id.of]
 
     def rejected(self, partition: PartitionId) -> RejectedRows | None:
-        """The file of its rejected rows; None: no operator skips rows."""
-        if partition not in self._rejected and any(o.spec.skips for o in self.plan.unit[partition.unit].operators):
+        """The file of its rejected rows; None: no operator rejects any."""
+        if partition not in self._rejected and any(o.spec.rejects for o in self.plan.unit[partition.unit].operators):
             self._rejected[partition] = RejectedRows(self.env, self.plan, ReplicaId(*partition, self.node))
         return self._rejected.get(partition)
 

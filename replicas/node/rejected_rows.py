@@ -1,4 +1,4 @@
-"""The file of the rows that operators with ``on_error: skip`` went on without (rule U15).
+"""The file of the rows that operators with ``on_error: skip`` or ``on_late: reject`` went on without (rule U15).
 
 ``nodes/NODE/rejected/UNIT-PARTITION.jsonl`` has a line for each stable rejection that this node saw.  A redo and a
 restart make some of them once more; they are recognised by their number.  What was rejected while the

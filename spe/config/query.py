@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from spe.config.validate import validated
 from spe.errors import ExpressionError, QueryError
@@ -15,6 +15,9 @@ from spe.query.operators import OPERATORS
 from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
+
+#: Why an operator does not have a key that others have.
+WITHOUT: Final = {"on_error": "no row makes it fail", "on_late": "no row is late for it"}
 
 
 def read_operators(section: Any, problems: Problems) -> dict[StreamId, OperatorSpec | None]:
@@ -46,9 +49,10 @@ def _read_one(entry: Any, path: Path, problems: Problems) -> OperatorSpec | None
     declared = OPERATORS[kind]
     if declared.SHORTHAND is not None and not isinstance(body, Mapping):
         body = {declared.SHORTHAND: body}
-    if isinstance(body, Mapping) and "on_error" in body and "on_error" not in declared.KEYS.model_fields:
-        problems.add((*path, kind, "on_error"), f"{kind} has no on_error: no row makes it fail")
-        body = {key: value for key, value in body.items() if key != "on_error"}
+    for key, why in WITHOUT.items():
+        if isinstance(body, Mapping) and key in body and key not in declared.KEYS.model_fields:
+            problems.add((*path, kind, key), f"{kind} has no {key}: {why}")
+            body = {k: value for k, value in body.items() if k != key}
     keys = validated(declared.KEYS, body, (*path, kind), problems)
     return None if keys is None else declared.of(keys)
 

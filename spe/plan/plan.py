@@ -352,7 +352,7 @@ class Plan:
         """What must be equal on both sides of a connection for ids to mean the same (rule U11)."""
         what = {
             "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
-            "operators": [o.described() for o in self.query.operators],
+            "operators": [o.state_described() for o in self.query.operators],
             "units": [
                 [u.id, u.partitions, [[i.stream, i.producers, i.key, i.aligned] for i in u.inputs], list(u.outputs)]
                 for u in self.units

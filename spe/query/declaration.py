@@ -38,6 +38,16 @@ class OnError(enum.StrEnum):
     SKIP = "skip"
 
 
+class OnLate(enum.StrEnum):
+    """Are rows that are late for windows by an attribute only counted, or rejected too: written with the reason?
+
+    Results do not depend on it.
+    """
+
+    COUNT = "count"
+    REJECT = "reject"
+
+
 class Logged(enum.StrEnum):
     """How a checkpoint log holds the state of an operator (rules G2 and G3)."""
 
@@ -135,12 +145,26 @@ class OperatorSpec(ABC):
         """What it does, in one line, without its name."""
 
     def describe(self) -> str:
-        return self.described() + ("; goes on without rows that fail" if self.skips else "")
+        return (
+            self.described()
+            + ("; goes on without rows that fail" if self.skips else "")
+            + ("; rejects late rows" if self.rejects_late else "")
+        )
 
     @property
     def skips(self) -> bool:
         """Does it go on without rows that it cannot take in or make?"""
         return getattr(self, "on_error", OnError.STOP) is OnError.SKIP
+
+    @property
+    def rejects_late(self) -> bool:
+        """Does it tell which rows are late for its windows?"""
+        return getattr(self, "on_late", OnLate.COUNT) is OnLate.REJECT
+
+    @property
+    def rejects(self) -> bool:
+        """May it reject rows or results?"""
+        return self.skips or self.rejects_late
 
     @classmethod
     def input_path(cls, body: Any, port: int) -> Path:
@@ -272,6 +296,11 @@ OnErrorKey = Annotated[
     # A function, since the signature of an enum class differs between the releases of Python.
     AfterValidator(lambda value: OnError(value)),
     Field(description="where a row makes it fail: [rows that fail](../how-to/own-operators.md#rows-that-fail)"),
+]
+OnLateKey = Annotated[
+    Literal["count", "reject"],
+    AfterValidator(lambda value: OnLate(value)),
+    Field(description="rows late for a window by an attribute: counted, or [rejected](#windows) too"),
 ]
 
 

@@ -26,6 +26,10 @@ class QueryOperator:
         """All that its rows depend on, for fingerprints.  One that skips nothing is described as it always was."""
         return [self.name, repr(self.spec), self.schema.to_wire(), *(["skip"] if self.spec.skips else [])]
 
+    def state_described(self) -> list[Any]:
+        """All that its state depends on."""
+        return [*self.described(), *(["reject late"] if self.spec.rejects_late else [])]
+
 
 def streams_before(operators: Iterable[QueryOperator], stream: StreamId) -> set[StreamId]:
     """A stream, and all that it is made of, as far as these operators go."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from spe.errors import QueryError
-from spe.query.declaration import check_timestamp
+from spe.query.declaration import OperatorSpec, check_timestamp
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import format_duration
 from spe.values import Count, Model, PositiveDuration, duration_of
@@ -103,6 +103,12 @@ class Window:
         if self.on is not None:
             for schema in schemas:
                 check_timestamp(schema, self.on, "window.on")
+
+
+def check_on_late(spec: OperatorSpec, on: str | None) -> None:
+    """Raises QueryError where late rows are to be rejected and windows do not go by an attribute."""
+    if spec.rejects_late and on is None:
+        raise QueryError("on_late", "nothing is late without windows by an attribute, such as {tumbling: 10s, on: ts}")
 
 
 def describe_signed(us: int) -> str:

@@ -22,6 +22,7 @@ from operators.sunion.clocks import BucketClocks
 from operators.sunion.input import SUnionInput
 from operators.sunion.sunion import SUnion
 from operators.trials import Trials
+from operators.windows import LateRejections
 from replicas.client.view import ClientPort
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
@@ -489,6 +490,11 @@ def rejected_rows_are_counted_again(original: Any, self: Any, state: Any) -> Non
     counts = self._rows, self._results
     original(self, state)
     self._rows, self._results = counts
+
+
+@mutant(LateRejections, "_add", "late rows are counted from each piece of a slice (U15)")
+def late_rows_are_counted_from_each_piece(original: Any, self: Any, row: int, reason: str) -> None:
+    original(replace(self, at=0), row, reason)
 
 
 # --- clients ---

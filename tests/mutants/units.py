@@ -34,6 +34,7 @@ from tests.unit.consistency.dpc.test_manager import (
 )
 from tests.unit.operators import test_fragment_log as fragment_log
 from tests.unit.operators import test_keyed as keyed
+from tests.unit.operators import test_late_rows as late_rows
 from tests.unit.operators import test_soutput as soutput
 from tests.unit.operators import test_trials as trials
 from tests.unit.operators.aggregate import test_arrival as arrival
@@ -155,6 +156,7 @@ UNITS: Final[dict[str, Test]] = {
     "all-of-one-time-are-rejected": trials.test_rows_of_one_time_are_tried_in_order,
     "trials-leave-traces": trials.test_rows_of_one_time_are_tried_in_order,
     "rejected-rows-are-counted-again": trials.test_counts_are_part_of_the_state,
+    "late-rows-are-counted-from-each-piece": late_rows.test_a_join_rejects_rows_of_both_sides,
     "helper-leaves-too-early": (coordination.test_a_helper_retires_when_all_placed_replicas_are_stable),
     "snapshot-of-who-was-put-away": standbys.test_a_retired_replica_gives_no_incomplete_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_just_restarted_need_not_read_yet),

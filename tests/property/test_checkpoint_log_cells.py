@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from operators import topk
 from replicas.checkpoint.extent import Extent
-from spe.query.declaration import OnError, OperatorSpec
+from spe.query.declaration import OnError, OnLate, OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
@@ -90,7 +90,8 @@ TIME_WINDOWS = Situations(
 @settings(max_examples=120, deadline=None)
 @given(st.data(), aggregates.streams(), aggregates.windows(), GROUPS)
 def test_time_windows(data: st.DataObject, rows: list[Tuple], window: Window, group_by: tuple[str, ...]) -> None:
-    spec = AggregateSpec(IN, window, {name: name for name in group_by}, aggregates.CALLS)
+    on_late = OnLate.COUNT if window.on is None else OnLate.REJECT
+    spec = AggregateSpec(IN, window, {name: name for name in group_by}, aggregates.CALLS, on_late=on_late)
     met = check(data, {"out": spec}, {"in": aggregates.INPUT}, [rows])
     TIME_WINDOWS.example({name: met[name] for name in TIME_WINDOWS.names})
 

@@ -1,8 +1,10 @@
-"""``on_error: skip`` in a cluster with failures: all replicas reject the same rows, and their files list them (U15)."""
+"""``on_error: skip`` and ``on_late: reject`` in a cluster with failures: all replicas reject the same rows, and their
+files list them (U15)."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,15 +18,19 @@ from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.nodes import Checkpoints, Reconcile
 from spe.plan.plan import Plan
-from spe.query.declaration import OnError
+from spe.query.declaration import OnError, OnLate
+from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.query import QueryOperator
+from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
+from spe.stream.times import SECOND, parse_timestamp
 from tests.simulation.test_cluster import SCHEMA, SECONDS, make_plan, run
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import union_of
 
 BAD = 7
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]*\d")
 PATH = PurePosixPath("nodes")
 
 
@@ -50,6 +56,29 @@ def of_one_source(**options: Any) -> Deployed:
     )
 
 
+def late_plan(**options: Any) -> Deployed:
+    """One unit that counts rows of three sources in windows of two seconds by an attribute.
+
+    The attribute of a tenth of them lies a second and a half back, so that these are late; some have none.
+    """
+    plan, directory = make_plan(1, **options)
+    (unit,) = plan.units
+    names = [StreamId(name) for name in ("all", "lagging", "s1")]
+    window = Window(WindowKind.SLIDING, 2 * SECOND, SECOND, 0, "seen")
+    lagging = {"late": 10, "by_us": 3 * SECOND // 2, "null": 97}
+    specs = [
+        union_of("a", "b", "c"),
+        CustomSpec((names[0],), "tests.support.operators_for_tests:Lagging", lagging),
+        AggregateSpec(names[1], window, {}, {"n": AggregateCall("count")}, on_late=OnLate.REJECT),
+    ]
+    operators: list[QueryOperator] = []
+    schema = SCHEMA
+    for name, spec in zip(names, specs, strict=True):
+        schema = spec.output_schema([schema] * len(spec.inputs))
+        operators.append(QueryOperator(name, spec, schema))
+    return with_operators(replace(plan, units=(replace(unit, operators=tuple(operators)),)), directory)
+
+
 def with_operators(plan: Plan, directory: Directory) -> Deployed:
     query = replace(plan.query, operators=tuple(o for unit in plan.units for o in unit.operators))
     return Deployed(replace(plan, query=query), directory)
@@ -60,6 +89,12 @@ def lines_of(cluster: FaultyCluster, node: str) -> list[dict[str, Any]]:
     header, *lines = map(json.loads, data.splitlines())
     assert set(header) == {"plan", "origin"}
     return lines
+
+
+def since_first(lines: list[dict[str, Any]]) -> list[str]:
+    """Lines with times since that of the first one: runs begin at different times, whole seconds apart."""
+    first = parse_timestamp(lines[0]["time"])
+    return [TIMESTAMP.sub(lambda found: str(parse_timestamp(found[0]) - first), json.dumps(line)) for line in lines]
 
 
 def expected(cluster: FaultyCluster, *sources: str) -> list[int]:
@@ -103,6 +138,54 @@ async def test_all_replicas_reject_the_same_rows_through_failures(jump_clock: Ju
         for node in ("n1a", "n1b"):
             told = f"rejected replica=u1/0@{node} operator=s1 what=a row of s0"
             assert sum(told in line for line in cluster.log) == 1
+
+
+@pytest.mark.parametrize("reconcile", Reconcile)
+async def test_the_late_rows_are_those_of_a_run_without_failures(jump_clock: JumpClock, reconcile: Reconcile) -> None:
+    """Each once, with reason and position, in spite of redo, replay from a checkpoint, and two replicas."""
+    plan, directory = late_plan()
+    every = Checkpoints(every_us=500_000, disk=True)
+    nodes = {n: replace(one, reconcile=reconcile, checkpoints=every) for n, one in directory.nodes.items()}
+    directory = replace(directory, nodes=nodes)
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            outcome = await run(cluster, trio.current_time() + SECONDS + 3)
+            outcome.assert_complete()
+            wanted = lines_of(cluster, "n1a")
+            assert wanted == lines_of(cluster, "n1b")
+            counters = cluster.replicas()["u1/0@n1a"].counters()
+            late, without = counters["s1.late"], counters["s1.without_time"]
+            assert late > 200
+            assert without > 20
+            assert counters["s1.rejected"] == len(wanted) == late + without
+    assert [line["n"] for line in wanted] == list(range(1, len(wanted) + 1))
+    assert {line["operator"] for line in wanted} == {"s1"}
+    assert {line["from"] for line in wanted} == {"lagging"}
+    assert sum(line["reason"].startswith("without time: ") for line in wanted) == without
+    late_ones = [line for line in wanted if line["reason"].startswith("late: ")]
+    assert all(line["values"]["n"] % 10 == 0 for line in late_ones)
+    assert {line["reason"][:26] for line in late_ones} == {"late: 1 of its 2 windows h", "late: 2 of its 2 windows h"}
+
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            begun = trio.current_time()
+            await cluster.start()
+            await trio.sleep(2)
+            cluster.cut("source:b", "*")
+            await trio.sleep(2)
+            cluster.heal()
+            cluster.kill("n1b")
+            await trio.sleep(0.7)
+            cluster.restart("n1b")
+            outcome = await run(cluster, begun + SECONDS + 8)
+            outcome.assert_complete()
+            assert outcome.tentative > 0
+            assert cluster.replicas()["u1/0@n1b"].counters() == counters
+            whole, part = lines_of(cluster, "n1a"), lines_of(cluster, "n1b")
+    assert since_first(whole) == since_first(wanted)
+    assert 0 < len(part) < len(whole)  # an install leaves out what the partner's file has
+    assert part == [line for line in whole if line in part]
 
 
 async def test_a_rejected_row_has_its_id_in_the_file(jump_clock: JumpClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from spe.query.declaration import OnError, OperatorSpec
+from spe.query.declaration import OnError, OnLate, OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
@@ -74,6 +74,18 @@ CATALOGUE: Final[dict[str, OperatorSpec]] = {
         {"n": AggregateCall("count"), "total": AggregateCall("tests.support.operators_for_tests:Doubtful", "value")},
         OnError.SKIP,
     ),
+    "aggregate that rejects late rows": AggregateSpec(
+        LEFT,
+        _windows(12, 6, "ts"),
+        {"key": "key"},
+        {"n": AggregateCall("count"), "total": AggregateCall("tests.support.operators_for_tests:Doubtful", "value")},
+        OnError.SKIP,
+        OnLate.REJECT,
+    ),
+    "top-k that rejects late rows": TopKSpec(
+        LEFT, 3, (("value", False),), (), _windows(10, 10, "ts"), on_late=OnLate.REJECT
+    ),
+    "join that rejects late rows": _join(JoinKind.FULL, window=_windows(12, 6, "ts"), on_late=OnLate.REJECT),
 }
 
 #: Those whose state reaches back without bound.

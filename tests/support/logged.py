@@ -19,6 +19,7 @@ from operators.fragment import Fragment
 from operators.fragment_log import FragmentLog, LoggedSlice
 from operators.keyed import KeyedHost
 from operators.steps import finished
+from operators.sunion.chunk import Chunk
 from operators.sunion.slice import Slice
 from replicas.checkpoint.extent import Extent, counted
 from spe.plan.plan import InputStream, Unit
@@ -153,14 +154,16 @@ def live_of(log: FragmentLog) -> LiveFootprints:
 
 def given(fragment: Fragment, unit: Unit, ports: Sequence[Sequence[Tuple]], begin: int, end: int) -> list[list[Tuple]]:
     parts: list[list[Rows]] = []
+    chunks: list[list[tuple[int, Chunk]]] = []
     pool = StringPool()
     pool.current().encode([f"other {i}" for i in range(end % 5)])  # other codes
-    for declared, port in zip(unit.inputs, ports, strict=True):
+    for at, (declared, port) in enumerate(zip(unit.inputs, ports, strict=True)):
         first, last = (bisect_left(port, time, key=itemgetter(0)) for time in (begin, end))
         rows = port[first:last]
         made = Rows.from_tuples(declared.schema, [t[0] for t in rows], [t[1] for t in rows], pool)
         parts.append([made] if rows else [])
-    return [tuples_of(rows) for rows in fragment.step(Slice(parts, end, Kind.STABLE))]
+        chunks.append([(at, Chunk(made, first + 1, None, begin, 0))] if rows else [])
+    return [tuples_of(rows) for rows in fragment.step(Slice(parts, end, Kind.STABLE, begin, chunks))]
 
 
 def tuples_of(rows: Rows | None) -> list[Tuple]:

@@ -13,7 +13,7 @@ from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
 from operators.keyed import KeyedOperator
 from spe.stream.batch import Column, Rows
-from spe.stream.schema import Schema
+from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import SECOND
 
 
@@ -156,6 +156,27 @@ class NeedsAFile(PassThrough):
         super().__init__(inputs, **arguments)
         if self.lacking:
             raise FileNotFoundError("model.bin")
+
+
+class Lagging(CustomOperator):
+    """Adds ``seen``: the tuple time, of every ``late``-th ``n`` so much before, of every ``null``-th none at all."""
+
+    def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
+        super().__init__(inputs, **arguments)
+        self._column = inputs[0].index("n")
+        self._late, self._by_us, self._null = (arguments[name] for name in ("late", "by_us", "null"))
+
+    @classmethod
+    def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
+        return Schema((*inputs[0], Attribute("seen", AttributeType.TIMESTAMP)))
+
+    def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
+        rows = ports[0]
+        if rows is None:
+            return None
+        n = rows.columns[self._column].values
+        seen, present = np.where(n % self._late == 0, rows.time - self._by_us, rows.time), n % self._null != 0
+        return rows.with_columns((*rows.columns, Column(np.where(present, seen, 0), present)))
 
 
 class Picky(PassThrough):

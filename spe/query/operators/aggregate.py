@@ -21,6 +21,8 @@ from spe.query.declaration import (
     OneInput,
     OnError,
     OnErrorKey,
+    OnLate,
+    OnLateKey,
     Traits,
     check_concrete,
     computed,
@@ -31,7 +33,15 @@ from spe.query.declaration import (
     unique,
     written,
 )
-from spe.query.windows import WINDOW_ATTRIBUTES, WINDOW_END, WINDOW_START, Window, WindowKey, WindowKind
+from spe.query.windows import (
+    WINDOW_ATTRIBUTES,
+    WINDOW_END,
+    WINDOW_START,
+    Window,
+    WindowKey,
+    WindowKind,
+    check_on_late,
+)
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.values import names_of
@@ -145,6 +155,7 @@ class AggregateKeys(Keys):
     )
     compute: dict[str, Call] = Field(description="aggregate by the attribute that it makes")
     on_error: OnErrorKey = "stop"
+    on_late: OnLateKey = "count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +180,7 @@ class AggregateSpec(OneInput):
     group_by: Mapping[str, str]
     aggregates: Mapping[str, AggregateCall]
     on_error: OnError = field(default=OnError.STOP, repr=False)
+    on_late: OnLate = field(default=OnLate.COUNT, repr=False)
 
     @property
     def _counts(self) -> bool:
@@ -177,6 +189,7 @@ class AggregateSpec(OneInput):
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         schema = inputs[0]
         self.window.check([schema], tuple(WindowKind))
+        check_on_late(self, self.window.on)
         groups = [computed(text, schema, name) for name, text in self.group_by.items()]
         window = () if self._counts else WINDOW_ATTRIBUTES
         if not groups and not self.aggregates:

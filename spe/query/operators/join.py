@@ -20,12 +20,14 @@ from spe.query.declaration import (
     Logged,
     OnError,
     OnErrorKey,
+    OnLate,
+    OnLateKey,
     OperatorSpec,
     attribute_of,
     check_timestamp,
     unique,
 )
-from spe.query.windows import WINDOW_ATTRIBUTES, Window, WindowKey, describe_signed
+from spe.query.windows import WINDOW_ATTRIBUTES, Window, WindowKey, check_on_late, describe_signed
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, Schema
 from spe.values import duration_of
@@ -90,6 +92,7 @@ class JoinKeys(Keys):
         default=("l_", "r_"), strict=False, description="what the names of each side begin with"
     )
     on_error: OnErrorKey = "stop"
+    on_late: OnLateKey = "count"
 
     @model_validator(mode="after")
     def _bounded(self) -> JoinKeys:
@@ -144,6 +147,7 @@ class JoinSpec(OperatorSpec):
     where: str | None = None
     prefix: tuple[str, str] = ("l_", "r_")
     on_error: OnError = field(default=OnError.STOP, repr=False)
+    on_late: OnLate = field(default=OnLate.COUNT, repr=False)
 
     @property
     def inputs(self) -> tuple[StreamId, ...]:
@@ -176,6 +180,8 @@ class JoinSpec(OperatorSpec):
                 raise QueryError("lower", f"lower ({self.lower_us} us) is more than upper ({self.upper_us} us)")
             if (self.left_time is None) != (self.right_time is None):
                 raise QueryError("left_time", "give left_time and right_time, or neither")
+        by_attribute = None if self.window is None else self.left_time or self.right_time or self.window.on
+        check_on_late(self, by_attribute)
         joined = self.joined_schema(left, right)
         if self.where is not None:
             compile_predicate(self.where, joined)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -18,13 +18,15 @@ from spe.query.declaration import (
     Keys,
     Logged,
     OneInput,
+    OnLate,
+    OnLateKey,
     OperatorSpec,
     Traits,
     attribute_of,
     expression_of,
     unique,
 )
-from spe.query.windows import WINDOW_ATTRIBUTES, WINDOW_END, WINDOW_START, Window, WindowKey
+from spe.query.windows import WINDOW_ATTRIBUTES, WINDOW_END, WINDOW_START, Window, WindowKey, check_on_late
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.values import Count, Names
@@ -59,6 +61,7 @@ class TopKKeys(Keys):
     )
     with_ties: bool = Field(default=False, description="all that rank ≤ k; without it ties are settled by arrival")
     rank_as: str | None = Field(default=None, description="name of an added attribute: the rank, from 1")
+    on_late: OnLateKey = "count"
 
     @model_validator(mode="after")
     def _time_window(self) -> TopKKeys:
@@ -96,6 +99,7 @@ class TopKSpec(OneInput):
     window: Window | None = None
     with_ties: bool = False
     rank_as: str | None = None
+    on_late: OnLate = field(default=OnLate.COUNT, repr=False)
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         schema = inputs[0]
@@ -107,6 +111,7 @@ class TopKSpec(OneInput):
             compile_expression(text, schema)
         for i, name in enumerate(self.partition_by):
             attribute_of(schema, name, f"partition_by.{i}")
+        check_on_late(self, None if self.window is None else self.window.on)
         added = []
         if self.window is not None:
             self.window.check([schema])

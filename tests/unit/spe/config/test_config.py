@@ -26,7 +26,7 @@ from spe.plan.nodes import Checkpoints, Policy, Reconcile
 from spe.plan.plan import Limits, Plan, Timing, Watermark
 from spe.plan.review import review
 from spe.problems import Problems
-from spe.query.declaration import OnError, OperatorSpec
+from spe.query.declaration import OnError, OnLate, OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinKind, JoinSpec
@@ -623,6 +623,24 @@ query:
             "test.yaml:8: query.q.filter.on_error: filter has no on_error: no row makes it fail",
         ),
         ("{topk: {from: orders, k: 2, order_by: qty, on_error: stop}}", "topk has no on_error: no row makes it fail"),
+        ("{map: {from: orders, compute: {q: qty}, on_late: reject}}", "map has no on_late: no row is late for it"),
+        (
+            "{topk: {from: orders, k: 2, order_by: qty, on_late: reject}}",
+            "test.yaml:8: query.q.topk.on_late: nothing is late without windows by an attribute, such as",
+        ),
+        ("{aggregate: {from: orders, window: 1s, compute: {n: count(*)}, on_late: reject}}", "nothing is late without"),
+        (
+            "{aggregate: {from: orders, window: {count: 2}, compute: {n: count(*)}, on_late: reject}}",
+            "nothing is late without",
+        ),
+        (
+            "{join: {left: orders, right: orders, on: qty, within: 1s, on_late: reject}}",
+            "nothing is late without",
+        ),
+        (
+            "{aggregate: {from: orders, window: {tumbling: 1s, on: ts}, compute: {n: count(*)}, on_late: skip}}",
+            "on_late: expected 'count' or 'reject', got 'skip'",
+        ),
         ("{map: {from: orders, compute: {q: qty}, on_error: ignore}}", "on_error: expected 'stop' or 'skip', got"),
     ],
 )
@@ -1256,3 +1274,23 @@ def test_on_error_is_the_same_in_python_and_yaml() -> None:
     assert operator.spec.describe() == "s: key; goes on without rows that fail"
     with pytest.raises(ConfigError, match="'s' has no on_error"):
         orders.on_error("skip")
+
+
+def test_on_late_is_the_same_in_python_and_yaml() -> None:
+    env = api.Environment()
+    readings = env.source("s", api.generator("readings", rate=10))
+    window = api.tumbling("1s", on="ts")
+    counts = readings.key_by("sensor").window(window).aggregate("q", n="count(*)").on_late("reject")
+    (operator,) = env.outputs(counts).plan().query.operators
+    calls = {"n": AggregateCall("count")}
+    spec = AggregateSpec(
+        StreamId("s"),
+        Window(WindowKind.TUMBLING, 10**6, 10**6, 0, "ts"),
+        {"sensor": "sensor"},
+        calls,
+        on_late=OnLate.REJECT,
+    )
+    assert operator.spec == spec
+    assert operator.spec.describe() == "s in tumbling 1s over ts by sensor: n = count(*); rejects late rows"
+    with pytest.raises(ConfigError, match="'s' has no on_late: no row is late for it"):
+        readings.on_late("reject")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +24,7 @@ from spe.plan.results import results_fingerprint
 from spe.plan.review import Severity, review
 from spe.plan.units import FragmentSpec, cut_units
 from spe.problems import Problems, show_path
-from spe.query.declaration import OnError, OperatorSpec
+from spe.query.declaration import OnError, OnLate, OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinKind, JoinSpec
@@ -482,6 +483,15 @@ def test_the_fingerprint_covers_on_error() -> None:
     assert stop.fingerprint != skip.fingerprint
     assert "on_error" not in repr(stop.query.operators)
     assert results_fingerprint(stop, StreamId("u")) != results_fingerprint(skip, StreamId("u"))
+
+
+def test_the_fingerprint_covers_on_late_but_results_do_not_depend_on_it() -> None:
+    """A state with a count of rejected rows is another; a sink goes on.  Without on_late nothing has changed."""
+    spec = AggregateSpec(StreamId("A"), Window(WindowKind.TUMBLING, 10, 10, 0, "ts"), {}, {"n": AggregateCall("count")})
+    count, reject = (deployed(query({"u": one}, ["u"])).plan for one in (spec, replace(spec, on_late=OnLate.REJECT)))
+    assert count.fingerprint != reject.fingerprint
+    assert "late" not in json.dumps([o.state_described() for o in count.query.operators])
+    assert results_fingerprint(count, StreamId("u")) == results_fingerprint(reject, StreamId("u"))
 
 
 # -- what is likely not meant
