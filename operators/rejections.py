@@ -8,7 +8,7 @@ the same row on every replica, and after every restart and redo.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,12 +55,15 @@ class Rejection:
 class RejectedRow:
     """A row that an operator could not take in, or not in all windows.
 
-    It says where it stands among the rows of a port, and why.
+    It says where it stands among the rows of a port, and why, which may be put into words only when somebody asks.
     """
 
     port: int
     row: int
-    reason: str
+    reason: str | Callable[[], str]
+
+    def why(self) -> str:
+        return self.reason if isinstance(self.reason, str) else self.reason()
 
 
 @dataclass(slots=True)

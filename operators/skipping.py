@@ -19,7 +19,7 @@ from spe.stream.schema import Schema
 from spe.stream.text_size import refusal, too_large
 
 #: Rejections that a step tells of.
-_TOLD: Final = 1 << 10
+_TOLD: Final = 1 << 8
 #: Names of the counters.
 REJECTED: Final = "rejected"
 REJECTED_RESULTS: Final = "rejected_results"
@@ -113,7 +113,7 @@ class Skipping(Operator):
                 yield
             self._rows += 1
             values = shown(rows, self._inputs[one.port], one.row)
-            self.rejected.append(Rejected(self._rows, one.port, self._before + one.row, time, values, one.reason))
+            self.rejected.append(Rejected(self._rows, one.port, self._before + one.row, time, values, one.why()))
 
     def load(self) -> bool:
         return self._operator.load()

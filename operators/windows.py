@@ -10,8 +10,9 @@ tuple time itself nothing is ever late.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
 import numpy as np
@@ -152,16 +153,20 @@ class LateRejections:
         gone = np.minimum(last, ended)
         columns = [c[index].tolist() for c in (times, first, last, gone)]
         for row, time, one, other, until in zip(index.tolist(), *columns, strict=True):
-            count, missed = other - one + 1, until - one + 1
-            shown = f"[{iso_timestamp(math.start(until))}, {iso_timestamp(math.end(until))})"
-            if count == 1:
-                what, more = f"its window {shown}", ""
-            else:
-                what, more = f"{missed:,} of its {count:,} windows", f"; the last of these is {shown}"
-            self._add(row, f"late: {what} had ended by its tuple time, {iso_timestamp(time)}{more}")
+            self._add(row, partial(_why_late, math, time, one, other, until))
 
-    def _add(self, row: int, reason: str) -> None:
+    def _add(self, row: int, reason: str | Callable[[], str]) -> None:
         self.refusals.rows.append(RejectedRow(self.port, self.at + row, reason))
+
+
+def _why_late(math: WindowMath, time: int, first: int, last: int, missed: int) -> str:
+    """Of a row in the windows ``first`` to ``last`` that came when ``missed`` was the last of them that had ended."""
+    count = last - first + 1
+    shown = f"[{iso_timestamp(math.start(missed))}, {iso_timestamp(math.end(missed))})"
+    what, more = f"its window {shown}", ""
+    if count > 1:
+        what, more = f"{missed - first + 1:,} of its {count:,} windows", f"; the last of these is {shown}"
+    return f"late: {what} had ended by its tuple time, {iso_timestamp(time)}{more}"
 
 
 #: Which rows of a slice: contiguous, or an index.

@@ -493,7 +493,7 @@ def rejected_rows_are_counted_again(original: Any, self: Any, state: Any) -> Non
 
 
 @mutant(LateRejections, "_add", "late rows are counted from each piece of a slice (U15)")
-def late_rows_are_counted_from_each_piece(original: Any, self: Any, row: int, reason: str) -> None:
+def late_rows_are_counted_from_each_piece(original: Any, self: Any, row: int, reason: Any) -> None:
     original(replace(self, at=0), row, reason)
 
 
