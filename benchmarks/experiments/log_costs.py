@@ -1,7 +1,8 @@
 """A checkpoint log against whole checkpoints: what each costs, and what upstream keeps meanwhile.
 
-Rows come to 1 % of the groups per second, at random, into windows of ten.  Whole checkpoints are encoded and written as
-a node does, at intervals; a standby fetches each of them, or what follows in the log, over the network.
+Rows come to 1 % of the groups per second, at random, into windows of ten; or as in the paper.  Whole checkpoints are
+encoded and written as a node does, at intervals; a standby fetches each of them, or what follows in the log, over the
+network.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 import trio
 
+from benchmarks.experiments.checkpoint_log import RATE
 from benchmarks.experiments.logged_fragment import Input, LoggedFragment, files
 from benchmarks.experiments.results import Experiment, Row, lines, places
 from replicas.checkpoint.log import COPIES
@@ -26,7 +28,7 @@ from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.codec import encode_standalone
 from spe.wire.state import encode_large_state
 
-_CHANGED: Final = 0.01
+_CHANGED: Final = (0.01, RATE)
 _STEP_US: Final = 100 * MILLISECOND
 #: Rows per group until as many windows close as open, of random groups.
 _FILLED: Final = 25
@@ -69,12 +71,15 @@ class Whole:
 
 def _costs(quick: bool) -> Iterator[Row]:
     settings = (2_000, 4, INTERVALS[:1], TARGETS_US) if quick else (100_000, 30, INTERVALS, TARGETS_US)
-    yield from trio.run(_measured, *settings)
+    for changed in _CHANGED:
+        yield from trio.run(_measured, changed, *settings)
 
 
-async def _measured(groups: int, seconds: int, intervals: Sequence[int], targets_us: Sequence[int]) -> list[Row]:
+async def _measured(
+    changed: float, groups: int, seconds: int, intervals: Sequence[int], targets_us: Sequence[int]
+) -> list[Row]:
     """All in turns, a tenth of a second of the stream each."""
-    given = Input(groups, round(_CHANGED * groups))
+    given = Input(groups, round(changed * groups))
     row_bytes = _row_bytes(given)
     with files() as folder:
         plain = LoggedFragment(given, None, None)
@@ -123,9 +128,10 @@ async def _measured(groups: int, seconds: int, intervals: Sequence[int], targets
             rows = kept[name]
             found.append(
                 {
-                    "kind": name.split(",")[0],
+                    "kind": f"{name.split(',')[0]}, {changed:g}",
                     "case": name,
                     "groups": groups,
+                    "changed": changed,
                     "cpu_ms_per_s": added_ns / 1e6 / seconds,
                     "disk_kb_per_s": disk / 1e3 / seconds,
                     "net_kb_per_s": net / 1e3 / seconds,

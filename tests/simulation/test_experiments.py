@@ -156,10 +156,12 @@ def test_a_checkpoint_log_is_made_again_for_each_size(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_log_writes_less_than_whole_checkpoints(tmp_path: Path) -> None:
-    whole, *logs = results("log-costs", tmp_path)
+    found = results("log-costs", tmp_path)
+    assert [row["changed"] for row in found] == 3 * [0.01] + 3 * [0.6]
+    whole, *logs = found[:3]
     assert all(log["net_kb_per_s"] < whole["net_kb_per_s"] / 10 for log in logs)
     assert all(log["disk_kb_per_s"] == 2 * log["net_kb_per_s"] for log in logs), "two copies"
-    assert all(0 < log["kept_upstream_kb"] <= log["most_kept_kb"] for log in logs)
+    assert all(0 < row["kept_upstream_kb"] <= row["most_kept_kb"] for row in found)
     # How much depends on the measured speed of a row: a tenth of twice the time is for as many rows or more.
     assert logs[0]["kept_upstream_kb"] < logs[1]["kept_upstream_kb"]
 
