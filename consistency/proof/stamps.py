@@ -6,7 +6,8 @@ The promise counts for live sources only: what a replay promises lies below ever
 source without a ``time`` stamps by arrival, of which the log knows the stamp alone: only its order can be checked.
 
 One pass: a task looks at one segment and does not know what came before it, but that is one number, C: no time lies
-below C, and a time above what its own segment asks for is C.  So a few numbers of each segment decide.
+below C, and a time above what its own segment asks for is C.  So a few numbers of each segment decide.  Where what
+came before was deleted, C is whatever explains the first segments, up to the largest time that was.
 """
 
 from __future__ import annotations
@@ -107,18 +108,23 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
 
 
 def judged(
-    segments: list[dict[str, int]], how: Stamping, peak: int = BEFORE_TIME, promise: int = BEFORE_TIME
+    segments: list[dict[str, int]],
+    how: Stamping,
+    peak: int = BEFORE_TIME,
+    promise: int = BEFORE_TIME,
+    most: int = BEFORE_TIME,
 ) -> list[str]:
     """A sentence for the first wrong tuple of the log, if there is one.
 
     Args:
       segments: what :func:`summary` gives of each, in order.
       peak, promise: the largest event time and promise before them.
+      most: what was deleted before them asks for no more than this.
     """
     for one in segments:
         if one["tuples"]:
             least = max(peak - how.disorder_us, promise)
-            wrong = _wrong(one, least)
+            wrong = _wrong(one, least, most)
             if wrong is not None:
                 id_, time, expected = wrong
                 return [
@@ -129,10 +135,13 @@ def judged(
     return []
 
 
-def _wrong(one: dict[str, int], least: int) -> tuple[int, int, str] | None:
-    """(id, time, what was expected) of a wrong tuple of a segment before which nothing asks for more than ``least``."""
+def _wrong(one: dict[str, int], least: int, most: int) -> tuple[int, int, str] | None:
+    """(id, time, what was expected) of a wrong tuple of a segment before which what is known asks for ``least``, and
+    nothing for more than ``most``, where that is larger."""
     if one["below"]:
         return one["below_id"], one["below_time"], moment(max(one["below_expected"], least))
+    if one["above"] and least < most:
+        least = max(least, min(most, one["least_time"]))
     if one["lowest_time"] < least:
         return one["lowest_id"], one["lowest_time"], moment(least)
     for which in ("least", "most") if one["above"] else ():

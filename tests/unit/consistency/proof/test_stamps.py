@@ -46,6 +46,12 @@ Change = Callable[[Int64Array], Int64Array]
 async def findings(
     path: Path, how: Stamping, chunks: list[Int64Array], *, leases: bool = False, change: Change = lambda time: time
 ) -> list[str]:
+    return judged(await parts_of(path, how, chunks, leases=leases, change=change), how)
+
+
+async def parts_of(
+    path: Path, how: Stamping, chunks: list[Int64Array], *, leases: bool = False, change: Change = lambda time: time
+) -> list[dict[str, int]]:
     """Of a log that the real stamper fills, in segments of some records; ``change`` of all its times."""
     stamper = Stamper(disorder_us=DISORDER_US, boundary_us=20)
     log = await SegmentedLog.open(DiskStorage(path), source_folder(A), segment_bytes=600)
@@ -68,7 +74,7 @@ async def findings(
     ends = [*[s.first - 1 for s in segments[1:]], len(chunks)]
     parts = [summary(table, Stretch(0, s, *whole(s), end), how) for s, end in zip(segments, ends)]
     assert sum(part["tuples"] or 0 for part in parts) == total
-    return judged(parts, how)  # type: ignore[arg-type]
+    return parts  # type: ignore[return-value]
 
 
 REPLAYED = Stamping(1, DISORDER_US, promises=False)
@@ -122,3 +128,57 @@ async def test_times_of_arrival_may_not_decrease(tmp_path: Path) -> None:
     rising = [np.arange(at * 10, at * 10 + 5) for at in range(40)]
     assert await findings(tmp_path / "good", by_arrival, rising) == []
     assert await findings(tmp_path / "bad", by_arrival, rising, change=once(100, -60)) != []
+
+
+@pytest.mark.parametrize("leases", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_was_deleted_explains_no_more_than_it_can(tmp_path: Path, seed: int, leases: bool) -> None:
+    """Without the first segments a right log stays right, and no time beyond theirs may be another."""
+    how, chunks, random = LIVE if leases else REPLAYED, arrivals(Random(seed), 150), Random(seed)
+    times: list[int] = []
+    right = await parts_of(tmp_path / "right", how, chunks, leases=leases, change=noted(times))
+    found = 0
+    for at in random.sample(range(30, len(times)), 6):
+        by = random.choice([-40, -1, 1, 40])
+        forged = await parts_of(tmp_path / f"forged{at}", how, chunks, leases=leases, change=once(at, by))
+        for gone in range(1, len(right) - 1):
+            most = max(max(one["peak"], one["promise"]) for one in right[:gone])
+            assert judged(right[gone:], how, most=most) == []
+            if forged[gone:] != right[gone:] and max(times[at], times[at] + by) > most:
+                found += 1
+                assert judged(forged[gone:], how, most=most)
+    assert found > 10
+
+
+def noted(times: list[int]) -> Change:
+    def change(time: Int64Array) -> Int64Array:
+        times.extend(time.tolist())
+        return time
+
+    return change
+
+
+def test_what_was_deleted_is_one_number() -> None:
+    """Not two, none beyond all that was deleted, and nothing lies below it."""
+    nothing = dict.fromkeys(("below", "below_id", "below_time", "below_expected"), 0)
+
+    def one(lowest: int, *above: int) -> dict[str, int]:
+        extremes = {
+            "least_time": min(above, default=0),
+            "most_time": max(above, default=0),
+            "least_id": 7,
+            "most_id": 8,
+        }
+        return {
+            **nothing,
+            **extremes,
+            **{"tuples": 3, "peak": 90, "promise": 0, "above": len(above), "lowest_id": 9, "lowest_time": lowest},
+        }
+
+    assert judged([one(70, 70, 70)], REPLAYED, most=75) == []
+    assert judged([one(70, 70)], REPLAYED, most=69)
+    assert judged([one(70, 70, 71)], REPLAYED, most=75)
+    assert judged([one(69, 70)], REPLAYED, most=75)
+    assert judged([one(70, 70)], REPLAYED)
+    assert judged([one(95), one(70, 70)], REPLAYED, most=75) == []
+    assert judged([one(95), one(59)], REPLAYED, most=75)
