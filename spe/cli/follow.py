@@ -180,6 +180,8 @@ class Shown:
 
     def step(self, step: FollowedStep, proof: Following) -> None:
         """``until 12:03:00  1,200 results  1.3 s  consistent``."""
+        if step.number == 1 and proof.state.not_judged:
+            self.line(proof.state.not_judged)
         until = self.moment(proof.state.proved_us)
         wrong_us = proof.state.wrong_us
         verdict = "consistent" if wrong_us is None else f"INCONSISTENT from {self.moment(wrong_us)} on"
@@ -191,7 +193,8 @@ class Shown:
         from consistency.proof.follow.following import RESULT
         from consistency.proof.report.summary import finding_lines
 
-        self.line(f"\n{found.verdict}  consistent until {found.consistent_until}")
+        since = "" if found.judged_from_us is None else f"from {found.judged_from} on, "
+        self.line(f"\n{found.verdict}  {since}consistent until {found.consistent_until}")
         for reason in found.reasons:
             self.line(f"  {reason}")
         for output in found.outputs:

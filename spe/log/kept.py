@@ -69,7 +69,7 @@ def need_judged(storage: Storage, folder: PurePosixPath, name: object) -> None:
       name: of the folder, for people.
     """
     if (kept := read_kept(storage, folder)).first > 1:
-        how = "spe restore brings it back" if kept.archive else "spe report --follow proves a run before it is deleted"
+        how = "spe restore brings it back" if kept.archive else "spe report --follow proves what is left"
         raise LogCut(f"{kept.text(name)}. What was deleted cannot be judged any more; {how}")
 
 

@@ -21,7 +21,8 @@ def judge_the_end(run: Run, state: State, known_us: Mapping[StreamId, int]) -> N
     Args:
       known_us: how far the sources' logs tell the truth of each output.
     """
-    failed = something_failed(run.events)
+    since_us = state.judged_at_us
+    failed = something_failed(e for e in run.events if since_us is None or e["t"] >= since_us)
     cause = str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary"
     for client, each in state.tallies.items():
         for output, tally in each.items():

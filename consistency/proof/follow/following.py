@@ -6,9 +6,9 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from consistency.proof import stamps
+from consistency.proof.follow.beginning import Kept, NotYet, beginning
 from consistency.proof.follow.ending import judge_the_end
 from consistency.proof.follow.margins import lookbacks
 from consistency.proof.follow.prefix import Altered
@@ -16,14 +16,15 @@ from consistency.proof.follow.ranges import Range, Reading, next_range
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken, LogProgress, LogTaken
 from consistency.proof.follow.result import followed
 from consistency.proof.follow.state import FILE, FOLDER, LATEST, State, Tally, load_state, save_text, sync_below
+from consistency.proof.follow.times import with_times
 from consistency.proof.judge import suit
 from consistency.proof.kept import freed_at_the_end
 from consistency.proof.report.followed import Followed, FollowedStep
 from consistency.proof.report.words import moment
 from consistency.proof.run import Run
-from consistency.proof.source import source_table
 from consistency.proof.story import begun_us
 from spe.errors import SpeError
+from spe.log.kept import LogCut
 from spe.log.origin import read_identity
 from spe.log.proved import PROVED, encode_proved
 from spe.log.source_log import source_folder
@@ -61,6 +62,8 @@ class Following:
         self.state = load_state(path / FOLDER, plan.fingerprint, self._origins())
         self._version = ""
         self.waits_for = ""
+        #: What was left of the logs as the proof began, where something was deleted.
+        self._kept_logs: Kept | None = None
         self._release()
 
     def _origins(self) -> dict[str, str]:
@@ -93,6 +96,7 @@ class Following:
 
         Raises:
           Altered: what earlier steps read is not as it was.
+          LogCut: something that is needed was deleted.
           SpeError: a log or a recording cannot be used.
         """
         began, self._version = time.monotonic(), spark.version
@@ -100,15 +104,50 @@ class Following:
         going_on = self.run.going_on
         if not going_on:
             self.run = Run.open(self._path)  # with all that was noted until it ended
-        next_ = next_range(self.run, self.state, over=not going_on)
+        if not self._begin(over=not going_on):
+            return None
+        next_ = self._next_range(over=not going_on)
         self.waits_for = next_.waits_for if going_on else ""
-        since_us = self.state.proved_us if self.state.steps else min(next_.first_us, next_.until_us)
+        begun = self.state.proved_us > BEFORE_TIME
+        since_us = self.state.proved_us if begun else min(next_.first_us, next_.until_us)
         if going_on and not self.every_us <= next_.until_us - since_us < END_OF_TIME - since_us:
             return None
         self.check(quick=True)
         tell("the end of the run" if next_.until_us >= END_OF_TIME else f"until {moment(next_.until_us)}")
         with freed_at_the_end():
             return self._prove(spark, next_, began)
+
+    def _begin(self, *, over: bool) -> bool:
+        """Before the first step: where the beginning of a log was deleted, finds what can still be proved.
+
+        False: logs or recordings do not go that far yet.
+        """
+        if self.state.steps:
+            return True
+        kept = Kept.of(self.run)
+        if kept.whole or kept == self._kept_logs:
+            return True
+        anew = State(fingerprint=self.state.fingerprint, origins=self.state.origins)
+        found = beginning(self.run, anew, kept, self.lookback_us)
+        if isinstance(found, NotYet):
+            if over:
+                raise LogCut(f"{kept.told(self.run)}. Of what is left nothing can be proved: {found.waits_for}")
+            self.waits_for = found.waits_for
+            return False
+        self.state, self._kept_logs = found, kept
+        self._release()
+        return True
+
+    def _next_range(self, *, over: bool) -> Range:
+        try:
+            return next_range(self.run, self.state, over=over)
+        except LogCut as error:
+            if not self.state.steps:
+                raise
+            raise LogCut(
+                f"{error}, and this proof had come to {moment(self.state.proved_us)}; to begin anew with what is left, "
+                f"and without what was found so far, remove {self._path / FOLDER}"
+            ) from None
 
     def _prove(self, spark: SparkSession, next_: Range, began: float) -> FollowedStep:
         until_us, state = next_.until_us, self.state.model_copy(deep=True)
@@ -149,17 +188,10 @@ class Following:
     def _check_stamps(self, state: State, logs: Mapping[StreamId, LogTaken]) -> None:
         """Notes what the logs' new records are, and whether their times are right (rule S1)."""
         for stream, one in logs.items():
-            table, known = source_table(self.run, stream), state.logs.get(str(stream), LogProgress())
-            how = stamps.stamping(self.run.reading.sources[stream], table)
-            segments: list[Any] = [stamps.summary(table, s, how) for s in one.new]
-            flaws = stamps.judged(segments, how, known.peak_us, known.promise_us)
+            known = state.logs.get(str(stream), LogProgress())
+            state.logs[str(stream)], flaws = with_times(self.run, stream, known, one)
             if flaws:
                 state.flaws.setdefault(str(stream), (flaws[0], known.bound_us))
-            update = {
-                "peak_us": max([known.peak_us, *(s["peak"] for s in segments)]),
-                "promise_us": max([known.promise_us, *(s["promise"] for s in segments)]),
-            }
-            state.logs[str(stream)] = one.known.model_copy(update=update)
 
     def _network(self, spark: SparkSession, next_: Range, logs: Mapping[StreamId, LogTaken]) -> TruthNetwork:
         from consistency.proof.truth import TimeRange, TruthNetwork

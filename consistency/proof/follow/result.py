@@ -38,6 +38,8 @@ def followed(
         verdict, reasons = Verdict.INCONSISTENT, [*altered.splitlines(), *reasons]
     elif not outputs and not state.over:
         verdict, reasons = Verdict.UNKNOWN, [_GOES_ON]
+    if state.not_judged:
+        reasons = [*reasons, state.not_judged]
     proved = state.proved_us
     consistent = min(proved, proved if state.wrong_us is None else state.wrong_us)
     stream_us = _stream_us(state)
@@ -48,6 +50,8 @@ def followed(
         verdict=verdict,
         reasons=reasons,
         ended=state.over,
+        judged_from=moment(BEFORE_TIME if state.judged_us is None else state.judged_us),
+        judged_from_us=state.judged_us,
         proved_until=moment(proved),
         proved_us=_finite(proved),
         consistent_until=moment(consistent),

@@ -34,7 +34,7 @@ class Tally(BaseModel):
       truth: tuples of a run without failures.
       findings: the first tuples with each flaw, and how many there are.
       wrong_us: tuple time of the first of all.
-      mistyped: attributes that were received in another type than the truth has.
+      mistyped: attributes that were received in another type than the truth has, or ids that another client has not.
       to_come: true tuples beyond what the client has for final, not received.
       verdict, reasons: in the end.
     """
@@ -73,8 +73,11 @@ class State(BaseModel):
 
     Attributes:
       fingerprint, origins: of what is proved: the plan, and the identity of each source's log.
-      proved_us: everything before was compared.
-      first_us: time of the first tuple.
+      proved_us: everything before was compared, from ``judged_us`` on.
+      judged_us: where the proof began, since what it needs from before was deleted; None: at the first tuple.
+      not_judged: says so.
+      judged_at_us: wall time at which the first client had the time before for final.
+      first_us: time of the first tuple, or where the proof began.
       logs, channels: by source; by client and channel.
       places: by output, how many tuples each partition has before ``proved_us``.
       tallies: by client and output.
@@ -88,6 +91,9 @@ class State(BaseModel):
     fingerprint: str
     origins: dict[str, str]
     proved_us: int = BEFORE_TIME
+    judged_us: int | None = None
+    not_judged: str = ""
+    judged_at_us: int | None = None
     first_us: int | None = None
     steps: int = 0
     seconds: float = 0.0

@@ -70,7 +70,7 @@ class FollowedOutput(_Data):
 
 
 class FollowedSource(_Data):
-    """A source's log: tuples that were read, how far they go in tuple time, and what is wrong."""
+    """A source's log: tuples up to where it was read, how far they go in tuple time, and what is wrong."""
 
     name: str
     tuples: int
@@ -82,10 +82,12 @@ class Followed(_Data):
     """Everything about one run, so far.
 
     Attributes:
-      verdict: UNKNOWN as long as the run goes on and nothing is wrong.
+      verdict: on what was judged; UNKNOWN as long as the run goes on and nothing is wrong.
+      reasons: why the verdict is not CONSISTENT, and what was not judged.
       ended: the run is over, and all of it was proved: the verdict is final.
-      proved_until, proved_us: everything before was compared; None: nothing, or all of it.
-      consistent_until, consistent_us: everything before is CONSISTENT.
+      judged_from, judged_from_us: nothing before was compared, since something of it was deleted; None: the beginning.
+      proved_until, proved_us: everything else before was compared; None: nothing, or all of it.
+      consistent_until, consistent_us: everything before that was compared is CONSISTENT.
       waits_for: what the next step waits for, with how far it is.
       lookback_us: by source, how much of its log each step reads again.
       stream_us: tuple time proved, from the first tuple on.
@@ -101,6 +103,8 @@ class Followed(_Data):
     verdict: Verdict
     reasons: list[str]
     ended: bool
+    judged_from: str = "the beginning"
+    judged_from_us: int | None = None
     proved_until: str
     proved_us: int | None
     consistent_until: str

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from consistency.proof.report.model import Verdict
 from consistency.proof.run import Run
-from replicas.client.recorder import SegmentWriter
+from replicas.client.recorder import Reached, SegmentWriter
 from replicas.retention.archiving import keep_copy
 from replicas.retention.restoring import restore_all
 from replicas.source.retention import archived
@@ -22,14 +22,17 @@ from spe.cli.follow import follow
 from spe.cli.report import INCONSISTENT, UNKNOWN
 from spe.errors import SpeError
 from spe.log import SegmentedLog
+from spe.log.format import Record
 from spe.log.kept import KeptLog, LogCut
 from spe.log.origin import read_identity
 from spe.log.proved import PROVED, proved_of_recording, proved_of_source
 from spe.log.recording import channel_folder, client_folder
-from spe.log.source_log import decode_source_state, source_folder
+from spe.log.source_log import decode_source_batch, decode_source_state, source_folder
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
-from spe.stream.times import END_OF_TIME
+from spe.stream.names import StreamId
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from tests.support.source_env import AtOnceCompute
 from tests.unit.consistency.proof.follow.test_following import (
     OUT,
@@ -44,7 +47,7 @@ from tests.unit.consistency.proof.follow.test_following import (
 __all__ = ["judged"]  # a fixture
 
 LOG = source_folder(A)
-RECORDING = channel_folder(client_folder("one"), Channel(OUT, 0))
+OUT_0 = Channel(OUT, 0)
 
 
 def unlock(path: Path) -> None:
@@ -54,26 +57,31 @@ def unlock(path: Path) -> None:
             lock.unlink()
 
 
-def cut(path: Path, proved: int, archive: Path | None = None) -> int:
+def cut(path: Path, proved: int, archive: Path | None = None, source: StreamId = A) -> int:
     """Deletes what a source with ``retain`` would delete; gives the record with which its log begins now."""
+    folder, schema = source_folder(source), Run.open(path).plan.sources[source].schema
+    reached = BEFORE_TIME
+
+    def ended(record: Record) -> tuple[int, int]:
+        nonlocal reached
+        batch = decode_source_batch(record.body, schema, StringPool())
+        reached = max(reached, BEFORE_TIME if batch is None or not len(batch) else int(batch.rows.time.max()))
+        return decode_source_state(record.body).last_id, reached
 
     async def release() -> int:
         unlock(path)
         disk = DiskStorage(path)
-        last: dict[int, int] = {}
-        log = await SegmentedLog.open(
-            disk, LOG, lambda r: last.update({r.position.segment: decode_source_state(r.body).last_id})
-        )
+        ends: dict[int, tuple[int, int]] = {}
+        log = await SegmentedLog.open(disk, folder, lambda r: ends.update({r.position.segment: ended(r)}))
         firsts = [s.first for s, _ in log.closed()]
         behind = max(f for f in firsts if f <= proved)
         for segment, _ in log.closed():
             if archive is not None and segment.first < behind:
-                place = archived(A, read_identity(disk, LOG)) / segment.name
+                place = archived(source, read_identity(disk, folder)) / segment.name
                 await keep_copy(DiskStorage(archive), place, log.contents(segment), AtOnceCompute())
-        before = [last[f] for f in firsts if f < behind]
-        await log.release(
-            KeptLog(behind, max(before, default=0), 10 * max(before, default=0), 1, 1, str(archive or ""))
-        )
+        before = [ends[f] for f in firsts if f < behind]
+        last_id, until_us = before[-1] if before else (0, BEFORE_TIME)
+        await log.release(KeptLog(behind, last_id, until_us, 1, 1, str(archive or "")))
         log.close()
         unlock(path)
         return behind
@@ -81,12 +89,24 @@ def cut(path: Path, proved: int, archive: Path | None = None) -> int:
     return trio.run(release)
 
 
-def cut_recording(path: Path, proved: int) -> int:
+def cut_recording(
+    path: Path, proved: int, until_us: int | None = None, *, client: str = "one", channel: Channel = OUT_0
+) -> int:
+    """The same of a client's recording.
+
+    Args:
+      until_us: what is said of the tuple time; as it is, where not given.
+    """
+    folder, schema = channel_folder(client_folder(client), channel), Run.open(path).plan.query.schema_of(channel.stream)
+
     async def release() -> int:
         unlock(path)
-        writer = SegmentWriter(DiskStorage(path), RECORDING, 1)
+        writer, reached = SegmentWriter(DiskStorage(path), folder, 1), Reached(0, BEFORE_TIME)
         behind = max(s.first for s in writer.segments if s.first <= proved)
-        await writer.release(KeptLog(behind, 0, 0, 1, 1))
+        for segment in writer.segments:
+            if segment.first < behind:
+                reached = reached.behind(writer.contents(segment), segment, schema, folder)
+        await writer.release(KeptLog(behind, reached.last_id, reached.until_us if until_us is None else until_us, 1, 1))
         writer.close()
         return behind
 
@@ -115,17 +135,15 @@ def test_what_is_proved_is_let_go_and_the_proof_goes_on_behind_it(
     assert follow(str(path)) == UNKNOWN, "what is left of what was read is as it was"
 
 
-def test_a_proof_that_begins_behind_the_beginning_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_whole_report_of_what_is_left_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = a_run(tmp_path / "run", 200, segment_bytes=300)
     cut(path, 200)
-    with pytest.raises(LogCut, match="`retain` deleted what came before"):
-        follow(str(path))
-    with pytest.raises(LogCut, match="cannot be judged any more; spe report --follow proves a run before it is"):
+    with pytest.raises(LogCut, match="cannot be judged any more; spe report --follow proves what is left"):
         Run.open(path).need_whole()
     assert execute(["report", str(path)]) == UNKNOWN
-    assert "CONSISTENT" not in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "CONSISTENT" not in said.out
+    assert "spe report --follow proves what is left" in said.err
 
 
 def test_a_proof_that_lags_what_is_deleted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +151,12 @@ def test_a_proof_that_lags_what_is_deleted_is_refused(tmp_path: Path, monkeypatc
     path = a_run(tmp_path / "run", 200, segment_bytes=300)
     stopped_after(3, path, monkeypatch)
     cut(path, 200)
-    with pytest.raises(LogCut):
+    with pytest.raises(LogCut, match=r"had come to 1970-01-01 00:00:00.000120; to begin anew with .* remove .*follow"):
         follow(str(path))
     assert result(path).verdict is Verdict.UNKNOWN
+    shutil.rmtree(path / "follow")
+    assert follow(str(path)) == UNKNOWN
+    assert result(path).judged_from_us == 1000
 
 
 def test_what_is_altered_behind_the_beginning_is_still_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,32 @@
+"""Are the times of what a step reads of a source's log those that rule S1 gives?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consistency.proof import stamps
+from consistency.proof.follow.readers import LogProgress, LogTaken
+from consistency.proof.run import Run
+from consistency.proof.source import source_table
+from spe.stream.names import StreamId
+from spe.stream.times import BEFORE_TIME
+
+
+def with_times(
+    run: Run, stream: StreamId, known: LogProgress, taken: LogTaken, most_us: int = BEFORE_TIME
+) -> tuple[LogProgress, list[str]]:
+    """What is known afterwards, and a sentence for the first wrong time.
+
+    Args:
+      known: before.
+      most_us: as ``stamps.judged`` takes it.
+    """
+    table = source_table(run, stream)
+    how = stamps.stamping(run.reading.sources[stream], table)
+    segments: list[Any] = [stamps.summary(table, s, how) for s in taken.new]
+    flaws = stamps.judged(segments, how, known.peak_us, known.promise_us, most_us)
+    update = {
+        "peak_us": max([known.peak_us, *(s["peak"] for s in segments)]),
+        "promise_us": max([known.promise_us, *(s["promise"] for s in segments)]),
+    }
+    return taken.known.model_copy(update=update), flaws
