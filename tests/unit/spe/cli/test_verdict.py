@@ -24,7 +24,7 @@ clients: {board: {reads: [large]}}
 @pytest.mark.parametrize("folder", ["sources/a", "clients/board/large.0"])
 @pytest.mark.parametrize(
     ("archive", "how"),
-    [("", "spe report --follow proves a run before it is deleted"), ("s3://b/x", "spe restore brings it back")],
+    [("", "spe report --follow proves what is left"), ("s3://b/x", "spe restore brings it back")],
 )
 async def test_what_was_deleted_is_not_judged(tmp_path: Path, folder: str, archive: str, how: str) -> None:
     kept = KeptLog(first=5, last_id=40, until_us=0, segments=1, bytes=100, archive=archive)
