@@ -51,7 +51,7 @@ _PIECE_RECORDS: Final = 50_000
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptLogs:
     """What is left of the logs of a run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Kept:
     channels: Mapping[tuple[str, Channel], KeptLog]
 
     @classmethod
-    def of(cls, run: Run) -> Kept:
+    def of(cls, run: Run) -> KeptLogs:
         return cls(
             {StreamId(s): _kept(run.source_path(StreamId(s))) for s in run.plan.sources},
             {one: _kept(run.recording_path(*one)) for one in run.recordings()},
@@ -112,7 +112,7 @@ class _Begun(NamedTuple):
     wrong: list[Wrong]
 
 
-def beginning(run: Run, anew: State, kept: Kept, lookback_us: Mapping[StreamId, int]) -> State | NotYet:
+def beginning(run: Run, anew: State, kept: KeptLogs, lookback_us: Mapping[StreamId, int]) -> State | NotYet:
     """The state of a proof that begins where it still can.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.follow.beginning import Kept, NotYet, beginning
+from consistency.proof.follow.beginning import KeptLogs, NotYet, beginning
 from consistency.proof.follow.ending import judge_the_end
 from consistency.proof.follow.margins import lookbacks
 from consistency.proof.follow.prefix import Altered
@@ -63,7 +63,7 @@ class Following:
         self._version = ""
         self.waits_for = ""
         #: What was left of the logs as the proof began, where something was deleted.
-        self._kept_logs: Kept | None = None
+        self._kept_logs: KeptLogs | None = None
         self._release()
 
     def _origins(self) -> dict[str, str]:
@@ -124,7 +124,7 @@ class Following:
         """
         if self.state.steps:
             return True
-        kept = Kept.of(self.run)
+        kept = KeptLogs.of(self.run)
         if kept.whole or kept == self._kept_logs:
             return True
         anew = State(fingerprint=self.state.fingerprint, origins=self.state.origins)

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from consistency.proof.follow import following, ranges, step
-from consistency.proof.follow.beginning import Kept, NotYet, beginning
+from consistency.proof.follow.beginning import KeptLogs, NotYet, beginning
 from consistency.proof.follow.margins import lookbacks
 from consistency.proof.follow.readers import ChannelProgress, LogOfSource, LogProgress, RecordingOfChannel
 from consistency.proof.follow.state import State, load_state
@@ -62,7 +62,7 @@ def begun(path: Path) -> State | NotYet:
     run = Run.open(path)
     names = [*run.plan.sources, *(o.name for o in run.plan.query.operators)]
     lookback_us = lookbacks(run.reading, {s: tuple(run.plan.query.schema_of(s).names) for s in names})
-    return beginning(run, State(fingerprint="f", origins={}), Kept.of(run), lookback_us)
+    return beginning(run, State(fingerprint="f", origins={}), KeptLogs.of(run), lookback_us)
 
 
 def begun_at(path: Path) -> State:
