@@ -239,12 +239,12 @@ CASES = {
         FINE,
         elsewhere=((CauseKind.REFUSED, {"n3"}),),
     ),
-    "all with another query": Case(
-        {FaultKind.REPLAN},
-        ("kind: replan, target: [n3, n4], change: query",),
+    "one killed, the other one with another query": Case(
+        {FaultKind.KILL, FaultKind.REPLAN},
+        ("kind: kill, target: n3, for: 60s", "kind: replan, target: n4, change: query"),
         4,
         SILENT,
-        ((CauseKind.REFUSED, {"n3"}), (CauseKind.REFUSED, {"n4"})),
+        ((DOWN, {"n3"}), (CauseKind.REFUSED, {"n4"})),
     ),
     # What is masked: nothing is wrong, and nothing else is said.
     "nothing": Case(set(), (), 4, FINE),
