@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -45,17 +44,16 @@ def run(arguments: argparse.Namespace) -> None:
                 (Path(folder) / f"{n}").write_bytes(_WRITERS[form](_columns(rows // FILES, n)))
             wanted = rows * (rows - 1) // 2
             found: Mapping[str, list[float]] = {"bare": [], "columns": [], "source": []}
-            for round_ in range(ROUNDS):
-                log = Path(folder).with_suffix(f".log{round_}")  # what it takes to delete it is not measured
-                for name, work in (
-                    ("bare", lambda: sum(map(_BARE[form], _paths(folder)))),  # noqa: B023
-                    ("columns", lambda: sum(_chunks(path, form) for path in _paths(folder))),  # noqa: B023
-                    ("source", lambda: trio.run(_source, folder, form, rows, log)),  # noqa: B023
-                ):
-                    cpu = time.process_time()
-                    demand(work() == wanted, f"{name} read something else")
-                    found[name].append((time.process_time() - cpu) / rows)
-                shutil.rmtree(log)
+            for _ in range(ROUNDS):
+                with tempfile.TemporaryDirectory() as log:  # what it takes to delete it is not measured
+                    for name, work in (
+                        ("bare", lambda: sum(map(_BARE[form], _paths(folder)))),  # noqa: B023
+                        ("columns", lambda: sum(_chunks(path, form) for path in _paths(folder))),  # noqa: B023
+                        ("source", lambda: trio.run(_source, folder, form, rows, Path(log))),  # noqa: B023
+                    ):
+                        cpu = time.process_time()
+                        demand(work() == wanted, f"{name} read something else")
+                        found[name].append((time.process_time() - cpu) / rows)
             ratios = {
                 name: [a / b for a, b in zip(found[name], found["bare"], strict=True)] for name in ("columns", "source")
             }

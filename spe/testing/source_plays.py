@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ SOURCE: Final = "checked"
 QUERY: Final = {"query": {"q": {"filter": {"from": SOURCE, "where": "true"}}}, "outputs": ["q"]}
 
 
-class _SourcePlay:
+class _SourcePlay(ABC):
     """A source whose process is killed and started again."""
 
     def __init__(self, source: Any, rows: Any, server: Any, crash: Crash, seed: int, virtual: bool) -> None:
@@ -44,8 +45,9 @@ class _SourcePlay:
     async def play(self) -> None:
         await self.stage.play(self._run, self._is_over, trio.lowlevel.checkpoint)
 
+    @abstractmethod
     def _is_over(self) -> bool:
-        raise NotImplementedError
+        """Has all come that is to come?"""
 
     async def _run(self, env: Env) -> None:
         """The process of a source; as it is where writers push, and else without those who subscribe."""
