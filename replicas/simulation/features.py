@@ -1,7 +1,8 @@
 """What only some random runs have, each with the share of the runs that have it.
 
-A seed draws every feature by its share, so most runs leave out most of them (swarm testing).  Features come from random
-numbers of their own: the rest of a scenario is the same with and without those that do not concern it.
+A seed draws every feature by its share, so most runs leave out most of them (swarm testing).  Those without a share are
+there for who asks for them: they take over the whole run.  Features come from random numbers of their own: the rest of
+a scenario is the same with and without those that do not concern it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Feature(enum.StrEnum):
     """What a random run may have beside the faults that any run draws from.
 
     Attributes:
-      share: of all runs, those that have it.
+      share: of all runs, those that have it; 0: those that are to have it.
       about: what such a run has.
     """
 
@@ -53,6 +54,11 @@ class Feature(enum.StrEnum):
         "long windows",
         0.15,
         "windows of 1 to 20 s: the last ones reach far beyond the end of an input",
+    )
+    OLD_CHECKPOINTS = (
+        "old checkpoints",
+        0.0,
+        "a standby runs beside its primary, both die, and of its checkpoints the newest may be damaged",
     )
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:

@@ -98,6 +98,8 @@ class _Drawing:
 
     def _faults(self) -> list[Entry]:
         random = self._random
+        if Feature.OLD_CHECKPOINTS in self._features:
+            return list(self._old_checkpoint())
         if Feature.LASTING_LINKS in self._features and (links := list(self._lasting_links())):
             return links
         if Feature.LONG_CORRECTIONS in self._features:
@@ -174,6 +176,26 @@ class _Drawing:
                 yield {"at": then, "kind": "kill", "target": random.choice(self._nodes), **lasts}
             elif what == "who corrects dies":
                 yield {"at": then, "kind": "kill", "target": f"state:{NodeState.STABILIZATION.name}", **lasts}
+
+    def _old_checkpoint(self) -> Iterator[Entry]:
+        """A standby that runs beside its primary dies with it, with one of its files damaged, and is back first.
+
+        What is left of it may be the older of its checkpoints, or the newest one; before that something else fails.
+        """
+        random = self._random
+        at = self._grid(random.randrange(self._from_us + 2 * SECOND, self._to_us - 4 * SECOND))
+        for _ in range(random.choice([0, 0, 1, 2])):
+            before = self._grid(random.randrange(self._from_us, at))
+            yield from random.choice([KINDS["cut"], KINDS["source"], KINDS["reset"], KINDS["late"]])(self, before)
+        of = random.choice([of for of in self._backed if not self._reads_only_sources(of)])
+        standby = str(self._directory.standbys[of].nodes[0])
+        yield {"at": at, "kind": "flip", "target": standby}
+        back = show_duration(random.choice([50, 300, 500, 1_000]) * MILLISECOND)
+        yield {"at": at + self._moment(), "kind": "kill", "target": standby, "for": back}
+        yield from self._placed(of, at + self._moment(), show_duration(random.choice([5, 8]) * SECOND))
+
+    def _moment(self) -> int:
+        return self._random.choice([0, 0, 50, 150]) * MILLISECOND
 
     def _uneven_links(self) -> list[tuple[str, str]]:
         """One replica loses all its inputs, another one of the same partition a single one; [] where none has such.
@@ -512,6 +534,9 @@ class _Drawing:
         for node in self._directory.standbys[of].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(self._random.choice([1, 2])))
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
+
+    def _reads_only_sources(self, of: PartitionId) -> bool:
+        return all(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))
 
     def _reads_sources(self, of: PartitionId) -> bool:
         return any(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))

@@ -47,6 +47,8 @@ _BUCKETS_MS: Final = (20, 40, 80, 160)
 #: Of clusters whose corrections take long: few steps, each of which takes its time.
 LONG_BUCKET_MS: Final = 100
 _HEARTBEATS: Final = (None, "50ms", "200ms")
+#: Of these, clusters in which replicas read replicas, each fragment on nodes of its own.
+_IN_SEQUENCE: Final = frozenset((Feature.OLD_CHECKPOINTS,))
 #: Interval of checkpoints in memory, in multiples of X.
 _LONG_CHECKPOINTS: Final = (1.5, 3.0)
 
@@ -55,17 +57,22 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
     """A configuration, as of a YAML file, whose sources last ``seconds``."""
     names = "abc"[: random.choice([1, 2, 2, 3])]
     disorder_ms = random.choice([0, 0, 60])
-    query = _Query(random, {name: _source(random, name, seconds, disorder_ms) for name in names})
+    sources = {name: _source(random, name, seconds, disorder_ms) for name in names}
     if Feature.EXTREMES in features:
-        for source in query.sources.values():
+        for source in sources.values():
             _with_extremes(random, source)
+    query = _Query(random, sources)
     query.draw()
+    while features & _IN_SEQUENCE and len(query.groups) == 1:
+        query = _Query(random, sources)
+        query.draw()
     bucket_ms = random.choice(_BUCKETS_MS) if Feature.MIXED_NODES in features else _BUCKET_MS
     if Feature.LONG_CORRECTIONS in features:
         bucket_ms = LONG_BUCKET_MS
     bare_ms = bucket_ms + _BOUNDARY_MS + disorder_ms
     shared = random.random() < 0.25  # then units in sequence on one node divide its X
-    shared = shared and Feature.LONG_CORRECTIONS not in features  # one node would have too much to do
+    if features & {Feature.LONG_CORRECTIONS, *_IN_SEQUENCE}:
+        shared = False  # one node would have too much to do
     nodes, fragments = _placed(random, query, shared, features)
     bare_ms *= len(fragments) if shared else 1
     data: dict[str, Any] = {
@@ -85,11 +92,12 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
         for client in data["clients"].values():
             client["sinks"] = [{"jsonl": "final"}, {"jsonl": "changes", "mode": "corrections"}]
     passive = sum(len(f["standby"]) for f in fragments.values() if "standby" in f)
-    if passive and random.random() < _ACTIVES:
-        data["coordinator"] = {"budget": random.randint(1, passive), "margin": 0.01}
+    if passive and (random.random() < _ACTIVES or Feature.OLD_CHECKPOINTS in features):
+        budget = passive if Feature.OLD_CHECKPOINTS in features else random.randint(1, passive)
+        data["coordinator"] = {"budget": budget, "margin": 0.01}
         if random.random() < 0.6:
             data["coordinator"]["adapt"] = random.choice(["800ms", "2s"])
-    limits = {} if Feature.LASTING_LINKS in features else _limits(random)
+    limits = {} if features & {Feature.LASTING_LINKS, *_IN_SEQUENCE} else _limits(random)
     if Feature.MIXED_NODES in features:
         data["nodes"] = {node: _own(random, data["defaults"]["alpha"], bare_ms) for node in nodes}
         if (heartbeat := random.choice(_HEARTBEATS)) is not None:
@@ -331,6 +339,8 @@ def _placed(
     if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS}:
         replicas = max(2, replicas)  # otherwise nothing would be promised
     passive = replicas > 1 and random.random() < _PASSIVE and Feature.LONG_CORRECTIONS not in features
+    if Feature.OLD_CHECKPOINTS in features:
+        replicas, passive = 2, True  # a third one would have the state
     counts = _partitions(random, query, replicas)
     nodes: list[str] = []
     fragments: dict[str, dict[str, Any]] = {}

@@ -258,7 +258,8 @@ def _first_paragraph(docstring: str | None) -> str:
 
 
 def _features() -> str:
-    return _table(("feature", "share", "such a run"), [(str(f), f"{f.share:.0%}", f.about) for f in Feature])
+    rows = [(str(f), f"{f.share:.0%}" if f.share else "`--with`", f.about) for f in Feature]
+    return _table(("feature", "share", "such a run"), rows)
 
 
 def _docstring(file: str) -> str:

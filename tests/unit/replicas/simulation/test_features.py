@@ -39,7 +39,7 @@ def drawn() -> Callable[[Feature], Drawn]:
 def test_a_feature_is_drawn_with_its_share(feature: Feature) -> None:
     met = sum(feature in features_of(seed) for seed in range(DRAWN))
     share = feature.share
-    assert abs(met - DRAWN * share) < 4 * (DRAWN * share * (1 - share)) ** 0.5
+    assert abs(met - DRAWN * share) <= 4 * (DRAWN * share * (1 - share)) ** 0.5
 
 
 def test_most_runs_have_few_features() -> None:
@@ -180,6 +180,24 @@ def test_other_plans_vary_and_affect_every_role(drawn: Callable[[Feature], Drawn
                 roles[fault.first[0].partition(":")[0] if ":" in fault.first[0] else "node"] += 1
     assert set(changes) == {"query", "bucket", "limits", "timing"}
     assert set(roles) == {"node", "source", "client"}
+
+
+def test_old_checkpoints_of_standbys_that_run_are_damaged_as_all_die() -> None:
+    times: Counter[bool] = Counter()
+    for seed in range(40):
+        scenario = random_scenario(seed, frozenset({Feature.OLD_CHECKPOINTS}))
+        directory = load_data(scenario.config).directory
+        assert directory.coordinator.budget == len(directory.standbys) == len(directory.placement)
+        (flip,) = [f for f in scenario.faults if f.kind is FaultKind.FLIP]
+        (standby,) = flip.first
+        backed = [of for of, standbys in directory.standbys.items() if standby in standbys.nodes]
+        primaries = {str(n) for of in backed for n in directory.placement[of]}
+        died = {f.first[0]: f for f in scenario.faults if f.kind is FaultKind.KILL and f.for_us is not None}
+        assert set(died) == {standby, *primaries}
+        assert all(0 <= f.at_us - flip.at_us <= 150_000 for f in died.values())
+        assert all(died[n].for_us > died[standby].for_us for n in primaries)  # type: ignore[operator]
+        times[any(died[n].at_us < died[standby].at_us for n in primaries)] += 1
+    assert min(times[True], times[False]) > 3
 
 
 def test_with_logs_replicas_die_at_once_and_begin_with_other_checkpoints(drawn: Callable[[Feature], Drawn]) -> None:
