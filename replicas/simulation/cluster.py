@@ -10,7 +10,7 @@ it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import Context
 from dataclasses import replace
@@ -34,6 +34,7 @@ from replicas.node.observation import buffers
 from replicas.node.process import NodeProcess
 from replicas.node.replica import Replica
 from replicas.placement.coordinator import Coordinator, Superseded
+from replicas.placement.joining import JoinRefused, join
 from replicas.placement.store import CoordinatorStore
 from replicas.reference import reference_rows, some_of
 from replicas.simulation.clock import SimClock, Stuck, now_us
@@ -51,6 +52,7 @@ from spe.errors import SpeError, leaves
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.runtime.env import Compute, Env
 from spe.stream.batch import Batch
@@ -75,6 +77,7 @@ class SimCluster:
       state_ns: what a step takes for each row or group that the node holds, nanoseconds (replicas.simulation.work).
       row_ns: CPU that each row takes which a replica receives, nanoseconds, by partition; 0 where it has no entry.  It
         is measured as load (L1), and takes no virtual time.  It may be changed while the cluster runs.
+      newcomers: nodes that may join (:meth:`joins`): faults know of them before they do.
 
     Attributes:
       changes: what each client's application was given.
@@ -93,6 +96,7 @@ class SimCluster:
         turn_us: int = 0,
         state_ns: int = 0,
         row_ns: Mapping[PartitionId, int] | None = None,
+        newcomers: Iterable[str] = (),
     ) -> None:
         self.plan = plan
         self.directory = directory
@@ -117,6 +121,12 @@ class SimCluster:
         #: All that were issued.
         self.versions = {directory.version: directory}
         self.disks: dict[str, SimDisk] = {}
+        #: Nodes that have not been started yet, for no configuration names them.
+        self.absent = set(newcomers)
+        #: Nodes that somebody has taken out of the cluster since they were started last.
+        self.taken_out: set[str] = set()
+        #: As they join, if they are started now.
+        self._newcomers: dict[NodeId, Node] = {}
         self.lag_s: dict[str, float] = {}
         #: The longest step of anybody's work, virtual seconds, that was for the state that a node holds.
         self.longest_step_s = 0.0
@@ -137,7 +147,8 @@ class SimCluster:
         #: How many disks a host has lost: on another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
         self._stuck = ""
-        self._hosts = processes_of(directory)
+        self._hosts = [*processes_of(directory), *sorted(self.absent)]
+        self.disks.update((host, SimDisk()) for host in sorted(self.absent))
         self._clocks = {host: SimClock() for host in self._hosts}
         self._processors = Processors()
         self._rounds = Rounds(self.history, self._is_stuck)
@@ -202,7 +213,7 @@ class SimCluster:
         self.history(event)
 
     def _compute(self, host: str) -> Compute:
-        if not self._state_ns or host not in self.directory.nodes:
+        if not self._state_ns or (host not in self.directory.nodes and host not in self._newcomers):
             return SimCompute(self._turn_us)
 
         def running() -> list[Replica]:
@@ -246,6 +257,17 @@ class SimCluster:
         self.history(ProcessUp(now := now_us(), host, now))
         self._begin(host)
 
+    def joins(self, node: Node) -> None:
+        """A node that no configuration names is started; one that was before is as ``node`` from its next start on."""
+        self._newcomers[node.id] = node
+        if node.id in self.absent:
+            self.absent.discard(node.id)
+            self.launch(node.id, partial(self._newcomer, node.id))
+
+    def hosts(self) -> list[str]:
+        """Everybody to whom a fault can happen."""
+        return list(self._hosts)
+
     def replicas(self) -> dict[str, Replica]:
         """Those that run now, by name."""
         return {name: replica for node in self.nodes.values() for name, replica in node.replicas().items()}
@@ -267,7 +289,7 @@ class SimCluster:
         return self.directory if self.coordinator is None else self.coordinator.directories.current
 
     def unsettled(self) -> str:
-        """A move under way, a role lent in vain, or standbys that run and were not chosen; "" where there is none."""
+        """A move under way, a role lent in vain, somebody outside, or standbys that run and were not chosen; or ""."""
         if self.coordinator is None:
             return ""
         activation, running = self.coordinator.activation, self.replicas().keys()
@@ -275,6 +297,8 @@ class SimCluster:
             return f"standbys that run: {activation.status()}"
         if lent := [str(one) for one in self.coordinator.recovery.lending.lent if str(one) not in running]:
             return f"the role of {lent[0]} is lent in vain"
+        if outside := sorted(self._newcomers.keys() - self.current.nodes.keys() - self.taken_out):
+            return f"{outside[0]} has not joined"
         moves = self.coordinator.mover.moves.open()
         return f"{moves[0]} has not ended: {moves[0].why}" if moves else ""
 
@@ -447,6 +471,20 @@ class SimCluster:
     async def _node(self, name: NodeId) -> None:
         self.nodes[name] = process = NodeProcess(self.env(name), *self._deployed(name), name)
         await process.run()
+
+    async def _newcomer(self, name: NodeId) -> None:
+        """As ``spe node --join`` does."""
+        self.taken_out.discard(name)
+        try:
+            await join(self.env(name), *self._deployed(name), self._newcomers[name], "")
+        except (JoinRefused, OSError) as error:
+            if isinstance(error, JoinRefused) and "cannot be kept" not in str(error):
+                raise
+            self.note(f"{name} ended: {error}")  # a disk failed, its own or that of the coordinator
+            self.ended_alone.add(name)
+            self.kill(name)
+            return
+        await self._node(name)
 
     async def _source(self, stream: str) -> None:
         host = f"source:{stream}"

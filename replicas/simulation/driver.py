@@ -13,7 +13,7 @@ from random import Random
 import trio
 
 from consistency.checking.bounds import has_room
-from replicas.faults.model import Fault, FaultKind, processes_of
+from replicas.faults.model import Fault, FaultKind
 from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import DOWN, Action, Do, FaultState
 from replicas.node.replica import Replica
@@ -47,7 +47,7 @@ class FaultDriver:
         self._cluster = cluster
         self._random = random
         self._unlimited = unlimited
-        self._state = FaultState(processes_of(cluster.directory))
+        self._state = FaultState(cluster.hosts())
         self._told: dict[int, FaultBegan] = {}
         self._lasting: dict[FaultKind, set[str]] = {}
         self.down: set[str] = set()
@@ -112,7 +112,7 @@ class FaultDriver:
                 if host not in self.left:
                     self._start(host)
             case Do.RESTART:
-                if host not in self.down | cluster.ended_alone:
+                if host not in self.down | cluster.ended_alone:  # one that has never run is spared
                     if why := self._spare(host):
                         return why
                     self._kill(host, Do.KILL)
@@ -121,17 +121,17 @@ class FaultDriver:
             case Do.REPLAN:
                 if host in self._strangers & cluster.ended_alone:  # its own folders were not made for that plan
                     self._start(host)
-                elif host not in self.down | cluster.ended_alone | cluster.given_up:
+                elif host not in self._away():
                     if host not in self._strangers and (why := self._spare(host)):
                         return why
                     self._kill(host, Do.KILL)
                     await trio.lowlevel.checkpoint()
                     self._start(host)
             case Do.FREEZE:
-                if host not in self.down | cluster.ended_alone:
+                if host not in self.down | cluster.ended_alone | cluster.absent:
                     cluster.freeze(host)
             case Do.RESUME:
-                if host not in self.down:
+                if host not in self.down | cluster.absent:
                     cluster.thaw(host)
             case Do.TELL:
                 self._apply()
@@ -243,9 +243,14 @@ class FaultDriver:
         names = (str(r.id.node) for r in self._cluster.replicas().values() if r.state is wanted)
         return next((n for n in sorted(names) if not self._spare(n)), None)
 
+    def _away(self) -> set[str]:
+        """Processes that do not run, or not yet."""
+        cluster = self._cluster
+        return self.down | cluster.ended_alone | cluster.given_up | cluster.absent
+
     def _spare(self, host: str, how: Do = Do.KILL) -> str:
         """Why a process must not go now; "" where it may."""
-        if host in self.down | self._cluster.ended_alone | self._cluster.given_up:
+        if host in self._away():
             return "it does not run"
         if host.startswith("client:"):
             kept = self._cluster.directory.clients[host.removeprefix("client:")].sinks

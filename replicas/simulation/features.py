@@ -60,6 +60,7 @@ class Feature(enum.StrEnum):
         0.0,
         "a standby runs beside its primary, both die, and of its checkpoints the newest may be damaged",
     )
+    JOINING = "joining", 0.08, "nodes that no file names join, get partitions, are killed, come again, leave"
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

@@ -44,16 +44,18 @@ async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, Any]]) 
     for order in orders:
         await trio.sleep(max(0.0, order["at_us"] / 1e6 - trio.current_time()))
         if cluster.runs(COORDINATOR):
-            await _give(cluster, _written(order) if "target" in order else drawn(cluster, Random(order["draw"])))
+            await give_order(cluster, _written(order) if "target" in order else drawn(cluster, Random(order["draw"])))
 
 
-async def _give(cluster: SimCluster, order: MoveOrder) -> None:
+async def give_order(cluster: SimCluster, order: MoveOrder) -> bool:
+    """Gives an order to the coordinator, which runs, and tells the story what it answers; was it taken?"""
     assert cluster.coordinator is not None
-    said = "no answer"
+    said, taken = "no answer", False
     with trio.move_on_after(_ANSWER_S):
         answer = await cluster.coordinator.move(order)
-        said = answer.error or f"{answer.first} to {answer.last}"
+        said, taken = answer.error or f"{answer.first} to {answer.last}", not answer.error
     cluster.note(f"{order.verb} {order.partition} {order.source} {order.target} {order.number}: {said}")
+    return taken
 
 
 def _written(order: Mapping[str, Any]) -> MoveOrder:

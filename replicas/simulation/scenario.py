@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from replicas.faults.model import Fault, read_faults
+from replicas.faults.model import Fault, processes_of, read_faults
 from replicas.simulation.given import with_rows
 from replicas.simulation.link import LinkState
 from replicas.simulation.producer import live_source
 from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
+from spe.plan.directory import Directory
+from spe.plan.nodes import Node
 from spe.plan.plan import Plan, Source
 from spe.problems import Problems
+from spe.stream.names import NodeId
 
 VERSION: Final = 1
 _LINK: Final = "link"
@@ -36,7 +39,8 @@ class Scenario:
         ``live``: sources whose rows happen once, and how (replicas.simulation.producer.live_source); ``rows``: sources
         whose rows are given here (replicas.simulation.given.with_rows); ``moves``: when
         partitions are to move, and a number from which it follows which and where (replicas.simulation.moving);
-        ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting).
+        ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting); ``joins``: what is done to
+        nodes that the configuration does not name (replicas.simulation.joining).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -66,6 +70,39 @@ class Scenario:
         )
         return Deployed(plan, directory)
 
+    def newcomers(self) -> dict[str, Node]:
+        """Nodes that join, as they do so first.  Raises ConfigError."""
+        found: dict[str, Node] = {}
+        for entry in self.joins():
+            if entry["do"] == "join" and entry["node"] not in found:
+                found[entry["node"]] = self.newcomer(entry)
+        return found
+
+    def newcomer(self, entry: Mapping[str, Any]) -> Node:
+        """A node that joins: what is said of it, with the defaults of the configuration.  Raises ConfigError."""
+        name, nodes = entry["node"], self.config["nodes"]
+        named = nodes if isinstance(nodes, Mapping) else {one: {} for one in nodes}
+        given = {**named, name: {**entry.get("own", {}), "spare": True}}
+        return replace(load_data({**self.config, "nodes": given}).directory.nodes[NodeId(name)], address=f"{name}:1")
+
+    def processes(self) -> list[str]:
+        """Everybody to whom a fault can happen.  Raises ConfigError."""
+        return processes_of(self._known())
+
+    def with_faults(self, entries: Any) -> Scenario:
+        """With the faults of plain data, and no others.  Raises ConfigError."""
+        problems = Problems()
+        faults = read_faults(entries, ("faults",), self._known(), problems)
+        if problems:
+            raise ConfigError([p.message for p in problems.found])
+        return replace(self, faults=tuple(faults))
+
+    def _known(self) -> Directory:
+        directory = self.deployed().directory
+        for node in self.newcomers().values():
+            directory = directory.with_node(node)
+        return directory
+
     def plan(self) -> Plan:
         """The plan alone.  Raises ConfigError."""
         return self.deployed().plan
@@ -88,6 +125,10 @@ class Scenario:
 
     def moves(self) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
+        return found
+
+    def joins(self) -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = self.options.get("joins", ())
         return found
 
     def settings(self) -> Sequence[Mapping[str, Any]]:
@@ -118,16 +159,12 @@ class Scenario:
                 int(data["heal_us"]),
                 int(data["grace_us"]),
             )
-            directory = one.deployed().directory
+            one.deployed()
             if data.get("version", VERSION) != VERSION:
                 raise ConfigError([f"a scenario of version {data['version']}; this software plays version {VERSION}"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError([f"no scenario: {error!r}"]) from error
-        problems = Problems()
-        faults = read_faults(data.get("faults", []), ("faults",), directory, problems)
-        if problems:
-            raise ConfigError([p.message for p in problems.found])
-        return replace(one, faults=tuple(faults))
+        return one.with_faults(data.get("faults", []))
 
     def dump(self) -> str:
         """As JSON."""

@@ -5,16 +5,15 @@ A candidate counts when the same property fails in it.  Every try is a whole run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from replicas.faults.model import Fault, processes_of
+from replicas.faults.model import Fault
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.simpler import simpler_configurations
-from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.stream.times import SECOND, parse_duration
@@ -56,8 +55,8 @@ def _fewer_faults(scenario: Scenario, fails: Fails) -> Scenario:
 
 
 def _fewer_orders(scenario: Scenario, fails: Fails) -> Scenario:
-    """With fewer moves and changes of settings."""
-    for what in ("moves", "settings"):
+    """With fewer moves, changes of settings, and things done to nodes that join."""
+    for what in ("moves", "settings", "joins"):
         if given := scenario.options.get(what):
             having = partial(_having, scenario, what)
             scenario = having(ddmin(given, lambda some, having=having: fails(having(some))))  # type: ignore[misc]
@@ -66,7 +65,13 @@ def _fewer_orders(scenario: Scenario, fails: Fails) -> Scenario:
 
 def _having(scenario: Scenario, what: str, orders: Sequence[Any]) -> Scenario:
     others = {name: one for name, one in scenario.options.items() if name != what}
-    return replace(scenario, options={**others, what: list(orders)} if orders else others)
+    return _with_options(scenario, {**others, what: list(orders)} if orders else others)
+
+
+def _with_options(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
+    """Without the faults of nodes that do not join any more."""
+    fewer = replace(scenario, options=options)
+    return replace(fewer, faults=_left_of(fewer.faults, {*fewer.processes(), "all"}))
 
 
 def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
@@ -110,19 +115,22 @@ def _simplified(scenario: Scenario, fails: Fails) -> Scenario:
 def _simpler(scenario: Scenario) -> Iterator[Scenario]:
     """One step simpler in one respect; only scenarios that can be run."""
     if scenario.options:
-        yield replace(scenario, options={})
+        yield _with_options(scenario, {})
         for name in scenario.options:
-            yield replace(scenario, options={k: v for k, v in scenario.options.items() if k != name})
+            yield _with_options(scenario, {k: v for k, v in scenario.options.items() if k != name})
+        if any("own" in entry for entry in scenario.joins()):
+            plain = [{k: v for k, v in entry.items() if k != "own"} for entry in scenario.joins()]
+            yield _with_options(scenario, {**scenario.options, "joins": plain})
     last_us = max((f.at_us + (f.for_us or 0) for f in scenario.faults), default=0)
     if last_us + _AFTER_US < scenario.heal_us:
         yield _shorter(scenario, last_us + _AFTER_US)
     for config in simpler_configurations(scenario.config):
         try:
-            directory = load_data(config).directory
+            simpler = replace(scenario, config=config)
+            known = {*simpler.processes(), "all"}
         except ConfigError:
             continue
-        known = {*processes_of(directory), "all"}
-        yield replace(scenario, config=config, faults=_left_of(scenario.faults, known))
+        yield replace(simpler, faults=_left_of(scenario.faults, known))
 
 
 def _left_of(faults: Sequence[Fault], known: set[str]) -> tuple[Fault, ...]:

@@ -19,6 +19,7 @@ from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.joining import count_joins, order_joins
 from replicas.simulation.kept import check_archive, check_kept
 from replicas.simulation.moving import order_moves
 from replicas.simulation.retention import retains
@@ -89,6 +90,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         link=scenario.link(),
         turn_us=scenario.turn_us(),
         state_ns=scenario.state_ns(),
+        newcomers=scenario.newcomers(),
     )
     outcome = Outcome(scenario, cluster.history, story=cluster.log)
     driver = FaultDriver(
@@ -102,6 +104,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                 await nursery.start(driver.run, scenario.faults)
                 nursery.start_soon(order_moves, cluster, scenario.moves())
                 nursery.start_soon(order_settings, cluster, scenario.settings())
+                if scenario.joins():  # a task more is another order of all of them
+                    nursery.start_soon(order_joins, cluster, scenario.joins(), scenario.newcomer)
                 while trio.current_time() < scenario.heal_us / 1e6:
                     await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
                     if watch is not None:
@@ -151,6 +155,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     if retains(plan):
         outcome.findings += check_retained(cluster.history, plan, cluster.versions, outcome.counters)
         outcome.findings += check_archive(cluster)
+    count_joins(cluster.history, scenario.newcomers(), outcome.counters)
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
     if left and premise.healed and premise.survivors and not outcome.findings:
         outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))

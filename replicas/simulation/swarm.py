@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from replicas.simulation.features import NONE, Feature, Features, draw_features
+from replicas.simulation.joining import random_joins
 from replicas.simulation.logged import with_logs
 from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
@@ -39,6 +40,8 @@ _LONG: Final = 1.25
 _STATE_NS: Final = (20_000, 100_000, 500_000)
 #: Who takes a partition over may die before its first checkpoint, and needs a log from its beginning then (E5).
 _WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE))
+#: What befalls such runs is stated whole.
+_OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS))
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
 _LENGTHS_S: Final = (10, 14, 20, 28)
 
@@ -51,13 +54,13 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     """
     random, features = Random(f"swarm {seed}"), features_of(seed) | forced
     seconds = random.choice(_LENGTHS_S)
-    if features & {Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS}:
+    if features & _OF_THEIR_OWN:
         seconds = max(_LENGTHS_S)
     config = random_configuration(random, seconds, features)
     moving = Random(f"moves {seed}")
     if Feature.MOVES in features:
         config = with_spares(moving, config)
-    if Feature.SETTINGS in features:
+    if features & {Feature.SETTINGS, Feature.JOINING}:
         config = with_coordinator(config)
     if Feature.SHORTAGE in features:
         config = with_little_room(Random(f"shortage {seed}"), config)
@@ -75,7 +78,15 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         options["moves"] = random_moves(moving, seconds * SECOND)
     if Feature.SETTINGS in features:
         options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
-    return replace(scenario, options={**scenario.options, **options}) if options else scenario
+    befalls: list[dict[str, Any]] = []
+    if Feature.JOINING in features:
+        options["joins"], befalls = random_joins(Random(f"joins {seed}"), config, seconds * SECOND)
+    if options:
+        scenario = replace(scenario, options={**scenario.options, **options})
+    if befalls and not features & _OF_THEIR_OWN:
+        faults = (*scenario.faults, *scenario.with_faults(befalls).faults)
+        scenario = replace(scenario, faults=tuple(sorted(faults, key=lambda f: f.at_us)))
+    return scenario
 
 
 def features_of(seed: int) -> Features:

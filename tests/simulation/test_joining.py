@@ -12,14 +12,18 @@ from replicas.checkpoint.store import decode_snapshot, encode_snapshot
 from replicas.placement.joining import join
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
+from replicas.simulation.moving import give_order
+from replicas.simulation.scenario import Scenario
+from replicas.simulation.simulate import simulate
 from spe.errors import PeerRefused
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Role
 from spe.plan.nodes import Node
-from spe.stream.history import DirectoryApplied, ProcessUp
+from spe.stream.history import DirectoryApplied, Note, ProcessUp
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import MoveOrder
+from tests.simulation.seldom import CONFIG
 from tests.simulation.test_checkpoint_log import logged
 from tests.simulation.test_directory import two_units
 from tests.simulation.test_moves import alive, order, phases
@@ -221,3 +225,59 @@ def test_a_move_onto_a_checkpoint_log_of_other_source_logs_says_so(source: str, 
     play(plan, directory, before, seed=1)
     assert left
     assert tentative(play(plan, directory, script, seed=2)) == 0
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_who_runs_and_has_not_joined_is_not_settled(away: bool) -> None:
+    """Unless somebody took it out since it began."""
+    plan, directory = two_units()
+
+    async def script(cluster: FaultyCluster) -> None:
+        cluster.absent.add(N9)
+        await trio.sleep(1)
+        cluster.kill(COORDINATOR)
+        cluster.joins(newcomer(Deployed(plan, directory)))
+        await trio.sleep(1)
+        assert cluster.unsettled() == "n9 has not joined"
+        cluster.restart(COORDINATOR)
+        await until(lambda: N9 in alive(cluster))
+        assert cluster.unsettled() == ""
+        if away:
+            cluster.kill(N9)
+            assert cluster.coordinator is not None
+            await until(lambda: N9 not in alive(cluster))
+            taken = await give_order(cluster, MoveOrder("leave", "", N9, "", 0))
+            assert taken
+            assert cluster.unsettled() == "n9 has not joined"
+            cluster.taken_out.add(N9)
+            assert cluster.unsettled() == ""
+            cluster.restart(N9)
+            await until(lambda: N9 in alive(cluster))
+
+    play(plan, directory, script)
+
+
+def test_a_scenario_has_nodes_join_and_come_again_with_their_folder_without_it_and_after_they_left() -> None:
+    joins = [
+        {"at_us": 1_000_000, "do": "join", "node": "new1", "own": {"capacity": 0.5}},
+        {"at_us": 2_000_000, "do": "move", "node": "new1", "partition": "f1/0", "source": "n1b"},
+        {"at_us": 6_000_000, "do": "join", "node": "new1", "own": {"capacity": 2, "x": "2s"}},
+        {"at_us": 12_000_000, "do": "drain", "node": "new1"},
+        {"at_us": 18_000_000, "do": "leave", "node": "new1"},
+    ]
+    faults = [
+        {"at": "500ms", "kind": "kill", "target": "new1", "for": "100ms"},
+        {"at": "6s", "kind": "kill", "target": "new1", "for": "1s"},
+        {"at": "9s", "kind": "wipe", "target": "new1", "for": "1s"},
+        {"at": "17s", "kind": "kill", "target": "new1", "for": "2s"},
+    ]
+    data = {"config": {**CONFIG, "coordinator": {}}, "options": {"joins": joins}, "faults": faults}
+    scenario = Scenario.from_data({**data, "seed": 1, "heal_us": 24_000_000, "grace_us": 20_000_000})
+    outcome = simulate(scenario)
+    assert outcome.findings == []
+    assert [one.partition(" ")[2] for one in outcome.skipped] == ["kill new1 for 100ms: kill new1: it does not run"]
+    assert outcome.counters.amounts["nodes that joined"] == 4
+    assert outcome.counters.amounts["times that a replica on a node that joined became STABLE"] == 3
+    assert [e.text for e in outcome.history if isinstance(e, Note) and e.name == "left"] == ["node=new1"]
+    assert scenario.newcomer(joins[0]).capacity == 0.5
+    assert scenario.newcomer(joins[2]).x_us == 2_000_000

@@ -214,6 +214,30 @@ def test_with_logs_replicas_die_at_once_and_begin_with_other_checkpoints(drawn: 
     assert together > 3
 
 
+def test_nodes_join_get_partitions_and_are_killed_wiped_and_taken_out(drawn: Callable[[Feature], Drawn]) -> None:
+    done: Counter[str] = Counter()
+    befell: Counter[FaultKind] = Counter()
+    again = 0
+    for scenario, (_, directory) in drawn(Feature.JOINING):
+        assert directory.coordinated
+        joins = scenario.joins()
+        begins: dict[str, int] = {}
+        for entry in joins:
+            done[entry["do"]] += 1
+            again += entry["do"] == "join" and entry["node"] in begins
+            begins.setdefault(entry["node"], entry["at_us"])
+            assert joins[0]["do"] == "join", "nothing is ordered before there is somebody"
+        newcomers = scenario.newcomers()
+        assert newcomers.keys() == begins.keys()
+        assert not newcomers.keys() & directory.nodes.keys()
+        assert all(at_us < scenario.heal_us // 2 for at_us in begins.values()), "there is time left for more"
+        befell.update(f.kind for f in scenario.faults if newcomers.keys() & {*f.first, *f.second})
+    assert min(done["move"], done["drain"], done["leave"]) > 20, done
+    assert again > 5
+    kinds = (FaultKind.KILL, FaultKind.POWER, FaultKind.WIPE, FaultKind.CUT, FaultKind.FREEZE, FaultKind.RESTART)
+    assert all(befell[kind] >= 5 for kind in kinds), befell
+
+
 def test_where_room_is_short_a_standby_often_has_too_little(drawn: Callable[[Feature], Drawn]) -> None:
     short = 0
     for scenario, (_, directory) in drawn(Feature.SHORTAGE):

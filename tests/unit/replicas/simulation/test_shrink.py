@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicas.simulation.features import Feature
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import ddmin, shrink
 from replicas.simulation.swarm import random_scenario
@@ -68,6 +69,20 @@ def test_needed_faults_stay(kind: type) -> None:
     shrunk = shrink(random_scenario(seed), fails, budget=400).scenario
     assert fails(shrunk)
     assert shrunk.faults == ()
+
+
+def test_what_joins_is_taken_away_one_by_one_with_its_faults() -> None:
+    made = (random_scenario(seed, frozenset({Feature.JOINING})) for seed in range(100))
+    scenario = next(s for s in made if len(s.newcomers()) == 2 and any("new2" in f.first for f in s.faults))
+
+    def fails(candidate: Scenario) -> bool:
+        assert {n for f in candidate.faults for n in f.first if n.startswith("new")} <= candidate.newcomers().keys()
+        return any(entry["do"] == "move" and entry["node"] == "new1" for entry in candidate.joins())
+
+    shrunk = shrink(scenario, fails, budget=400).scenario
+    assert shrunk.faults == ()
+    (left,) = shrunk.joins()
+    assert left.keys() == {"at_us", "do", "node", "draw"}
 
 
 def test_a_run_ends_soon_after_its_last_fault() -> None:
