@@ -17,8 +17,9 @@ from consistency.proof.evidence import evidence, stamps, unchanged
 from consistency.proof.intake import unaccounted
 from consistency.proof.kept import freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
+from consistency.proof.meanwhile import Meanwhile, meanwhile
 from consistency.proof.moved import move_reports
-from consistency.proof.output import judge_output
+from consistency.proof.output import judge_output, received_tables
 from consistency.proof.promises import as_announced, policies, promises
 from consistency.proof.recovered import recovery_report
 from consistency.proof.report.model import (
@@ -32,7 +33,7 @@ from consistency.proof.report.model import (
 )
 from consistency.proof.report.page import page
 from consistency.proof.run import REPORT_FOLDER, Run
-from consistency.proof.scene import Keep, Scene
+from consistency.proof.scene import Keep, ReceivedTables, Scene
 from consistency.proof.story import (
     begun_us,
     coordinator_trace,
@@ -103,19 +104,22 @@ def judge_run(
     suit(spark, sum(f.stat().st_size for each in ("sources", "clients") for f in (run.path / each).rglob("*.seg")))
     plan, directory, steps = run.plan, run.directory, _Steps(tell, dict(started_s))
     going_on, before = run.going_on, stamps(run)
-    with steps.step("digests", "digests of the run's files"):
-        rests_on = None if going_on else evidence(run, spark)
     keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
-    with freed_at_the_end():
+    with freed_at_the_end(), meanwhile() as beside:
+        tell("digests of the run's files")
+        digests = beside(lambda: None if going_on else evidence(run, spark))
         with steps.step("what the clients received"):
             # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
             came = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
+        heard = {of: beside(partial(received_tables, one, keepers[of])) for of, one in came.items()}
         network = TruthNetwork(spark, run)
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
-        outputs = _outputs(scene, network, came, keepers, keeper(spark, f"{tables}/truth"), steps)
-    with steps.step("sources", "the sources' logs, against their inputs"):
-        flaws = {s: _flaws(spark, run, s, state) for s, state in states.items()}
+        looked = {s: beside(partial(_flaws, spark, run, s, state)) for s, state in states.items()}
+        outputs = _outputs(scene, network, came, heard, keepers, keeper(spark, f"{tables}/truth"), steps, beside)
+        with steps.step("sources", "the sources' logs, against their inputs"):
+            flaws = {s: result() for s, result in looked.items()}
+        rests_on = digests()
     if not going_on:
         unchanged(before, run)
     verdict, reasons = overall(
@@ -124,7 +128,7 @@ def judge_run(
             *[(Verdict.INCONSISTENT, f"source {s}", found) for s, found in flaws.items() if found],
         ]
     )
-    heard = [one for each in scene.announced.values() for one in each]
+    announced = [one for each in scene.announced.values() for one in each]
     replicas = tracks(directory, run.events, node_traces(run.path, directory), scene.begun_us, ended_us(run.events))
     rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
     return Report(
@@ -142,7 +146,7 @@ def judge_run(
         replicas=replicas,
         losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
         sources=[_source_facts(run.summary, str(s), state, flaws[s]) for s, state in states.items()],
-        promises=promises(plan, directory, heard, scene.begun_us, run.summary),
+        promises=promises(plan, directory, announced, scene.begun_us, run.summary),
         logs=[
             LogReport(replica=one["replica"], **one["log"]) for one in run.summary.get("replicas", ()) if one.get("log")
         ],
@@ -160,7 +164,7 @@ def judge_run(
             partial(value, {str(s): rates[s] for s in plan.sources if s in rates}),
             scene.begun_us,
         ),
-        settings=settings(as_announced(directory, heard)),
+        settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
         timings_s={what: round(took, 2) for what, took in steps.timings_s.items()},
@@ -213,9 +217,11 @@ def _outputs(
     scene: Scene,
     network: TruthNetwork,
     came: Mapping[tuple[str, StreamId], ReceivedStream],
+    heard: Mapping[tuple[str, StreamId], Callable[[], ReceivedTables]],
     keepers: Mapping[tuple[str, StreamId], Keep],
     keep_truth: Keep,
     steps: _Steps,
+    beside: Meanwhile,
 ) -> list[OutputReport]:
     """Every output at every client; the truth of an output is computed once."""
     from consistency.proof.truth import Truth, truth
@@ -227,7 +233,8 @@ def _outputs(
             with steps.step(f"truth of {output}", f"{output}: the truth, from the sources' logs"):
                 truths[output] = truth(network, output, keep_truth)
         with steps.step(f"{client} · {output}", f"{client} · {output}: what was received, against it"):
-            found.append(judge_output(scene, client, output, truths[output], came[client, output], keep))
+            known = heard[client, output]()
+            found.append(judge_output(scene, client, output, truths[output], came[client, output], keep, known, beside))
     return found
 
 

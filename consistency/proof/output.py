@@ -7,18 +7,21 @@ bounded number of bins and windows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof import comparison, experience
 from consistency.proof.decision import Circumstances, decide
 from consistency.proof.delay import judge_delay
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, UNDO, elements, episodes
+from consistency.proof.meanwhile import Meanwhile, at_once
 from consistency.proof.measures import operator_of
 from consistency.proof.offenders import first_offenders
+from consistency.proof.prediction import Prediction
 from consistency.proof.received import ReceivedStream
-from consistency.proof.report.model import Bin, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
-from consistency.proof.scene import Keep, Scene, Tables
+from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
+from consistency.proof.scene import Keep, ReceivedTables, Scene, Tables
 from consistency.proof.settling import settled
 from consistency.proof.tentative import judge_tentative
 from spe.plan.delays import epochs, longest_path
@@ -41,26 +44,29 @@ _NICE_US: Final = tuple(n * unit for unit in (1_000, 10_000, 100_000) for n in (
 
 
 def judge_output(
-    scene: Scene, client: str, output: StreamId, truth: Truth, received: ReceivedStream, keep: Keep
+    scene: Scene,
+    client: str,
+    output: StreamId,
+    truth: Truth,
+    received: ReceivedStream,
+    keep: Keep,
+    heard: ReceivedTables,
+    meanwhile: Meanwhile = at_once,
 ) -> OutputReport:
     """The verdict on one output at one client, and its figures.
 
     Args:
       truth: TRUTH (consistency.proof.elements), which is read several times.
       keep: stores each table that is found.
+      heard: what :func:`received_tables` makes of ``received``.
+      meanwhile: computes one thing beside another.
     """
     plan = scene.plan
-    tables = tables_of(truth, received, plan.query.schema_of(output), keep)
-    verdict, reasons, findings = judge_stable(scene, output, tables, keep)
-    epoch = epochs(plan, scene.begun_us).get(str(output))
-    bin_us = _bin_us(plan, output, scene.duration_us, None if epoch is None else epoch.speed)
-    counted_from_us = tables.first_arrival_us + SKIP_US
-    delays = None if epoch is None else experience.delays(tables, epoch, scene.data_until_us[output])
-    delay, expected = judge_delay(scene, client, output, delays, counted_from_us, truth.count)
-    tentative, accuracy = judge_tentative(scene, output, tables, keep, expected.tentative)
-    silence = experience.gaps(tables.parts, SKIP_US).first()
-    assert silence is not None
-    known = None if delays is None or delay.max_us is None else delays.where(f"arrived_us >= {counted_from_us}")
+    tables = tables_of(truth, received, plan.query.schema_of(output), heard)
+    stable = meanwhile(partial(judge_stable, scene, output, tables, keep))
+    over_time = meanwhile(partial(_over_time, scene, client, output, tables, truth.count))
+    tentative, accuracy = judge_tentative(scene, output, tables, keep)
+    (verdict, reasons, findings), time = stable(), over_time()
     return OutputReport(
         client=client,
         output=str(output),
@@ -72,27 +78,65 @@ def judge_output(
         truth=truth.count,
         stable=sum(s["stable"] for s in tables.sums),
         findings=findings,
-        delay=delay,
-        tentative=tentative,
-        gaps=Gaps(any_us=silence["any_us"] or 0, stable_us=silence["stable_us"] or 0),
+        delay=time.delay,
+        tentative=tentative.model_copy(update={"predicted": time.expected.tentative}),
+        gaps=time.gaps,
         healing=_healing(scene, tables.sums),
         accuracy=accuracy,
-        bin_us=bin_us,
-        bins=_bins(tables, known, scene.begun_us, bin_us),
+        bin_us=time.bin_us,
+        bins=time.bins,
     )
 
 
-def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, keep: Keep) -> Tables:
+@dataclass(frozen=True)
+class _OverTime:
+    """What came when, and what the model of DPC expects of it."""
+
+    delay: Delay
+    expected: Prediction
+    gaps: Gaps
+    bin_us: int
+    bins: list[Bin]
+
+
+def _over_time(scene: Scene, client: str, output: StreamId, tables: Tables, true_count: int) -> _OverTime:
+    epoch = epochs(scene.plan, scene.begun_us).get(str(output))
+    bin_us = _bin_us(scene.plan, output, scene.duration_us, None if epoch is None else epoch.speed)
+    counted_from_us = tables.first_arrival_us + SKIP_US
+    delays = None if epoch is None else experience.delays(tables, epoch, scene.data_until_us[output])
+    delay, expected = judge_delay(scene, client, output, delays, counted_from_us, true_count)
+    silence = experience.gaps(tables.parts, SKIP_US).first()
+    assert silence is not None
+    gaps = Gaps(any_us=silence["any_us"] or 0, stable_us=silence["stable_us"] or 0)
+    known = None if delays is None or delay.max_us is None else delays.where(f"arrived_us >= {counted_from_us}")
+    return _OverTime(delay, expected, gaps, bin_us, _bins(tables, known, scene.begun_us, bin_us))
+
+
+def received_tables(received: ReceivedStream, keep: Keep) -> ReceivedTables:
+    """What needs no truth, and everything else is computed from."""
+    parts = keep("elements", elements(received.records))
+    stretches = keep("episodes", episodes(parts))
+    return ReceivedTables(parts, stretches, _sums(parts), _corrections(stretches))
+
+
+def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, heard: ReceivedTables) -> Tables:
     """The tables that everything else is computed from.
 
     Args:
       schema: of the tuples, as they were recorded.
     """
     true, received, schema, mistyped = settled(truth.rows, received, schema)
-    parts = keep("elements", elements(received.records))
-    stretches = keep("episodes", episodes(parts))
-    sums, corrections = _sums(parts), _corrections(stretches)
-    return Tables(true, truth.last_us, received, schema, mistyped, parts, stretches, sums, corrections)
+    return Tables(
+        parts=heard.parts,
+        stretches=heard.stretches,
+        sums=heard.sums,
+        corrections=heard.corrections,
+        truth=true,
+        true_last_us=truth.last_us,
+        received=received,
+        schema=schema,
+        mistyped=mistyped,
+    )
 
 
 def judge_stable(

@@ -7,6 +7,7 @@ were tentative, and where digests say that they differ from the truth.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.digests import BLOCK, block_digests
@@ -93,14 +94,16 @@ class ReceivedRecording(ReceivedStream):
         self._read = read
         self._keep = keep
         self._all: DataFrame | None = None
+        self._one = Lock()  # several threads may ask, and the table has one name
         if at_once:
             self._all = keep("received", read(None))
 
     @property
     def rows(self) -> DataFrame:
-        if self._all is None:
-            self._all = self._keep("received", self._read(None))
-        return self._all
+        with self._one:
+            if self._all is None:
+                self._all = self._keep("received", self._read(None))
+            return self._all
 
     def tentative(self) -> DataFrame:
         return super().tentative() if self._all is not None else self._read(_is_tentative)

@@ -48,7 +48,23 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Tables:
+class ReceivedTables:
+    """What is known of one output at one client without the truth.
+
+    Attributes:
+      parts, stretches: what ``elements`` and ``episodes`` make of what was received.
+      sums: a row of figures for each partition from which anything came.
+      corrections: one row of figures over all stretches.
+    """
+
+    parts: DataFrame
+    stretches: DataFrame
+    sums: Sequence[Row]
+    corrections: Row
+
+
+@dataclass(frozen=True)
+class Tables(ReceivedTables):
     """One output at one client.
 
     Attributes:
@@ -56,9 +72,6 @@ class Tables:
       truth, received: TRUTH (consistency.proof.elements) and what was received, with tuples of one shape.
       schema: of those tuples.
       mistyped: a sentence for each attribute that was received in another type than the truth has.
-      parts, stretches: what ``elements`` and ``episodes`` make of ``received``.
-      sums: a row of figures for each partition from which anything came.
-      corrections: one row of figures over all stretches.
     """
 
     truth: DataFrame
@@ -66,10 +79,6 @@ class Tables:
     received: ReceivedStream
     schema: Schema
     mistyped: Sequence[str]
-    parts: DataFrame
-    stretches: DataFrame
-    sums: Sequence[Row]
-    corrections: Row
 
     @property
     def first_arrival_us(self) -> int:

@@ -18,14 +18,8 @@ _WINDOWS: Final = 240
 _WORST: Final = 5
 
 
-def judge_tentative(
-    scene: Scene, output: StreamId, tables: Tables, keep: Keep, predicted: int | None
-) -> tuple[Tentative, Accuracy | None]:
-    """The counts, and the accuracy where anything was tentative.
-
-    Args:
-      predicted: how many tentative tuples the model expects.
-    """
+def judge_tentative(scene: Scene, output: StreamId, tables: Tables, keep: Keep) -> tuple[Tentative, Accuracy | None]:
+    """The counts, without what the model expects, and the accuracy where anything was tentative."""
     corrections = tables.corrections
     total = corrections["tentative"] or 0
     if not total:
@@ -37,7 +31,7 @@ def judge_tentative(
             corrections=0,
             stood_median_us=None,
             stood_max_us=None,
-            predicted=predicted,
+            predicted=None,
         )
         return none, None
     how = measured(scene.plan, output)
@@ -52,7 +46,7 @@ def judge_tentative(
         corrections=corrections["corrections"],
         stood_median_us=row["stood_median_us"],
         stood_max_us=row["stood_max_us"],
-        predicted=predicted,
+        predicted=None,
     )
     worst, shown = _windows(keep("accuracy", accuracy.windows(met, how)), how)
     accurate = Accuracy(

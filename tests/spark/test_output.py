@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consistency.proof.delay import judge_delay
 from consistency.proof.experience import delays
-from consistency.proof.output import SKIP_US, judge_output, judge_stable, tables_of
+from consistency.proof.output import SKIP_US, judge_output, judge_stable, received_tables, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
 from consistency.proof.scene import Keep, Scene
 from spe.config import load_text
@@ -76,14 +77,15 @@ def keeper(spark: SparkSession, folder: Path) -> Keep:
 
 def judged(spark: SparkSession, folder: Path, text: str) -> OutputReport:
     came = received(spark, [stream(text)], SCHEMA)
-    return judge_output(scene(), "board", TOTALS, truth(spark, [TRUE], SCHEMA), came, keeper(spark, folder))
+    keep = keeper(spark, folder)
+    return judge_output(scene(), "board", TOTALS, truth(spark, [TRUE], SCHEMA), came, keep, received_tables(came, keep))
 
 
 def delays_of(spark: SparkSession, folder: Path, text: str, *, start_us: int = 0) -> tuple[DataFrame, int]:
     """The delays in a recording, and the wall time from which on they count."""
     came = received(spark, [stream(text)], SCHEMA, start_us=start_us)
     keep = keeper(spark, folder)
-    tables = tables_of(truth(spark, [TRUE], SCHEMA), came, SCHEMA, keep)
+    tables = tables_of(truth(spark, [TRUE], SCHEMA), came, SCHEMA, received_tables(came, keep))
     epoch = epochs(PLAN, 0)[TOTALS]
     return keep("delays", delays(tables, epoch, 4 * SECOND)), tables.first_arrival_us + SKIP_US
 
@@ -147,7 +149,7 @@ def test_stable_output_beyond_the_logs_shows_that_they_lost_their_end(
     known = stream("S@0:1,10,1.5 S@0:2,20,2.5 S@1:1,11,3.5")
     came = received(spark, [stream(f"S1@0:1,10,1.5 S2@0:2,20,2.5 B0 S3@1:1,11,3.5 {received_too}")], SCHEMA)
     keep = keeper(spark, tmp_path)
-    tables = tables_of(truth(spark, [known], SCHEMA), came, SCHEMA, keep)
+    tables = tables_of(truth(spark, [known], SCHEMA), came, SCHEMA, received_tables(came, keep))
     found, reasons, findings = judge_stable(scene(2 * SECOND), TOTALS, tables, keep)
     assert found is verdict, reasons
     named = [(f.flaw, o.place) for f in findings for o in f.offenders]
@@ -216,6 +218,25 @@ def test_bins_add_up(healed: OutputReport) -> None:
         3,
         3,
     ]
+
+
+def test_all_that_was_received_is_stored_once_whoever_asks_for_it(spark: SparkSession) -> None:
+    """Verdict and figures are computed beside each other, and the table has one name."""
+    stored: list[str] = []
+
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        stored.append(name)
+        if len(stored) == 1:
+            other.start()
+            other.join(0.1)  # as long as it waits for this
+        return frame
+
+    came = received(spark, [stream("S1@0:1,10,1.5 B1")], SCHEMA, keep=keep)
+    other = Thread(target=lambda: came.rows)
+    first = came.rows
+    other.join()
+    assert stored == ["received"]
+    assert came.rows is first
 
 
 def test_a_wrong_tuple_is_shown_with_the_true_one_and_its_neighbours(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
 from consistency.proof.received import ReceivedRecording, ReceivedStream
 from consistency.proof.records import SUMMARY, Wanted, summaries
+from consistency.proof.scene import Keep
 from consistency.proof.truth import Truth
 from spe.stream.batch import Batch, Element, RecDone, Undo
 from spe.stream.names import Kind
@@ -32,7 +33,12 @@ def struct_of(schema: Schema) -> str:
 
 
 def received(
-    spark: SparkSession, streams: Sequence[str | Iterable[Element]], schema: Schema = PAYLOAD, *, start_us: int = 0
+    spark: SparkSession,
+    streams: Sequence[str | Iterable[Element]],
+    schema: Schema = PAYLOAD,
+    *,
+    start_us: int = 0,
+    keep: Keep = lambda _, frame: frame,
 ) -> ReceivedStream:
     """What a client received of streams, an element a second: read by need, as from a recording."""
     elements = [
@@ -58,7 +64,7 @@ def received(
         ddl = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
         return _with_timestamps(spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}"), schema)
 
-    return ReceivedRecording(summary, read, lambda _, frame: frame)
+    return ReceivedRecording(summary, read, keep)
 
 
 def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD) -> Truth:

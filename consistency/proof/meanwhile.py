@@ -1,0 +1,52 @@
+"""Work beside other work, so that Spark's tasks run while its next jobs are planned and small ones end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import copy_context
+from threading import Thread
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Meanwhile(Protocol):
+    """Begins some work; what it gives asks for its result, and raises what it raised."""
+
+    def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
+
+
+@contextmanager
+def meanwhile() -> Iterator[Meanwhile]:
+    """All that was begun inside has ended with the block, whether or not its result was asked for."""
+    from pyspark import InheritableThread
+
+    threads: list[Thread] = []
+
+    def begin(work: Callable[[], T]) -> Callable[[], T]:
+        context, result = copy_context(), Future[T]()
+
+        def run() -> None:
+            try:
+                result.set_result(context.run(work))
+            except BaseException as error:
+                result.set_exception(error)
+
+        thread = InheritableThread(target=run, name="proof", daemon=True)
+        thread.start()
+        threads.append(thread)
+        return result.result
+
+    try:
+        yield begin
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def at_once(work: Callable[[], T], /) -> Callable[[], T]:
+    """As one of :func:`meanwhile`, without a thread: for one thing after another."""
+    found = work()
+    return lambda: found
