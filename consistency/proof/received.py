@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from consistency.proof.digests import BLOCK, block_digests
 from consistency.proof.elements import STABLE, TENTATIVE
 from consistency.proof.kept import on_disk
-from consistency.proof.records import Wanted
+from consistency.proof.records import Wanted, WantedRecords
 from consistency.proof.scene import Keep
 from spe.stream.batch import Batch, Element
 from spe.stream.names import Kind
@@ -106,11 +106,16 @@ class ReceivedRecording(ReceivedStream):
             return self._all
 
     def tentative(self) -> DataFrame:
-        return super().tentative() if self._all is not None else self._read(_is_tentative)
+        from pyspark.sql import functions as F
+
+        if self._all is not None:
+            return super().tentative()
+        some = _numbers(self.records.where(F.col("kind") == TENTATIVE), "sequence")
+        return self._read(_is_tentative if some is None else WantedRecords(some))
 
     def of_records(self, which: DataFrame) -> DataFrame:
         some = None if self._all is not None else _numbers(which, "sequence")
-        return super().of_records(which) if some is None else self._read(_Records(some))
+        return super().of_records(which) if some is None else self._read(WantedRecords(some))
 
     def of_blocks(self, which: DataFrame) -> DataFrame:
         some = None if self._all is not None else _numbers(which, "block")
@@ -146,16 +151,6 @@ def _numbers(which: DataFrame, name: str) -> Mapping[int, frozenset[int]] | None
 
 def _is_tentative(_partition: int, _sequence: int, element: Element) -> bool:
     return isinstance(element, Batch) and element.kind is Kind.TENTATIVE
-
-
-class _Records:
-    """Wanted: records of these numbers, by partition."""
-
-    def __init__(self, numbers: Mapping[int, frozenset[int]]) -> None:
-        self._numbers = numbers
-
-    def __call__(self, partition: int, sequence: int, _element: Element) -> bool:
-        return sequence in self._numbers.get(partition, ())
 
 
 class _Blocks:

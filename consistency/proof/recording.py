@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from consistency.proof.records import CHANGES, SUMMARY, Stretch, Table, Wanted, read_stretch, summarize
+from consistency.proof.records import CHANGES, SUMMARY, Stretch, Table, Wanted, WantedRecords, read_stretch, summarize
 from consistency.proof.run import Run
 from consistency.proof.source import all_stretches, recording_table, source_table, spark_schema
 from spe.stream.names import StreamId
@@ -44,6 +44,8 @@ def changes(
     """
     table = recording_table(run, client, output, CHANGES)
     names = [name for name, _ in table.added]
+    if isinstance(wanted, WantedRecords):
+        pieces = [s for s in (all_stretches(table) if pieces is None else pieces) if wanted.in_stretch(s)]
     flat = load(spark, run, table, pieces, wanted)
     carries = F.col("_kind").isin("stable", "tentative")
     return flat.select(

@@ -12,7 +12,8 @@ the tuple's or the boundary's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -104,6 +105,23 @@ class Stretch:
 
 #: Is an element to be read?  Asked with its partition and the number of its record.
 Wanted = Callable[[int, int, Element], bool]
+
+
+class WantedRecords:
+    """Wanted: records of these numbers, by partition."""
+
+    def __init__(self, numbers: Mapping[int, frozenset[int]]) -> None:
+        self._numbers = numbers
+        self._in_order = {partition: sorted(some) for partition, some in numbers.items()}
+
+    def __call__(self, partition: int, sequence: int, _element: Element) -> bool:
+        return sequence in self._numbers.get(partition, ())
+
+    def in_stretch(self, stretch: Stretch) -> bool:
+        """Is one of them in it?"""
+        some = self._in_order.get(stretch.partition, [])
+        at = bisect_left(some, stretch.first)
+        return at < len(some) and (stretch.following is None or some[at] < stretch.following)
 
 
 def whole(segment: Segment) -> tuple[int, int]:

@@ -45,6 +45,8 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Each call on a column would note where it was made, which takes ten times longer than the call.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Spark writes 96 bits by default, which take several times as long, and which others read as nanoseconds.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Both sides of a join, each numbered by some of its keys before, need not be shuffled again.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # With a network of many operators the planner inferred constraints until it ran out of memory.
@@ -56,6 +58,7 @@ _DEFAULTS: Final = {
 _WHILE_RUNNING: Final = (
     "spark.sql.execution.arrow.maxRecordsPerBatch",
     "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.parquet.outputTimestampType",
     "spark.sql.requireAllClusterKeysForCoPartition",
     "spark.sql.constraintPropagation.enabled",
 )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow.parquet import read_table
 
 from consistency.proof.evidence import evidence
 from consistency.proof.hadoop import HadoopFolder
-from consistency.proof.remote import is_remote, local_path, opened
+from consistency.proof.remote import is_remote, keeper, local_path, opened
 from consistency.proof.run import Run
 from spe.cli.report import report
 from spe.errors import SpeError
@@ -122,3 +124,12 @@ def test_a_file_uri_is_a_path(spark: SparkSession, runs: Path) -> None:
         assert (run.path, run.origin) == (runs / "mine", "")
     with pytest.raises(SpeError, match="no such directory"), opened(spark, (runs / "none").as_uri()):
         pass
+
+
+def test_a_table_has_times_of_any_year_for_whoever_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    """By default Spark writes 96 bits, which others take for nanoseconds; those end in 2262."""
+    late_us = int(datetime(9_999, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    kept = keeper(spark, str(tmp_path))("times", spark.sql(f"SELECT timestamp_micros({late_us}) AS at"))
+    assert [row[0] for row in kept.selectExpr("unix_micros(at)").collect()] == [late_us]
+    (at,) = read_table(tmp_path / "times.parquet")["at"].cast("int64").to_pylist()
+    assert at == late_us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consistency.proof.recording import changes, source_log
+from consistency.proof.records import WantedRecords
 from consistency.proof.run import Run
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
 from spe.stream.change import Change
@@ -95,6 +97,24 @@ def test_a_recording_is_every_element_in_order(spark: SparkSession, run: Run) ->
         (7, 0, 6, "rec_done", None, None),
     ]
     assert [None if r.tuple is None else r.tuple.n for r in rows] == [1, 2, None, 3, None, None, 3, 4, None]
+
+
+def test_of_some_records_only_their_segments_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    received = [Change(Channel(OUT, 0), batch(Kind.STABLE, n, 1), n) for n in range(1, 7)]
+    make_run(tmp_path / "run", CONFIG, {A: list(logged(2))}, {"client": received}, segment_bytes=200)
+    run = Run.open(tmp_path / "run")
+    files = sorted(run.recording_path("client", Channel(OUT, 0)).glob("*.seg"))
+    firsts = [int(f.name.split("-")[0]) for f in files]
+    assert len(files) > 2
+    assert len(files) < len(received)  # there is one with several records
+    contents = {f: f.read_bytes() for f in files}
+    for number in range(1, 7):
+        there = files[bisect(firsts, number) - 1]
+        for file, content in contents.items():
+            file.write_bytes(content if file == there else b"damaged")
+        rows = changes(spark, run, "client", OUT, wanted=WantedRecords({0: frozenset({number})})).collect()
+        assert [(r.sequence, r.id) for r in rows] == [(number, number)]
+    assert changes(spark, run, "client", OUT, wanted=WantedRecords({})).collect() == []
 
 
 def test_a_users_job_reads_the_stable_stream(spark: SparkSession, run: Run) -> None:
