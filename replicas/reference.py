@@ -7,13 +7,14 @@ the end, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from operators.fragment import Fragment
+from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.sunion.sunion import SUnion
 from replicas.comparison import ChannelRows, Difference, compare
@@ -38,6 +39,8 @@ __all__ = [
 
 #: Rows taken from the sources between two passes over the units.  Bounds memory; the answer does not depend on it (U3).
 STEP_ROWS: Final = 50_000
+#: Is told what the operators of a partition have rejected.
+Rejected = Callable[[PartitionId, Sequence[Rejection]], None]
 
 
 class _Partition:
@@ -65,11 +68,13 @@ class _Partition:
         elif isinstance(element, Boundary):
             port.add_boundary(element, 0)
 
-    def run(self, max_rows: int) -> Iterator[tuple[Channel, Element]]:
+    def run(self, max_rows: int, rejected: Rejected | None = None) -> Iterator[tuple[Channel, Element]]:
         """Runs everything that is stable by now."""
         while (piece := self.sunion.release_stable(max_rows)) is not None:
             results = self.fragment.step(piece)
-            self.fragment.take_rejections()  # replicas report them; the reference does not
+            rejections = self.fragment.take_rejections()
+            if rejected is not None and rejections:
+                rejected(self.of, rejections)
             for stream, output, rows in zip(self.unit.outputs, self.outputs, results, strict=True):
                 channel = Channel(stream, self.index)
                 for element in output.stable(rows, piece.end):
@@ -82,10 +87,18 @@ class ReferenceRun:
     Args:
       step_rows: rows per input in one slice.
       lost: partitions whose tuples reach nobody, as if they had failed and all others went on without them.
+      rejected: is told of the rows that operators go on without.
     """
 
-    def __init__(self, plan: Plan, step_rows: int = STEP_ROWS, lost: Collection[PartitionId] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        step_rows: int = STEP_ROWS,
+        lost: Collection[PartitionId] = (),
+        rejected: Rejected | None = None,
+    ) -> None:
         self._step_rows = step_rows
+        self._rejected = rejected
         self._lost = {Channel(s, of.partition) for of in lost for s in plan.unit[of.unit].outputs}
         self._outputs = frozenset(plan.query.outputs)
         self._partitions = [[_Partition(plan, u, p) for p in range(u.partitions)] for u in plan.units]
@@ -112,7 +125,7 @@ class ReferenceRun:
         """Runs all units, in topological order, as far as their inputs are stable; yields the query's outputs."""
         for partitions in self._partitions:
             for partition in partitions:
-                for channel, element in partition.run(self._step_rows):
+                for channel, element in partition.run(self._step_rows, self._rejected):
                     yield from self.feed(channel, element)
 
 
@@ -151,6 +164,7 @@ def run_reference(
     *,
     step_rows: int = STEP_ROWS,
     lost: Collection[PartitionId] = (),
+    rejected: Rejected | None = None,
 ) -> Iterator[tuple[Channel, Element]]:
     """The stable elements of every output channel, as they become known.
 
@@ -162,13 +176,14 @@ def run_reference(
       inputs: the stable stream of each source of the plan, e.g. of ``read_source_log``.
       step_rows: rows taken in between two passes over the units.
       lost: partitions whose tuples reach nobody, for experiments.
+      rejected: is told of the rows that operators go on without.
 
     Raises:
       KeyError: a source of the plan has no input.
       RemoteProtocolError: an input holds something that a source does not send.
       OperatorFailed: an operator raised.
     """
-    run = ReferenceRun(plan, step_rows, lost)
+    run = ReferenceRun(plan, step_rows, lost, rejected)
     feeds = [_Feed(stream, inputs[stream]) for stream in plan.sources]
     waiting = 0
     while feeds:
@@ -222,7 +237,11 @@ def collect_rows(plan: Plan, elements: Iterable[tuple[Channel, Element]]) -> dic
 
 
 def reference_rows(
-    plan: Plan, inputs: Mapping[StreamId, Iterable[Element]], *, step_rows: int = STEP_ROWS
+    plan: Plan,
+    inputs: Mapping[StreamId, Iterable[Element]],
+    *,
+    step_rows: int = STEP_ROWS,
+    rejected: Rejected | None = None,
 ) -> dict[Channel, ChannelRows]:
     """Ids and rows of every output channel of a run without failures.  Raises as :func:`run_reference`."""
-    return collect_rows(plan, run_reference(plan, inputs, step_rows=step_rows))
+    return collect_rows(plan, run_reference(plan, inputs, step_rows=step_rows, rejected=rejected))

@@ -36,7 +36,7 @@ from replicas.node.replica import Replica
 from replicas.placement.coordinator import Coordinator, Superseded
 from replicas.placement.joining import JoinRefused, join
 from replicas.placement.store import CoordinatorStore
-from replicas.reference import reference_rows, some_of
+from replicas.reference import Rejected, reference_rows, some_of
 from replicas.simulation.clock import SimClock, Stuck, now_us
 from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.given import givers_of
@@ -439,8 +439,13 @@ class SimCluster:
         for replica in self.replicas().values():
             self.history(buffers(replica, now_us()))
 
-    def reference(self, kept: Kept | None = None) -> dict[Channel, ChannelRows]:
-        """What a run without failures gives, by the sources' logs; ``kept``: of some of their rows."""
+    def reference(self, kept: Kept | None = None, rejected: Rejected | None = None) -> dict[Channel, ChannelRows]:
+        """What a run without failures gives, by the sources' logs.
+
+        Args:
+          kept: of some of their rows only.
+          rejected: is told of the rows that operators go on without.
+        """
         inputs = {
             s: read_source_log(
                 whole(self.lost_logs[s][0] if s in self.lost_logs else self._disk(f"source:{s}"), PurePosixPath(s)),
@@ -449,7 +454,7 @@ class SimCluster:
             )
             for s in self.plan.sources
         }
-        return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept))
+        return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept), rejected=rejected)
 
     # --- what runs ---
 

@@ -29,6 +29,7 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
             plain = {k: v for k, v in client.items() if k != "sinks"}
             yield {**config, "clients": {**config["clients"], name: plain}}
     yield from _without_an_operator(config)
+    yield from _without_rejections(config)
     for name, fragment in config["fragments"].items():
         yield from (_with_fragment(config, name, simpler) for simpler in _simpler_fragments(fragment))
     for name, source in config["sources"].items():
@@ -48,6 +49,17 @@ def _with_plainer_nodes(config: Configuration) -> Iterator[dict[str, Any]]:
     for name, own in nodes.items():
         for key in own:
             yield {**config, "nodes": {**nodes, name: {k: v for k, v in own.items() if k != key}}}
+
+
+def _without_rejections(config: Configuration) -> Iterator[dict[str, Any]]:
+    """An operator that rejects no late rows, or one that has none that make it fail."""
+    for name, entry in config["query"].items():
+        ((kind, body),) = entry.items()
+        plain = {k: v for k, v in body.items() if k not in ("on_late", "on_error")}
+        if "bad" in plain.get("arguments", {}):
+            plain["arguments"] = {k: v for k, v in plain["arguments"].items() if k != "bad"}
+        if plain != body:
+            yield {**config, "query": {**config["query"], name: {kind: plain}}}
 
 
 def _without_an_operator(config: Configuration) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from consistency.checking.finding import Finding
 from consistency.checking.moves import allowed_us
 from consistency.checking.retained import check_retained
 from consistency.checking.verdict import Premise, judge
+from operators.rejections import Rejection
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
@@ -22,11 +23,13 @@ from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.joining import count_joins, order_joins
 from replicas.simulation.kept import check_archive, check_kept
 from replicas.simulation.moving import order_moves
+from replicas.simulation.rejected import check_rejected, rejects
 from replicas.simulation.retention import retains
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import order_settings
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
+from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState
 
 #: How often it is looked whether all is over.
@@ -97,6 +100,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
     )
     reference, left = None, ""
+    rejected: dict[PartitionId, list[Rejection]] = {}
     try:
         async with cluster:
             await cluster.start()
@@ -128,7 +132,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
             outcome.finished = over or bool(cluster.lost_logs)
             left = "" if outcome.finished else unsettled(cluster, driver.left | cluster.given_up)
             cluster.observe()
-            reference = cluster.reference()
+            reference = cluster.reference(rejected=lambda of, some: rejected.setdefault(of, []).extend(some))
     except Stuck as error:
         outcome.findings.append(Finding("quiet", "busy loop", cluster.history.end_us, "", str(error)))
     outcome.skipped = driver.skipped
@@ -157,6 +161,9 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         outcome.findings += check_archive(cluster)
     count_joins(cluster.history, scenario.newcomers(), outcome.counters)
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
+    if rejects(plan) and not cluster.lost_logs:
+        complete = outcome.finished and premise.healed and premise.survivors and not dead
+        outcome.findings += check_rejected(cluster, rejected, complete, outcome.counters)
     if left and premise.healed and premise.survivors and not outcome.findings:
         outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
     if held_up:

@@ -13,6 +13,7 @@ from replicas.simulation.logged import with_logs
 from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
+from replicas.simulation.rejected import with_rejections
 from replicas.simulation.retention import with_retention
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
@@ -57,6 +58,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     if features & _OF_THEIR_OWN:
         seconds = max(_LENGTHS_S)
     config = random_configuration(random, seconds, features)
+    if Feature.REJECTED in features:
+        config = with_rejections(Random(f"rejected {seed}"), config)
     moving = Random(f"moves {seed}")
     if Feature.MOVES in features:
         config = with_spares(moving, config)

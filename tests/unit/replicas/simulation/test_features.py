@@ -10,10 +10,12 @@ import pytest
 from replicas.faults.model import Fault, FaultKind
 from replicas.simulation.features import Feature
 from replicas.simulation.patterns import LASTING_LINKS, LASTING_X
+from replicas.simulation.rejected import LAGGING
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.swarm import features_of, random_scenario
 from spe.config import load_data
 from spe.plan.deploy import Deployed
+from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.schema import AttributeType
 
 DRAWN = 4000
@@ -236,6 +238,26 @@ def test_nodes_join_get_partitions_and_are_killed_wiped_and_taken_out(drawn: Cal
     assert again > 5
     kinds = (FaultKind.KILL, FaultKind.POWER, FaultKind.WIPE, FaultKind.CUT, FaultKind.FREEZE, FaultKind.RESTART)
     assert all(befell[kind] >= 5 for kind in kinds), befell
+
+
+def test_aggregates_by_a_time_that_lags_reject_and_some_rows_fail(drawn: Callable[[Feature], Drawn]) -> None:
+    met: Counter[str] = Counter()
+    for scenario, (plan, _) in drawn(Feature.REJECTED):
+        late = [o for o in plan.query.operators if isinstance(o.spec, AggregateSpec) and o.spec.rejects]
+        assert late
+        for operator in late:
+            ((_, body),) = scenario.config["query"][str(operator.name)].items()
+            ((_, lagging),) = scenario.config["query"][body["from"]].items()
+            assert lagging["class"] == LAGGING
+            assert body["window"]["on"] == "seen"
+            met["several windows"] += "slide" in body["window"]
+            met["fails"] += lagging.get("on_error") == "skip"
+        met["two"] += len(late) == 2
+        logged = [f for f in scenario.config["fragments"].values() if "continuous" in (f.get("checkpoint") or ())]
+        met["logged"] += any(str(o.name) in f["operators"] for f in logged for o in late)
+    assert min(met["several windows"], met["fails"]) > 15, met
+    assert met["two"] > 5
+    assert met["logged"] > 2
 
 
 def test_where_room_is_short_a_standby_often_has_too_little(drawn: Callable[[Feature], Drawn]) -> None:

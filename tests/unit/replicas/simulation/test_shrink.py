@@ -85,6 +85,25 @@ def test_what_joins_is_taken_away_one_by_one_with_its_faults() -> None:
     assert left.keys() == {"at_us", "do", "node", "draw"}
 
 
+@pytest.mark.parametrize("feature", [Feature.REJECTED])
+def test_nothing_is_left_of_a_feature_that_no_failure_needs(feature: Feature) -> None:
+    scenario = random_scenario(3, frozenset({feature}))
+    shrunk = shrink(scenario, lambda _: True, budget=1000).scenario
+    assert shrunk.options == {}
+    assert not shrunk.config.get("coordinator")
+    assert list(map(list, shrunk.config["query"].values())) == [["map"]]
+
+
+def test_what_rejects_stays_if_a_failure_needs_it() -> None:
+    def fails(scenario: Scenario) -> bool:
+        return any("on_late" in body for entry in scenario.config["query"].values() for body in entry.values())
+
+    shrunk = shrink(random_scenario(3, frozenset({Feature.REJECTED})), fails, budget=1000).scenario
+    kinds = [kind for entry in shrunk.config["query"].values() for kind in entry]
+    assert sorted(set(kinds)) == ["aggregate", "custom", "map"]
+    assert "on_error" not in str(shrunk.config["query"])
+
+
 def test_a_run_ends_soon_after_its_last_fault() -> None:
     shrunk = shrink(random_scenario(SEEDS[0]), cuts, budget=400).scenario
     (fault,) = shrunk.faults
