@@ -5,6 +5,9 @@ its caches, or where the system has to clear memory or get it from its host.  So
 same steps.  What a step does itself takes its time in every run: beside the longest step of each run stands the longest
 one when each is taken from the run in which it was quickest.  A pause that comes in every run, but in another step each
 time, is not in that figure, and is ours all the same: so the verdict goes by the longest step of each run.
+
+Each step is followed by the same tenth of a millisecond of work on memory that was used just before.  Where that takes
+many times as long after the longest steps, the memory was taken away below the process: by the machine or its host.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ WALL: Final = ("loop waits while a thread encodes", "loop waits while a thread d
 LOGS: Final = "loop waits while a thread makes footprints"
 #: The same while a thread does nothing: what the machine lets it wait.
 IDLE: Final = "loop waits while a thread sleeps"
+#: What each step is followed by.
+_HOT: Final = [f"group {n}" for n in range(2_000)]
 #: Bytes of memory that is used for the first time, to see what that takes, and of the pieces that are measured.
 _FRESH: Final = 1 << 29
 _PIECE: Final = 1 << 21
@@ -127,12 +132,19 @@ class Meter:
 
     Attributes:
       took: kind -> a number per step.
+      after: of all steps, what they and the work after them took.
     """
 
     took: dict[str, list[float]] = field(default_factory=dict)
+    after: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, kind: str, began: float) -> float:
-        self.took.setdefault(kind, []).append(1e3 * (time.thread_time() - began))
+        ended = time.thread_time()
+        step_ms = 1e3 * (ended - began)
+        set(map(str.upper, _HOT))
+        now = time.thread_time()
+        self.took.setdefault(kind, []).append(step_ms)
+        self.after.append((step_ms, 1e3 * (now - ended)))
         return time.thread_time()
 
     @property
@@ -343,9 +355,18 @@ def report(name: str, groups: int, meters: list[Meter], disturbances: list[list[
             f"CPU time; slices of {ROWS:,} rows, wide random keys; count, sum and min per group; a join's left",
             f"side has as many rows.  {CHECKED.capitalize()}.  All steps of a run took, CPU s:",
             f"{', '.join(f'{m.total_s:.1f}' for m in meters)}.  The same work of Python's took {' and '.join(same)} ms",
-            f"before and after, the first use of 2 MB of memory up to {first_use():.1f} ms.",
+            f"before and after, the first use of 2 MB of memory up to {first_use():.1f} ms.  {hot_work(meters)}",
         ],
     )
+
+
+def hot_work(meters: list[Meter]) -> str:
+    """What the work after a step takes, after most steps and after those beyond the limit, if there are any."""
+    usual = median(took for meter in meters for _, took in meter.after)
+    text = f"The hot work after a step took {usual:.2f} ms"
+    if long := sorted(took for meter in meters for step, took in meter.after if step > LIMIT_MS):
+        text += f", after the {len(long)} beyond the limit {median(long):.2f}, up to {long[-1]:.2f} ms"
+    return f"{text}."
 
 
 def disturbance() -> list[float]:

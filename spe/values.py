@@ -9,12 +9,15 @@ import re
 from typing import Annotated, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from spe.stream.times import parse_duration, parse_timestamp
 
 #: How URLs of S3 begin.
 S3: Final = "s3://"
+#: Numbers above zero that are of use.
+_LEAST: Final = 1e-6
+_MOST: Final = 1e12
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?\s*")
 _PERCENT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _SIZES: Final = {
@@ -125,8 +128,17 @@ Address = Annotated[str, BeforeValidator(address_of)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names_of)]
 #: A count of at least one.
 Count = Annotated[int, Field(ge=1)]
-#: A number above zero.
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _moderate(number: float) -> float:
+    """The number.  Raises ValueError for one that times can be neither divided by nor multiplied with."""
+    if not _LEAST <= number <= _MOST:
+        raise ValueError(f"expected a number from {_LEAST:g} to {_MOST:g}, got {number:g}")
+    return number
+
+
+#: A number above zero, not extremely small or large.
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_moderate)]
 
 
 def split_open(url: str) -> SplitResult:

@@ -695,6 +695,8 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
         ("{schema: {t: timestamp}, from: {generator: orders}}", "makes (ts timestamp not null"),
         ("{from: {generator: orders}, on_malformed: ignore}", "expected 'skip' or 'stop', got 'ignore'"),
         ("{from: {generator: {name: orders, rate: 0}}}", "expected a number above 0, got 0"),
+        ("{from: {generator: orders}, replay: {speed: 1.0e-308}}", "speed: expected a number from 1e-06 to 1e+12, got"),
+        ("{from: {generator: orders}, replay: {rate: 1.0e+300}}", "rate: expected a number from 1e-06 to 1e+12, got"),
         ("5", "expected a mapping, got 5"),
     ],
 )
@@ -1228,6 +1230,7 @@ JUNK = st.one_of(
     st.booleans(),
     st.integers(-5, 5),
     st.floats(allow_nan=True),
+    st.sampled_from([5e-324, 1e-308, 1e-30, 1e30, 1.7e308, 2**31, 2**63, -(2**63), 10**30, 10**400]),
     st.sampled_from(["", "x", "2s", "n1", "orders", "count(*)", "price >", "a: b", "(((", "*", "%", "ö'"]),
     st.lists(st.sampled_from(["n1", 3, None, []]), max_size=3),
     st.dictionaries(
