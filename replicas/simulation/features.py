@@ -62,6 +62,11 @@ class Feature(enum.StrEnum):
     )
     JOINING = "joining", 0.08, "nodes that no file names join, get partitions, are killed, come again, leave"
     REJECTED = "rejected rows", 0.08, "aggregates by a time that lags: late rows, and some that fail, are in files"
+    CHANGING_FEEDS = (
+        "changing feeds",
+        0.0,
+        "an input fails or stands still, again and again, each time about as it has been corrected; X differs",
+    )
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

@@ -40,6 +40,12 @@ _LASTING_TRIES: Final = 40
 _LONG_MS: Final = (5_000, 8_000)
 #: What befalls a correction that takes seconds.
 _IN_CORRECTIONS: Final = ("nothing", "it fails again", "another input fails", "a node dies", "who corrects dies")
+#: How long an input fails each time that fails again and again.
+_AGAIN_MS: Final = (3_000, 7_000)
+#: When it fails again, in multiples of the time that it had failed for: its correction takes about as long.
+_AGAIN_AFTER: Final = (0.0, 0.3)
+#: Share of such failures beside which a node dies.
+_AND_A_NODE: Final = 0.15
 #: Share of such sets that make one replica useless and leave its partner tentative results.
 _UNEVEN: Final = 0.3
 #: Links of such a set fail within this time.
@@ -98,6 +104,8 @@ class _Drawing:
 
     def _faults(self) -> list[Entry]:
         random = self._random
+        if Feature.CHANGING_FEEDS in self._features:
+            return list(self._changing_feeds())
         if Feature.OLD_CHECKPOINTS in self._features:
             return list(self._old_checkpoint())
         if Feature.LASTING_LINKS in self._features and (links := list(self._lasting_links())):
@@ -176,6 +184,24 @@ class _Drawing:
                 yield {"at": then, "kind": "kill", "target": random.choice(self._nodes), **lasts}
             elif what == "who corrects dies":
                 yield {"at": then, "kind": "kill", "target": f"state:{NodeState.STABILIZATION.name}", **lasts}
+
+    def _changing_feeds(self) -> Iterator[Entry]:
+        """An input fails or stands still, and does so again about as what it missed has been corrected.
+
+        Then who was read tentatively and who has corrected are not equally far, and readers change between them.
+        """
+        random = self._random
+        at, source = self._grid(random.randrange(SECOND, 3 * SECOND)), random.choice(self._sources)
+        kind = "cut"
+        while at < self._to_us:
+            length = self._grid(random.randint(*_AGAIN_MS) * MILLISECOND)
+            yield {"at": at, "kind": kind, "target": source, "for": show_duration(length)}
+            at += length
+            if random.random() < _AND_A_NODE:
+                died = at + self._grid(random.randint(-500, 2_000) * MILLISECOND)
+                yield {"at": died, "kind": "kill", "target": random.choice(self._nodes), "for": self._for()}
+            at += self._grid(round(random.uniform(*_AGAIN_AFTER) * length))
+            kind = random.choice(["stall", "stall", "freeze", "cut"])
 
     def _old_checkpoint(self) -> Iterator[Entry]:
         """A standby that runs beside its primary dies with it, with one of its files damaged, and is back first.

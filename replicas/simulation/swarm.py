@@ -18,7 +18,7 @@ from replicas.simulation.retention import with_retention
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.shortage import with_little_room
-from replicas.simulation.topologies import LONG_BUCKET_MS, random_configuration, with_long_windows
+from replicas.simulation.topologies import LONG_BUCKET_MS, SLOW, random_configuration, with_long_windows
 from spe.config import load_data
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -37,14 +37,18 @@ _SLOW_WORK: Final = (
 _SLOW_SHARE: Final = 0.5
 #: Of the length of a failure, how long a long correction takes at most.
 _LONG: Final = 1.25
+#: The same where the first of those that correct is to take long.
+_LONGER: Final = 5.0
 #: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
 #: Who takes a partition over may die before its first checkpoint, and needs a log from its beginning then (E5).
 _WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE))
 #: What befalls such runs is stated whole.
-_OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS))
+_OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.OLD_CHECKPOINTS)) | SLOW
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
 _LENGTHS_S: Final = (10, 14, 20, 28)
+#: Of one in which an input fails again and again.
+_CHANGING_S: Final = 20
 
 
 def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
@@ -54,9 +58,13 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
       forced: features that the run has whatever the seed draws.
     """
     random, features = Random(f"swarm {seed}"), features_of(seed) | forced
+    if Feature.CHANGING_FEEDS in forced:
+        features = forced  # whom a replica reads, and when, is not to depend on much else
     seconds = random.choice(_LENGTHS_S)
-    if features & _OF_THEIR_OWN:
+    if features & {Feature.LASTING_LINKS, *SLOW}:
         seconds = max(_LENGTHS_S)
+    if Feature.CHANGING_FEEDS in features:
+        seconds = _CHANGING_S
     config = random_configuration(random, seconds, features)
     if Feature.REJECTED in features:
         config = with_rejections(Random(f"rejected {seed}"), config)
@@ -117,6 +125,8 @@ def faulty(
     options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
     if Feature.LONG_CORRECTIONS in features:
         options = _slowest_work(plan, directory)
+    if Feature.CHANGING_FEEDS in features:
+        options = _slowest_work(plan, directory, _LONGER)
     if Feature.COSTLY_STATE in features:
         state_ns = random.choice(_STATE_NS)  # each of many small steps cannot take long as well: nobody would catch up
         options = {**options, "state_ns": min(_STATE_NS) if options else state_ns}
@@ -130,12 +140,12 @@ def _in_turn(plan: Plan, directory: Directory) -> int:
     return levels * max(len(directory.hosts(of)) for of in directory.placement)
 
 
-def _slowest_work(plan: Plan, directory: Directory) -> dict[str, Any]:
+def _slowest_work(plan: Plan, directory: Directory, long: float = _LONG) -> dict[str, Any]:
     """Steps with which a correction takes seconds.
 
     Each in turn corrects what came meanwhile as well.  A node that is busy for a part u of the time corrects 1/u - 1
     times as fast as rows come, so n of them in turn take (1 - u)^-n - 1 times as long as the failure.  One or two are
     busy for a third of the time.
     """
-    busy = 1 - (1 + _LONG) ** (-1 / max(2, _in_turn(plan, directory)))
+    busy = 1 - (1 + long) ** (-1 / max(2, _in_turn(plan, directory)))
     return {"limits": {"slice_rows": 10}, "turn_us": round(busy * LONG_BUCKET_MS * MILLISECOND)}

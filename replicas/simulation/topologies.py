@@ -47,8 +47,16 @@ _BUCKETS_MS: Final = (20, 40, 80, 160)
 #: Of clusters whose corrections take long: few steps, each of which takes its time.
 LONG_BUCKET_MS: Final = 100
 _HEARTBEATS: Final = (None, "50ms", "200ms")
-#: Of these, clusters in which replicas read replicas, each fragment on nodes of its own.
-_IN_SEQUENCE: Final = frozenset((Feature.OLD_CHECKPOINTS,))
+#: X of nodes whose replicas are to notice the same failure at different times.
+_FAR_APART_X_MS: Final = (400, 700, 2000, 4000, 6000)
+#: Clusters in which replicas read replicas, each fragment on nodes of its own.
+_IN_SEQUENCE: Final = frozenset((Feature.CHANGING_FEEDS, Feature.OLD_CHECKPOINTS))
+#: Rows of all sources per second in clusters of changing feeds: with ten in a step each bucket takes one.
+_ROWS_PER_S: Final = 100
+#: Share of the clusters of changing feeds whose operators take rows one by one: a row that counts twice is seen there.
+_ROW_BY_ROW: Final = 0.75
+#: Clusters in which each step of a correction takes its time.
+SLOW: Final = frozenset((Feature.LONG_CORRECTIONS, Feature.CHANGING_FEEDS))
 #: Interval of checkpoints in memory, in multiples of X.
 _LONG_CHECKPOINTS: Final = (1.5, 3.0)
 
@@ -61,18 +69,24 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
     if Feature.EXTREMES in features:
         for source in sources.values():
             _with_extremes(random, source)
-    query = _Query(random, sources)
+    single, most = False, 4
+    if Feature.CHANGING_FEEDS in features:
+        single, most = random.random() < _ROW_BY_ROW, 3
+        for source in sources.values():
+            _make_steady(source, _ROWS_PER_S // len(sources), seconds)
+    query = _Query(random, sources, single)
     query.draw()
-    while features & _IN_SEQUENCE and len(query.groups) == 1:
-        query = _Query(random, sources)
+    while features & _IN_SEQUENCE and not 1 < len(query.groups) <= most:
+        query = _Query(random, sources, single)
         query.draw()
+    if Feature.CHANGING_FEEDS in features:  # what a replica has too often is seen by who reads it, further on seldom
+        query.outputs = [group[-1] for group in query.groups]
     bucket_ms = random.choice(_BUCKETS_MS) if Feature.MIXED_NODES in features else _BUCKET_MS
-    if Feature.LONG_CORRECTIONS in features:
+    if features & SLOW:
         bucket_ms = LONG_BUCKET_MS
     bare_ms = bucket_ms + _BOUNDARY_MS + disorder_ms
     shared = random.random() < 0.25  # then units in sequence on one node divide its X
-    if features & {Feature.LONG_CORRECTIONS, *_IN_SEQUENCE}:
-        shared = False  # one node would have too much to do
+    shared = shared and not features & (SLOW | _IN_SEQUENCE)  # one node would have too much to do
     nodes, fragments = _placed(random, query, shared, features)
     bare_ms *= len(fragments) if shared else 1
     data: dict[str, Any] = {
@@ -102,6 +116,8 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
         data["nodes"] = {node: _own(random, data["defaults"]["alpha"], bare_ms) for node in nodes}
         if (heartbeat := random.choice(_HEARTBEATS)) is not None:
             data["timing"] = {"heartbeat": heartbeat}
+    if Feature.CHANGING_FEEDS in features:
+        data["nodes"] = {node: _of_another_x(random, data["defaults"]["alpha"], bare_ms) for node in nodes}
     return data | ({"limits": limits} if limits else {})
 
 
@@ -116,8 +132,13 @@ def _own(random: Random, alpha: float, bare_ms: int) -> dict[str, Any]:
     return {name: value for name, value in drawn.items() if random.random() < 0.5}
 
 
-def _x(random: Random, alpha: float, bare_ms: int) -> str:
-    return f"{max(random.choice(_X_MS), round(2 * bare_ms / alpha))}ms"
+def _of_another_x(random: Random, alpha: float, bare_ms: int) -> dict[str, Any]:
+    policy = {"failure": random.choice(("process", "delay")), "stabilization": random.choice(_FAILURE_POLICIES)}
+    return {"x": _x(random, alpha, bare_ms, _FAR_APART_X_MS), "policy": policy}
+
+
+def _x(random: Random, alpha: float, bare_ms: int, of_ms: Sequence[int] = _X_MS) -> str:
+    return f"{max(random.choice(of_ms), round(2 * bare_ms / alpha))}ms"
 
 
 def _defaults(random: Random, bare_ms: int, features: Features) -> dict[str, Any]:
@@ -185,6 +206,13 @@ def with_long_windows(random: Random, config: Mapping[str, Any]) -> dict[str, An
     return {**config, "query": {name: changed(operator) for name, operator in config["query"].items()}}
 
 
+def _make_steady(source: dict[str, Any], rate: int, seconds: int) -> None:
+    """As many rows in each moment, to the end: of any failure there is something to correct."""
+    generator = source["from"]["generator"]
+    generator.pop("burst", None)
+    generator |= {"rate": rate, "duration": f"{seconds}s"}
+
+
 def _with_extremes(random: Random, source: dict[str, Any]) -> None:
     """Rows of every type instead, some of whose cells are null or at the end of their type."""
     generator = source["from"]["generator"]
@@ -197,12 +225,14 @@ class _Query:
     """A query as it grows, fragment by fragment.
 
     Attributes:
+      single: operators take rows one by one.
       groups: operators of each fragment.
       keys: per fragment, the attribute that divides each stream that it reads from outside.
     """
 
     random: Random
     sources: dict[str, dict[str, Any]]
+    single: bool = False
     operators: dict[str, Any] = field(default_factory=dict)
     groups: list[list[str]] = field(default_factory=list)
     keys: list[dict[str, str]] = field(default_factory=list)
@@ -283,7 +313,7 @@ class _Query:
     def _merged(self, streams: list[str]) -> str:
         if len(streams) == 1:
             return streams[0]
-        if self.random.random() < 0.5:
+        if self.single or self.random.random() < 0.5:
             return self._add("union", from_=[self._again(s) for s in streams])
         left, right, *others = streams
         if others:
@@ -306,7 +336,8 @@ class _Query:
 
     def _step(self, stream: str) -> str:
         random = self.random
-        match random.choice(["filter", "map", "tumbling", "sliding", "count", "topk", "chain"]):
+        kinds = ["filter", "map"] if self.single else ["filter", "map", "tumbling", "sliding", "count", "topk", "chain"]
+        match random.choice(kinds):
             case "filter":
                 return self._add("filter", from_=stream, where="v % 3 > 0 or p > 50")
             case "map":
@@ -336,9 +367,9 @@ def _placed(
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
-    if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS, Feature.LONG_CORRECTIONS}:
+    if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS, *SLOW}:
         replicas = max(2, replicas)  # otherwise nothing would be promised
-    passive = replicas > 1 and random.random() < _PASSIVE and Feature.LONG_CORRECTIONS not in features
+    passive = replicas > 1 and random.random() < _PASSIVE and not features & SLOW
     if Feature.OLD_CHECKPOINTS in features:
         replicas, passive = 2, True  # a third one would have the state
     counts = _partitions(random, query, replicas)

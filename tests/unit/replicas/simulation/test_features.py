@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -200,6 +201,26 @@ def test_old_checkpoints_of_standbys_that_run_are_damaged_as_all_die() -> None:
         assert all(died[n].for_us > died[standby].for_us for n in primaries)  # type: ignore[operator]
         times[any(died[n].at_us < died[standby].at_us for n in primaries)] += 1
     assert min(times[True], times[False]) > 3
+
+
+def test_a_feed_changes_as_the_same_input_fails_again_and_again() -> None:
+    kinds: Counter[FaultKind] = Counter()
+    differ = 0
+    for seed in range(40):
+        scenario = random_scenario(seed, frozenset({Feature.CHANGING_FEEDS}))
+        plan, directory = load_data(scenario.config)
+        assert any(i.stream not in plan.sources for unit in plan.units for i in unit.inputs)
+        assert all(len(nodes) > 1 for nodes in directory.placement.values())
+        assert scenario.turn_us() > 5_000
+        differ += len({n.x_us for n in directory.nodes.values()}) > 1
+        of_source = [f for f in scenario.faults if f.first[0].startswith("source:")]
+        assert len({f.first for f in of_source}) == 1
+        for one, another in pairwise(of_source):
+            assert one.for_us is not None
+            assert 0 <= another.at_us - one.at_us - one.for_us <= 0.3 * one.for_us
+        kinds.update(f.kind for f in scenario.faults)
+    assert differ > 30
+    assert all(kinds[kind] > 5 for kind in (FaultKind.CUT, FaultKind.STALL, FaultKind.FREEZE, FaultKind.KILL)), kinds
 
 
 def test_with_logs_replicas_die_at_once_and_begin_with_other_checkpoints(drawn: Callable[[Feature], Drawn]) -> None:
