@@ -67,6 +67,7 @@ class Feature(enum.StrEnum):
         0.0,
         "an input fails or stands still, again and again, each time about as it has been corrected; X differs",
     )
+    BALANCING = "balancing", 0.08, "the coordinator moves partitions as loads shift; 44 s, faults at times later"
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

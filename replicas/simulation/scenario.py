@@ -40,7 +40,8 @@ class Scenario:
         whose rows are given here (replicas.simulation.given.with_rows); ``moves``: when
         partitions are to move, and a number from which it follows which and where (replicas.simulation.moving);
         ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting); ``joins``: what is done to
-        nodes that the configuration does not name (replicas.simulation.joining).
+        nodes that the configuration does not name (replicas.simulation.joining); ``row_ns``: what a row costs on a
+        partition, and from when on (replicas.simulation.balancing).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -125,6 +126,10 @@ class Scenario:
 
     def moves(self) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
+        return found
+
+    def row_ns(self) -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = self.options.get("row_ns", ())
         return found
 
     def joins(self) -> Sequence[Mapping[str, Any]]:

@@ -55,8 +55,8 @@ def _fewer_faults(scenario: Scenario, fails: Fails) -> Scenario:
 
 
 def _fewer_orders(scenario: Scenario, fails: Fails) -> Scenario:
-    """With fewer moves, changes of settings, and things done to nodes that join."""
-    for what in ("moves", "settings", "joins"):
+    """With fewer moves, changes of settings, things done to nodes that join, and loads."""
+    for what in ("moves", "settings", "joins", "row_ns"):
         if given := scenario.options.get(what):
             having = partial(_having, scenario, what)
             scenario = having(ddmin(given, lambda some, having=having: fails(having(some))))  # type: ignore[misc]

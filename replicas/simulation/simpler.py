@@ -17,6 +17,7 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
     for key in ("limits", "timing", "coordinator"):
         if config.get(key):
             yield {k: v for k, v in config.items() if k != key}
+    yield from _with_plainer_coordinator(config)
     defaults = config["defaults"]
     for key in ("checkpoint", "reconcile", "policy"):
         if key in defaults:
@@ -41,14 +42,23 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
 
 
 def _with_plainer_nodes(config: Configuration) -> Iterator[dict[str, Any]]:
-    """Nodes without anything of their own; then without one thing of one of them."""
+    """Nodes without anything of their own; then without one thing of one of them, or without a spare one."""
     nodes = config["nodes"]
     if not isinstance(nodes, Mapping):
         return
     yield {**config, "nodes": list(nodes)}
     for name, own in nodes.items():
+        if "spare" in own:
+            yield {**config, "nodes": {other: what for other, what in nodes.items() if other != name}}
         for key in own:
             yield {**config, "nodes": {**nodes, name: {k: v for k, v in own.items() if k != key}}}
+
+
+def _with_plainer_coordinator(config: Configuration) -> Iterator[dict[str, Any]]:
+    """One thing that is said of it less."""
+    own = config.get("coordinator") or {}
+    for key in own:
+        yield {**config, "coordinator": {k: v for k, v in own.items() if k != key}}
 
 
 def _without_rejections(config: Configuration) -> Iterator[dict[str, Any]]:
@@ -118,12 +128,13 @@ def _without_the_unused(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_idle_nodes(config: dict[str, Any]) -> dict[str, Any]:
+    """Without nodes that had something to do; a spare one has not, and there is a coordinator for its sake."""
     fragments = config["fragments"].values()
     rows = [row for fragment in fragments for row in (*fragment["replicas"], *fragment.get("standby", ()))]
     hosts = {node for row in rows for node in ([row] if isinstance(row, str) else row)}
     nodes = config["nodes"]
     if isinstance(nodes, Mapping):
-        return {**config, "nodes": {name: own for name, own in nodes.items() if name in hosts}}
+        return {**config, "nodes": {name: own for name, own in nodes.items() if name in hosts or "spare" in own}}
     return {**config, "nodes": [n for n in nodes if n in hosts]}
 
 

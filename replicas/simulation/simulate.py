@@ -16,6 +16,7 @@ from consistency.checking.moves import allowed_us
 from consistency.checking.retained import check_retained
 from consistency.checking.verdict import Premise, judge
 from operators.rejections import Rejection
+from replicas.simulation.balancing import RowNs, count_balancing, shift_loads
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
@@ -86,6 +87,7 @@ def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None =
 
 async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:
     plan, directory = scenario.deployed()
+    row_ns: RowNs = {}
     cluster = SimCluster(
         plan,
         directory,
@@ -93,6 +95,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
         link=scenario.link(),
         turn_us=scenario.turn_us(),
         state_ns=scenario.state_ns(),
+        row_ns=row_ns if scenario.row_ns() else None,
         newcomers=scenario.newcomers(),
     )
     outcome = Outcome(scenario, cluster.history, story=cluster.log)
@@ -108,6 +111,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
                 await nursery.start(driver.run, scenario.faults)
                 nursery.start_soon(order_moves, cluster, scenario.moves())
                 nursery.start_soon(order_settings, cluster, scenario.settings())
+                if scenario.row_ns():
+                    nursery.start_soon(shift_loads, row_ns, scenario.row_ns())
                 if scenario.joins():  # a task more is another order of all of them
                     nursery.start_soon(order_joins, cluster, scenario.joins(), scenario.newcomer)
                 while trio.current_time() < scenario.heal_us / 1e6:
@@ -159,6 +164,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     if retains(plan):
         outcome.findings += check_retained(cluster.history, plan, cluster.versions, outcome.counters)
         outcome.findings += check_archive(cluster)
+    if directory.coordinator.balance_us is not None:
+        count_balancing(cluster.history, outcome.counters)
     count_joins(cluster.history, scenario.newcomers(), outcome.counters)
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
     if rejects(plan) and not cluster.lost_logs:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from replicas.simulation import balancing
 from replicas.simulation.features import NONE, Feature, Features, draw_features
 from replicas.simulation.joining import random_joins
 from replicas.simulation.logged import with_logs
@@ -42,7 +43,7 @@ _LONGER: Final = 5.0
 #: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
 #: Who takes a partition over may die before its first checkpoint, and needs a log from its beginning then (E5).
-_WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE))
+_WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE, Feature.JOINING, Feature.BALANCING))
 #: What befalls such runs is stated whole.
 _OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.OLD_CHECKPOINTS)) | SLOW
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
@@ -65,6 +66,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         seconds = max(_LENGTHS_S)
     if Feature.CHANGING_FEEDS in features:
         seconds = _CHANGING_S
+    if Feature.BALANCING in features:
+        seconds = balancing.SECONDS
     config = random_configuration(random, seconds, features)
     if Feature.REJECTED in features:
         config = with_rejections(Random(f"rejected {seed}"), config)
@@ -81,7 +84,10 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         config = with_long_windows(Random(f"windows {seed}"), config)
     if Feature.RETENTION in features and not features & _WITHOUT_RETENTION:
         config = with_retention(Random(f"retention {seed}"), config)
-    scenario = faulty(config, seed, seconds * SECOND, random=random, features=features)
+    balances, from_us = Random(f"balancing {seed}"), None
+    if Feature.BALANCING in features:
+        config, from_us = balancing.with_balancing(balances, config), balancing.random_start(balances)
+    scenario = faulty(config, seed, seconds * SECOND, random=random, features=features, from_us=from_us)
     options: dict[str, Any] = {}
     if Feature.LIVE in features:
         options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
@@ -89,6 +95,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         options["moves"] = random_moves(moving, seconds * SECOND)
     if Feature.SETTINGS in features:
         options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
+    if Feature.BALANCING in features:
+        options["row_ns"] = balancing.random_loads(balances, config)
     befalls: list[dict[str, Any]] = []
     if Feature.JOINING in features:
         options["joins"], befalls = random_joins(Random(f"joins {seed}"), config, seconds * SECOND)
@@ -112,15 +120,20 @@ def faulty(
     *,
     random: Random | None = None,
     features: Features | None = None,
+    from_us: int | None = None,
 ) -> Scenario:
     """A configuration with random faults of ``seed``, which are over and healed ``heal_us`` after the beginning.
 
     Features that concern the configuration are those of whoever made it.
+
+    Args:
+      from_us: when the first fault may come; None: soon.
     """
     random = Random(f"faults {seed}") if random is None else random
     features = features_of(seed) if features is None else features
     plan, directory = load_data(config)
     begin_us = random.choice([_FIRST_US, SECOND])
+    begin_us = begin_us if from_us is None else from_us
     faults = random_faults(random, plan, directory, from_us=begin_us, to_us=heal_us, features=features)
     options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
     if Feature.LONG_CORRECTIONS in features:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from replicas.faults.model import Fault, FaultKind
+from replicas.simulation.balancing import SECONDS
 from replicas.simulation.features import Feature
 from replicas.simulation.patterns import LASTING_LINKS, LASTING_X
 from replicas.simulation.rejected import LAGGING
@@ -279,6 +280,27 @@ def test_aggregates_by_a_time_that_lags_reject_and_some_rows_fail(drawn: Callabl
     assert min(met["several windows"], met["fails"]) > 15, met
     assert met["two"] > 5
     assert met["logged"] > 2
+
+
+def test_loads_are_of_all_partitions_at_first_shift_and_are_too_much_for_some_node(
+    drawn: Callable[[Feature], Drawn],
+) -> None:
+    full = shifted = later = spare = 0
+    for scenario, (plan, directory) in drawn(Feature.BALANCING):
+        assert directory.coordinator.balance_us is not None
+        partitions = {str(of) for of in directory.placement}
+        first = {entry["partition"]: entry["row_ns"] for entry in scenario.row_ns() if not entry["at_us"]}
+        assert first.keys() == partitions
+        assert {entry["partition"] for entry in scenario.row_ns()} == partitions
+        rows = sum(source.reader["rate"] for source in plan.sources.values())
+        cores = {of: first[str(of)] * rows / plan.unit[of.unit].partitions / 1e9 for of in directory.placement}
+        nodes = [sum(cores[of] for of, nodes in directory.placement.items() if n in nodes) for n in directory.nodes]
+        full += max(nodes) > directory.coordinator.cap
+        shifted += any(entry["at_us"] for entry in scenario.row_ns())
+        later += min((f.at_us for f in scenario.faults), default=0) >= 12_000_000
+        spare += any(str(n).startswith("reserve") for n in directory.nodes)
+        assert scenario.heal_us == SECONDS * 1_000_000
+    assert min(full, shifted, later, spare) > 12, (full, shifted, later, spare)
 
 
 def test_where_room_is_short_a_standby_often_has_too_little(drawn: Callable[[Feature], Drawn]) -> None:

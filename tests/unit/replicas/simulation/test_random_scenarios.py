@@ -159,7 +159,7 @@ def test_a_seed_gives_the_same_scenario_in_every_process() -> None:
     assert texts == {f"{random_scenario(7).to_data()}\n"}
 
 
-@pytest.mark.parametrize("feature", [None, Feature.JOINING, Feature.REJECTED])
+@pytest.mark.parametrize("feature", [None, Feature.JOINING, Feature.REJECTED, Feature.BALANCING])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_scenario_survives_json(seed: int, feature: Feature | None) -> None:
     scenario = random_scenario(seed, frozenset(filter(None, [feature])))

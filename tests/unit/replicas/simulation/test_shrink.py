@@ -85,7 +85,7 @@ def test_what_joins_is_taken_away_one_by_one_with_its_faults() -> None:
     assert left.keys() == {"at_us", "do", "node", "draw"}
 
 
-@pytest.mark.parametrize("feature", [Feature.REJECTED])
+@pytest.mark.parametrize("feature", [Feature.REJECTED, Feature.BALANCING])
 def test_nothing_is_left_of_a_feature_that_no_failure_needs(feature: Feature) -> None:
     scenario = random_scenario(3, frozenset({feature}))
     shrunk = shrink(scenario, lambda _: True, budget=1000).scenario
@@ -94,11 +94,15 @@ def test_nothing_is_left_of_a_feature_that_no_failure_needs(feature: Feature) ->
     assert list(map(list, shrunk.config["query"].values())) == [["map"]]
 
 
-def test_what_rejects_stays_if_a_failure_needs_it() -> None:
+def test_what_rejects_and_the_loads_that_a_failure_needs_stay() -> None:
     def fails(scenario: Scenario) -> bool:
-        return any("on_late" in body for entry in scenario.config["query"].values() for body in entry.values())
+        rejects = any("on_late" in body for entry in scenario.config["query"].values() for body in entry.values())
+        return rejects and any(entry["at_us"] for entry in scenario.row_ns())
 
-    shrunk = shrink(random_scenario(3, frozenset({Feature.REJECTED})), fails, budget=1000).scenario
+    features = frozenset({Feature.REJECTED, Feature.BALANCING})
+    scenario = next(s for s in (random_scenario(seed, features) for seed in range(100)) if fails(s))
+    shrunk = shrink(scenario, fails, budget=1000).scenario
+    assert len(shrunk.row_ns()) == 1
     kinds = [kind for entry in shrunk.config["query"].values() for kind in entry]
     assert sorted(set(kinds)) == ["aggregate", "custom", "map"]
     assert "on_error" not in str(shrunk.config["query"])
