@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from replicas.node.rejected_rows import RejectedRows
 from replicas.simulation.clock import JumpClock
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
@@ -28,6 +29,7 @@ from spe.stream.times import SECOND, parse_timestamp
 from tests.simulation.test_cluster import SCHEMA, SECONDS, make_plan, run
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import union_of
+from tests.support.situations import until
 
 BAD = 7
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]*\d")
@@ -233,3 +235,30 @@ async def test_after_restarts_no_row_is_in_a_file_twice(jump_clock: JumpClock) -
                 assert found == sorted(set(found))
             # rows that one replica missed by an install are in its partner's file
             assert sorted(set(numbers["n1a"]) | set(numbers["n1b"])) == list(range(1, len(wanted) + 1))
+
+
+async def _late(_: RejectedRows) -> None:
+    await trio.sleep_forever()
+
+
+async def test_what_a_partner_is_given_is_in_the_file_before(
+    jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is late, and the giver dies: nobody else has seen the rows."""
+    async with FaultyCluster(*of_one_source()) as cluster:
+        with cluster.explain():
+            with monkeypatch.context() as patch:
+                patch.setattr(RejectedRows, "run", _late)
+                await cluster.start()
+                await trio.sleep(2)
+            cluster.kill("n1b")
+            cluster.restart("n1b")
+            await until(lambda: "u1/0@n1b" in (found := cluster.replicas()) and found["u1/0@n1b"].reading.installed)
+            cluster.kill("n1a")
+            await trio.sleep(1)
+            cluster.restart("n1a")
+            outcome = await run(cluster, SECONDS + 6)
+            outcome.assert_complete()
+            wanted = expected(cluster, "a")
+            found = {line["values"]["n"] for node in ("n1a", "n1b") for line in lines_of(cluster, node)}
+            assert found == set(wanted)
