@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     begun = time.perf_counter()
     spark = session("benchmark", master="local[2]", conf={"spark.driver.memory": arguments.proof_memory})
     spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
+    spark.range(2, numPartitions=2).mapInArrow(lambda batches: batches, "id long").count()  # Python workers
     start_s = time.perf_counter() - begun
     rows = []
     try:

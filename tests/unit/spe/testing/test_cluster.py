@@ -103,11 +103,9 @@ def test_a_broken_promise_tells_seed_faults_and_story(monkeypatch: pytest.Monkey
     """The reference lacks its last row, as if the cluster had made one too many."""
     reference = playing.SimCluster.reference
 
-    def shorter(cluster: Any, kept: Any = None) -> Any:
-        return {channel: (ids[:-1], rows.slice(0, len(rows) - 1)) for channel, (ids, rows) in whole(cluster, kept)}
-
-    def whole(cluster: Any, kept: Any) -> Any:
-        return reference(cluster, kept).items()
+    def shorter(cluster: Any, *asked: Any, **named: Any) -> Any:
+        whole = reference(cluster, *asked, **named).items()
+        return {channel: (ids[:-1], rows.slice(0, len(rows) - 1)) for channel, (ids, rows) in whole}
 
     monkeypatch.setattr(playing.SimCluster, "reference", shorter)
     with pytest.raises(PromiseBroken) as caught:
