@@ -7,7 +7,7 @@ one when each is taken from the run in which it was quickest.  A pause that come
 time, is not in that figure, and is ours all the same: so the verdict goes by the longest step of each run.
 
 Each step is followed by the same tenth of a millisecond of work on memory that was used just before.  Where that takes
-many times as long after the longest steps, the memory was taken away below the process: by the machine or its host.
+many times as long after the longest steps, all is slow then, and not the step: this points to the machine or its host.
 """
 
 from __future__ import annotations
