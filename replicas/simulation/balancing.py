@@ -9,6 +9,7 @@ from typing import Any, Final
 import trio
 
 from consistency.checking.counters import Counters
+from replicas.simulation.moving import with_spares
 from spe.config import load_data
 from spe.stream.history import History, Note
 from spe.stream.ids import PartitionId
@@ -22,7 +23,6 @@ _FIRST_S: Final = (None, 12, 19, 23)
 #: How often loads are looked at; below which load it is tried to do with a node fewer.
 _PERIODS: Final = ("2s", "5s", "10s")
 _IDLE: Final = (0.0, 0.1, 0.3)
-_SPARES: Final = 2
 #: What partitions need, cores.
 _CORES: Final = (0.02, 0.1, 0.2, 0.4, 0.6)
 #: How often loads shift, and the times within which they do.
@@ -34,13 +34,11 @@ RowNs = dict[PartitionId, int]
 
 def with_balancing(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with a coordinator that balances and, perhaps, spare nodes."""
-    nodes = config["nodes"]
-    named = dict(nodes) if isinstance(nodes, Mapping) else {name: {} for name in nodes}
-    spares = {f"reserve{i + 1}": {"spare": True} for i in range(random.randint(0, _SPARES))}
+    config = with_spares(random, config, "reserve")
     own = {"balance": random.choice(_PERIODS), "idle": random.choice(_IDLE)}
     if random.random() < 0.5:
         own["placement"] = "correlated"
-    return {**config, "nodes": named | spares, "coordinator": {**(config.get("coordinator") or {}), **own}}
+    return {**config, "coordinator": {**(config["coordinator"] or {}), **own}}
 
 
 def random_start(random: Random) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import trio
 
 from replicas.simulation.cluster import SimCluster
+from replicas.simulation.scenario import named_nodes
 from spe.plan.directory import COORDINATOR
 from spe.stream.times import SECOND
 from spe.wire.fields import MoveVerb
@@ -22,12 +23,10 @@ _VERBS: Final[Sequence[MoveVerb]] = ("move", "move", "move", "drain", "cancel")
 _ANSWER_S: Final = 2.0
 
 
-def with_spares(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with a coordinator and, perhaps, spare nodes."""
-    nodes = config["nodes"]
-    named = dict(nodes) if isinstance(nodes, Mapping) else {name: {} for name in nodes}
-    spares = {f"spare{i + 1}": {"spare": True} for i in range(random.randint(0, _SPARES))}
-    return {"coordinator": {}, **config, "nodes": named | spares}
+def with_spares(random: Random, config: Mapping[str, Any], name: str = "spare") -> dict[str, Any]:
+    """The configuration with a coordinator and, perhaps, spare nodes, whose names begin with ``name``."""
+    spares = {f"{name}{i + 1}": {"spare": True} for i in range(random.randint(0, _SPARES))}
+    return {"coordinator": {}, **config, "nodes": named_nodes(config) | spares}
 
 
 def random_moves(random: Random, until_us: int) -> list[dict[str, int]]:

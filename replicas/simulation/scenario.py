@@ -26,6 +26,12 @@ _LIVE: Final = "live"
 _ROWS: Final = "rows"
 
 
+def named_nodes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says of each node, also where it only lists them."""
+    nodes = config["nodes"]
+    return dict(nodes) if isinstance(nodes, Mapping) else {name: {} for name in nodes}
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One run.
@@ -81,9 +87,8 @@ class Scenario:
 
     def newcomer(self, entry: Mapping[str, Any]) -> Node:
         """A node that joins: what is said of it, with the defaults of the configuration.  Raises ConfigError."""
-        name, nodes = entry["node"], self.config["nodes"]
-        named = nodes if isinstance(nodes, Mapping) else {one: {} for one in nodes}
-        given = {**named, name: {**entry.get("own", {}), "spare": True}}
+        name = entry["node"]
+        given = {**named_nodes(self.config), name: {**entry.get("own", {}), "spare": True}}
         return replace(load_data({**self.config, "nodes": given}).directory.nodes[NodeId(name)], address=f"{name}:1")
 
     def processes(self) -> list[str]:
