@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-import trio
-
 from consistency.checking.counters import Counters
+from replicas.simulation.clock import sleep_until_us
 from replicas.simulation.moving import with_spares
 from spe.config import load_data
 from spe.stream.history import History, Note
@@ -67,7 +66,7 @@ def random_loads(random: Random, config: Mapping[str, Any]) -> list[dict[str, An
 async def shift_loads(row_ns: RowNs, entries: Sequence[Mapping[str, Any]]) -> None:
     """Makes each entry hold from its time on, in place of what rows cost on its partition before."""
     for entry in entries:
-        await trio.sleep(max(0.0, entry["at_us"] / 1e6 - trio.current_time()))
+        await sleep_until_us(entry["at_us"])
         unit, _, number = entry["partition"].rpartition("/")
         row_ns[PartitionId(UnitId(unit), int(number))] = entry["row_ns"]
 

@@ -189,6 +189,11 @@ def current_clock() -> JumpClock:
     return clock
 
 
+async def sleep_until_us(at_us: int) -> None:
+    """Until a virtual time; one that has passed is a checkpoint."""
+    await trio.sleep(max(0.0, at_us / 1e6 - trio.current_time()))
+
+
 def now_us() -> int:
     """Microseconds since the run began."""
     return round(trio.current_time() * 1e6)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-import trio
-
 from consistency.checking.counters import Counters
+from replicas.simulation.clock import sleep_until_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.moving import give_order
 from spe.config import load_data
@@ -121,7 +120,7 @@ async def order_joins(
     An order to move that somebody has written has ``partition`` and ``source`` in place of ``draw``.
     """
     for entry in entries:
-        await trio.sleep(max(0.0, entry["at_us"] / 1e6 - trio.current_time()))
+        await sleep_until_us(entry["at_us"])
         if entry["do"] == "join":
             cluster.joins(newcomer(entry))
         elif cluster.runs(COORDINATOR):

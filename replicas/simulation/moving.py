@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import trio
 
+from replicas.simulation.clock import sleep_until_us
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.scenario import named_nodes
 from spe.plan.directory import COORDINATOR
@@ -41,7 +42,7 @@ async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, Any]]) 
     One that somebody has written has ``partition``, ``source`` and ``target`` in place of ``draw``.
     """
     for order in orders:
-        await trio.sleep(max(0.0, order["at_us"] / 1e6 - trio.current_time()))
+        await sleep_until_us(order["at_us"])
         if cluster.runs(COORDINATOR):
             await give_order(cluster, _written(order) if "target" in order else drawn(cluster, Random(order["draw"])))
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from replicas.simulation.clock import sleep_until_us
 from replicas.simulation.cluster import SimCluster
 from spe.plan.directory import COORDINATOR
 from spe.plan.nodes import Policy
@@ -47,7 +48,7 @@ async def order_settings(cluster: SimCluster, orders: Sequence[Mapping[str, Any]
     One that somebody has written has ``node`` and ``changes``, pairs of name and value, in place of ``draw``.
     """
     for order in orders:
-        await trio.sleep(max(0.0, order["at_us"] / 1e6 - trio.current_time()))
+        await sleep_until_us(order["at_us"])
         if cluster.runs(COORDINATOR):
             await _give(cluster, _written(order) if "node" in order else drawn(cluster, Random(order["draw"])))
 
