@@ -13,82 +13,71 @@ and per numeric attribute the mean of |tentative − true| / |true| over T ∩ A
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.comparison import all_alike, content
-from consistency.proof.elements import TENTATIVE
+import pyarrow as pa
+
+from consistency.proof.comparison import FLOAT_TOLERANCE
+from consistency.proof.kept import Made
+from consistency.proof.matching import MET, Stretches, TaskMatcher
 from consistency.proof.measures import Measured
 from consistency.proof.scene import Tables
+from consistency.proof.truth.windows import floor_div
+from spe.stream.schema import AttributeType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Stretches of which Parquet is told when they were.
-_SOME: Final = 100
+#: Tuples of a task.
+_ROWS: Final = 1_000_000
+#: Spans of time that Parquet is told.
+_SPANS: Final = 100
 
 
-def against_truth(tables: Tables, how: Measured) -> DataFrame:
+def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> Made:
     """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
 
     Columns: ``partition, episode, window_us, arrived_us, undone_at_us, tentative struct, true struct, right boolean``.
-    What stood for a true tuple is known by the stretch: it lies behind the last stable tuple and not beyond the reach.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    schema, stretches = tables.schema, tables.stretches
-    window = F.col("time_us") if how.window_us == 0 else F.floor(F.col("time_us") / how.window_us) * how.window_us
-    undone = F.broadcast(stretches.select("partition", "episode", "undone_at_us"))
-    stretch_of = tables.parts.where(F.col("kind") == TENTATIVE).select("partition", "sequence", "episode")
-    given = tables.received.tentative().join(stretch_of, ["partition", "sequence"])
-    given = given.join(undone, ["partition", "episode"]).withColumn("key", content("tuple", schema, how.key))
-    stood = stood_for(tables.truth, stretches, tables.true_last_us).withColumn("key", content("tuple", schema, how.key))
-    key = ["key", "time_us", "episode", "partition"]  # a sort is fastest by what differs first
-    by = Window.partitionBy(*key)
-    given = given.withColumn("nth", F.row_number().over(by.orderBy("sequence", "row"))).select(
-        *key, "nth", "arrived_us", "undone_at_us", F.col("tuple").alias("tentative")
-    )
-    stood = stood.withColumn("nth", F.row_number().over(by.orderBy("place"))).select(
-        *key, "nth", F.col("tuple").alias("true")
-    )
-    met = given.join(stood, [*key, "nth"], how="full_outer")
-    both = F.col("tentative").isNotNull() & F.col("true").isNotNull()
-    right = both & all_alike("tentative", "true", schema)
-    return met.withColumn("window_us", window).withColumn("right", right).drop("nth", "key", "time_us")
-
-
-def stood_for(truth: DataFrame, stretches: DataFrame, last_us: int) -> DataFrame:
-    """True tuples with the ``episode`` of each stretch that lasted over them.
-
-    Stretches may overlap, so this is no equality.  Both sides are cut into equal pieces of tuple time, about one to a
-    stretch, so that a tuple is held against the stretches near it only, however many there were.
+    Floats of a key are equal where their first digits are (``comparison.content``).
 
     Args:
-      last_us: no tuple has a later time; a stretch may reach to the end of time.
+      in_order: no true tuple has an earlier time than one before it; so it is but for sources.
     """
     from pyspark.sql import functions as F
+    from pyspark.sql import types as T
 
-    spans = stretches.where(F.col("reach_us").isNotNull()).select(
-        "partition", "episode", "reach_us", F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id")
+    stretches = Stretches.of(tables.stretches.toArrow())
+    of_time = [F.col(name) for name in ("partition", "time_us")]
+    given = tables.received.tentative().select(
+        *of_time, F.col("sequence").alias("major"), F.col("row").alias("minor"), "arrived_us", "tuple"
     )
-    places = spans.withColumn("place", F.greatest("from_id", F.lit(1)))
-    began = truth.select("partition", "place", F.col("time_us").alias("from_us")).join(
-        F.broadcast(places), ["partition", "place"]
-    )
-    spans = began.withColumn("reach_us", F.least("reach_us", F.lit(last_us))).drop("place")
-    spans = spans.where(F.col("from_us") <= F.col("reach_us")).localCheckpoint()
-    some = spans.select("from_us", "reach_us").limit(_SOME + 1).collect()
-    if len(some) <= _SOME:  # Parquet is told, and skips the rest
-        truth = truth.where(reduce(or_, (F.col("time_us").between(*span) for span in some), F.lit(False)))
-    mean = spans.agg(F.avg(F.col("reach_us") - F.col("from_us")).alias("mean_us")).first()
-    width_us = 1 + int(mean["mean_us"] or 0) if mean is not None else 1
-    pieces = F.sequence(F.floor(F.col("from_us") / width_us), F.floor(F.col("reach_us") / width_us))
-    cut = F.broadcast(spans.withColumn("piece", F.explode(pieces)).drop("from_us"))
-    inside = (F.col("place") > F.col("from_id")) & (F.col("time_us") <= F.col("reach_us"))
-    pieced = truth.withColumn("piece", F.floor(F.col("time_us") / width_us))
-    return pieced.join(cut, ["partition", "piece"]).where(inside)
+    stood = _within(tables.truth, stretches.spans(tables.true_last_us, in_order=in_order)).select(
+        *of_time, F.col("place").alias("major"), F.lit(0).alias("minor"), F.lit(None).cast("long").alias("arrived_us"),
+        "tuple",
+    )  # fmt: skip
+    same = [n for n in how.key if tables.schema[n].type is not AttributeType.FLOAT64]
+    tasks = 1 + sum(s["stable"] + s["tentative"] for s in tables.sums) // _ROWS
+    both = given.unionByName(stood).repartition(tasks, *of_time, *[F.col(f"tuple.`{name}`") for name in same])
+    tuple_, long_ = both.schema["tuple"].dataType, T.LongType()
+    types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())
+    made = T.StructType([T.StructField(name, type_) for name, type_ in zip(MET, types, strict=True)])
+    return Made(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE), made)
+
+
+def _within(truth: DataFrame, spans: Sequence[tuple[int, int]]) -> DataFrame:
+    """The tuples of these spans of time, and possibly others."""
+    from pyspark.sql import functions as F
+
+    if len(spans) <= _SPANS:  # Parquet is told, and skips the rest
+        return truth.where(reduce(or_, (F.col("time_us").between(*span) for span in spans), F.lit(False)))
+    width_us = 1 + sum(end - begin for begin, end in spans) // len(spans)
+    pieces = {piece for begin, end in spans for piece in range(begin // width_us, end // width_us + 1)}
+    cut = truth.sparkSession.createDataFrame(pa.table({"piece": sorted(pieces)}))
+    pieced = truth.withColumn("piece", floor_div(F.col("time_us"), width_us))
+    return pieced.join(F.broadcast(cut), "piece", how="left_semi").drop("piece")
 
 
 def windows(met: DataFrame, how: Measured) -> DataFrame:

@@ -60,6 +60,13 @@ def spark_fields(schema: Schema) -> list[T.StructField]:
     return [T.StructField(a.name, _SPARK[a.type]) for a in schema]
 
 
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """A frame's schema as its tasks get it in Arrow."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
+
+
 def arrow_fields(schema: Schema) -> list[pa.Field]:
     return [pa.field(a.name, _ARROW[a.type]) for a in schema]
 

@@ -86,29 +86,29 @@ class Digester:
 
     def rows(self, place: Int64Array, rows: Rows) -> UInt64Array:
         """Of each row, with its place and time."""
-        chained = np.full(len(rows), _SEED, np.uint64)
+        chained = seeds(len(rows))
         for value in (place, rows.time):
-            _chain(chained, value)
+            chain(chained, value)
         for first in range(0, len(rows.columns), _MASKED):
             mask = np.zeros(len(rows), np.int64)
             for bit, column in enumerate(rows.columns[first : first + _MASKED]):
                 if column.valid is not None:
                     mask |= np.where(column.valid, np.int64(0), np.int64(1 << bit))
-            _chain(chained, mask)
+            chain(chained, mask)
         for column, attribute in zip(rows.columns, self._schema, strict=True):
             if column.dictionary is not None:
                 hashes = self._hashes(column.dictionary)[column.values]
-                _chain(chained, hashes if column.valid is None else np.where(column.valid, hashes, _SEED))
+                chain(chained, hashes if column.valid is None else np.where(column.valid, hashes, _SEED))
                 continue
             values = column.values
             if attribute.type is AttributeType.FLOAT64:
                 values = (values + 0.0).view(np.int64)  # −0.0 is 0.0; a NaN has the bits of Java's
                 values = np.where(np.isnan(column.values), np.float64(np.nan).view(np.int64), values)
             if column.valid is None:
-                _chain(chained, values)
+                chain(chained, values)
             else:
                 before = chained.copy()
-                _chain(chained, values)
+                chain(chained, values)
                 np.copyto(chained, before, where=~column.valid)
         return chained
 
@@ -170,7 +170,12 @@ def _of_bytes(data: np.ndarray[tuple[int, int], np.dtype[np.uint8]], size: int) 
     return _mixed(hash_)
 
 
-def _chain(chained: UInt64Array, values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> None:
+def seeds(count: int) -> UInt64Array:
+    """Where a chain begins."""
+    return np.full(count, _SEED, np.uint64)
+
+
+def chain(chained: UInt64Array, values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> None:
     """XXH64 of eight bytes each, with what is there as the seed; in place."""
     word = values.astype(np.int64).view(np.uint64) if values.dtype == bool else values.view(np.uint64)
     chained += _P5 + np.uint64(8)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from consistency.proof.kept import Made, frame_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -88,9 +90,9 @@ class HadoopFolder:
         files = self.spark.read.format("binaryFile").load([f"{self.uri}/{name}" for name in names])
         return files.select("path", "content").mapInArrow(of_files, schema)
 
-    def keep(self, name: str, frame: DataFrame) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
         """Writes a frame as Parquet there; what is read back does not compute anything again."""
-        path = f"{self.uri}/{name}.parquet"
+        path, frame = f"{self.uri}/{name}.parquet", frame_of(frame)
         frame.write.mode("overwrite").parquet(path)
         return self.spark.read.schema(frame.schema).parquet(path)
 

@@ -15,7 +15,7 @@ from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
 from consistency.proof.evidence import evidence, stamps, unchanged
 from consistency.proof.intake import unaccounted
-from consistency.proof.kept import freed_at_the_end
+from consistency.proof.kept import Keep, freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.meanwhile import Meanwhile, meanwhile
 from consistency.proof.moved import move_reports
@@ -33,7 +33,7 @@ from consistency.proof.report.model import (
 )
 from consistency.proof.report.page import page
 from consistency.proof.run import REPORT_FOLDER, Run
-from consistency.proof.scene import Keep, ReceivedTables, Scene
+from consistency.proof.scene import ReceivedTables, Scene
 from consistency.proof.story import (
     begun_us,
     coordinator_trace,

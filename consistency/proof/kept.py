@@ -1,14 +1,44 @@
-"""Frames that the proof keeps on disk while it works: freed at its end, and nothing else of the session's cache."""
+"""Frames that the proof keeps: as tables, and on disk while it works, which is freed at its end.
+
+Nothing else of the session's cache is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Made:
+    """What tasks make of a frame's partitions in Arrow; written as a table it need not become rows of Spark's.
+
+    Attributes:
+      each: what is made of the batches of a partition.
+      schema: of that.
+    """
+
+    of: DataFrame
+    each: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: StructType
+
+
+#: Writes a frame as the table of a name and gives it back as it was written.
+Keep = Callable[[str, "DataFrame | Made"], "DataFrame"]
+
+
+def frame_of(one: DataFrame | Made) -> DataFrame:
+    """As a frame of Spark's."""
+    return one.of.mapInArrow(one.each, one.schema) if isinstance(one, Made) else one
+
 
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("kept", default=None)
 

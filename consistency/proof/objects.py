@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyarrow import fs, parquet
+from pyarrow import fs
 
-from consistency.proof.kept import on_disk
+from consistency.proof.arrow import arrow_schema
+from consistency.proof.kept import Made, frame_of, on_disk
+from consistency.proof.parquet import write_parquet
 from consistency.proof.remote import check_place
 from consistency.proof.seen import check_all_see
 from spe.errors import SpeError
@@ -134,23 +137,27 @@ class ObjectFolder:
 
         return self._spark.range(0, len(names), 1, max(1, len(names))).mapInArrow(of_files, schema)
 
-    def keep(self, name: str, frame: DataFrame) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
         """Writes a frame as Parquet there, a file per task, and keeps it on the executors' disks for the proof."""
         from pyspark import TaskContext
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         place, folder = self.place, f"{name}.parquet"
-        schema = to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=False)
+        kept = on_disk(frame_of(frame))
+        schema = arrow_schema(kept.schema)
+
+        def write_part(number: int, batches: Iterable[pa.RecordBatch], *, at_all: bool = False) -> int:
+            file = f"{folder}/part-{number:05}.parquet"
+            with _told(f"{place.uri}/{file}"):
+                opened = partial(place.system.open_output_stream, place.path(file))
+                return write_parquet(opened, schema, batches, at_all=at_all)
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
             assert context is not None
-            rows = write_parquet(place, f"{folder}/part-{context.partitionId():05}.parquet", schema, batches)
-            yield pa.RecordBatch.from_pydict({"rows": [rows]})
+            yield pa.RecordBatch.from_pydict({"rows": [write_part(context.partitionId(), batches)]})
 
-        kept = on_disk(frame)
         if not sum(row["rows"] for row in kept.mapInArrow(write, "rows long").collect()):
-            write_parquet(place, f"{folder}/part-00000.parquet", schema, [], at_all=True)
+            write_part(0, [], at_all=True)
         return kept
 
     def check_executors(self) -> None:
@@ -171,27 +178,3 @@ class ObjectFolder:
     def _spark(self) -> SparkSession:
         assert self.spark is not None
         return self.spark
-
-
-def write_parquet(
-    place: ObjectPlace, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch],
-    *, at_all: bool = False,
-) -> int:  # fmt: skip
-    """Writes a file; none without rows, but where it is wanted ``at_all``.  Returns the number of rows."""
-    rows, writer, file = 0, None, None
-    with _told(f"{place.uri}/{name}"):
-        for batch in batches:
-            if not len(batch):
-                continue
-            if writer is None:
-                file = place.system.open_output_stream(place.path(name))
-                writer = parquet.ParquetWriter(file, batch.schema)
-            writer.write_batch(batch)
-            rows += len(batch)
-        if writer is None and at_all:
-            file = place.system.open_output_stream(place.path(name))
-            writer = parquet.ParquetWriter(file, schema)
-        if writer is not None and file is not None:
-            writer.close()
-            file.close()
-    return rows

@@ -15,13 +15,14 @@ from consistency.proof import comparison, experience
 from consistency.proof.decision import Circumstances, decide
 from consistency.proof.delay import judge_delay
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, UNDO, elements, episodes
+from consistency.proof.kept import Keep
 from consistency.proof.meanwhile import Meanwhile, at_once
 from consistency.proof.measures import operator_of
 from consistency.proof.offenders import first_offenders
 from consistency.proof.prediction import Prediction
 from consistency.proof.received import ReceivedStream
 from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
-from consistency.proof.scene import Keep, ReceivedTables, Scene, Tables
+from consistency.proof.scene import ReceivedTables, Scene, Tables
 from consistency.proof.settling import settled
 from consistency.proof.tentative import judge_tentative
 from spe.plan.delays import epochs, longest_path

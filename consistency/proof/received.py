@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from consistency.proof.digests import BLOCK, block_digests
 from consistency.proof.elements import STABLE, TENTATIVE
-from consistency.proof.kept import on_disk
+from consistency.proof.kept import Keep, on_disk
 from consistency.proof.records import Wanted, WantedRecords
-from consistency.proof.scene import Keep
 from spe.stream.batch import Batch, Element
 from spe.stream.names import Kind
 from spe.stream.schema import Schema

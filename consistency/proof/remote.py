@@ -20,8 +20,8 @@ from urllib.request import url2pathname
 
 from consistency.proof.evidence import is_read
 from consistency.proof.hadoop import HadoopFolder, reads
+from consistency.proof.kept import Keep, Made
 from consistency.proof.run import Run
-from consistency.proof.scene import Keep
 from consistency.proof.seen import check_all_see, path_unseen
 from spe.errors import SpeError
 from spe.log.announced import ANNOUNCED
@@ -64,7 +64,7 @@ class RemoteFolder(Protocol):
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
         """What ``each`` makes of files, on executors."""
 
-    def keep(self, name: str, frame: DataFrame) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
         """Writes a frame as Parquet there, and gives it back as one that is not computed again."""
 
     def check_executors(self) -> None:
@@ -83,7 +83,11 @@ def folder_of(spark: SparkSession, uri: str) -> RemoteFolder:
 
 def keeper(spark: SparkSession, where: str) -> Keep:
     """Writes frames as Parquet below a path or URI."""
-    return (folder_of(spark, where) if is_remote(where) else HadoopFolder(spark, where)).keep
+    if is_remote(where):
+        return folder_of(spark, where).keep
+    from consistency.proof.local import LocalTables
+
+    return LocalTables(spark, local_path(where).absolute()).keep
 
 
 def listed(folder: RemoteFolder) -> dict[PurePosixPath, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from consistency.proof.received import ReceivedStream
-
-#: Writes a frame as the table of a name and gives it back as it was written.
-Keep = Callable[[str, "DataFrame"], "DataFrame"]
 
 
 @dataclass(frozen=True)

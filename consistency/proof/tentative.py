@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof import accuracy
+from consistency.proof.kept import Keep
 from consistency.proof.measures import Measured, measured
 from consistency.proof.report.model import Accuracy, Tentative, WindowAccuracy
 from consistency.proof.report.words import moment
-from consistency.proof.scene import Keep, Scene, Tables
+from consistency.proof.scene import Scene, Tables
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def judge_tentative(scene: Scene, output: StreamId, tables: Tables, keep: Keep) 
         )
         return none, None
     how = measured(scene.plan, output)
-    met = keep("tentative", accuracy.against_truth(tables, how))
+    met = keep("tentative", accuracy.against_truth(tables, how, in_order=output not in scene.plan.sources))
     row = accuracy.overall(met, how).first()
     assert row is not None
     found = Tentative(

@@ -1,55 +1,150 @@
-"""Which true tuples tentative ones stood for, against going through all pairs."""
+"""Which true tuples tentative ones stood for and met, against going through all pairs."""
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consistency.proof.accuracy import stood_for
+from consistency.proof import accuracy
+from consistency.proof.kept import frame_of
+from consistency.proof.measures import Measured
+from consistency.proof.received import ReceivedStream
+from consistency.proof.scene import Tables
+from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 from tests.support.long_forms import long_but
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
-TRUTH = "partition int, place long, time_us long, tuple struct<n: int>"
-STRETCHES = "partition int, episode long, kept_id long, stable_id long, reach_us long"
+SCHEMA = Schema.of(n="int64", x="float64", s="string")
+TUPLE = "tuple struct<n: long, x: double, s: string>"
+TRUTH = f"partition int, place long, time_us long, {TUPLE}"
+RECEIVED = f"partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, {TUPLE}"
+STRETCHES = (
+    "partition int, episode long, undone_sequence long, undone_at_us long, kept_id long, stable_id long, "
+    "settled_us long, reach_us long"
+)
+#: By what tuples meet; floats of a key by their first digits.
+HOW = Measured(key=("n", "s"), shares=("overlap",), errors=("x",), window_us=10)
 
 
-@pytest.mark.parametrize("seed", long_but([0], range(3)))
-def test_stretches_that_overlap_find_their_tuples(spark: SparkSession, seed: int) -> None:
+def tables(spark: SparkSession, true: list[Any], given: list[Any], stretches: list[Any]) -> Tables:
+    received = ReceivedStream(spark.range(0), spark.createDataFrame(given, RECEIVED))
+    return Tables(
+        parts=spark.range(0),
+        stretches=spark.createDataFrame(stretches, STRETCHES),
+        sums=[{"stable": len(true), "tentative": len(given)}],  # type: ignore[list-item]
+        corrections={},  # type: ignore[arg-type]
+        truth=spark.createDataFrame(true, TRUTH),
+        true_last_us=max((r[2] for r in true), default=0),
+        received=received,
+        schema=SCHEMA,
+        mistyped=[],
+    )
+
+
+def met(one: Tables, how: Measured = HOW, *, in_order: bool = True) -> list[Row]:
+    return frame_of(accuracy.against_truth(one, how, in_order=in_order)).collect()
+
+
+def some_tuple(rng: random.Random) -> tuple[Any, ...]:
+    return (rng.choice([None, 1]), rng.choice([None, 0.0, -0.0, float("nan")]), rng.choice([None, "é"]))
+
+
+@pytest.mark.parametrize("seed", long_but([0], range(6)))
+@pytest.mark.parametrize("few", [True, False], ids=["times told to Parquet", "pieces of time"])
+def test_what_meets_in_stretches_that_overlap(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, few: bool
+) -> None:
+    if not few:
+        monkeypatch.setattr(accuracy, "_SPANS", 0)
+    monkeypatch.setattr(accuracy, "_ROWS", 50)  # several tasks
     rng = random.Random(seed)
-    times = {p: sorted(rng.randrange(5_000) for _ in range(rng.randrange(1, 80))) for p in (0, 1)}
-    true = [(p, place, at, (place,)) for p in times for place, at in enumerate(times[p], 1)]
-    stretches = [
-        (
-            rng.randrange(3),  # in partition 2 nothing is true
-            episode,
-            rng.choice([None, rng.randrange(len(times[0]) + 3)]),
-            rng.choice([None, rng.randrange(len(times[0]) + 3)]),
-            rng.choice([None, rng.randrange(-100, 6_000), END_OF_TIME - 1]),
-        )
-        for episode in range(60)
+    times = {p: sorted(rng.randrange(30) for _ in range(rng.randrange(20, 60))) for p in (0, 1)}
+    true = [(p, place, at, some_tuple(rng)) for p in times for place, at in enumerate(times[p], 1)]
+    undos = {p: sorted(rng.sample(range(1, 200), 12)) for p in (0, 1, 2)}  # in partition 2 nothing is true
+    stretches, stable = [], dict.fromkeys(undos, 0)
+    for p, each in undos.items():
+        for episode, undo in enumerate([*each, None]):
+            stable[p] = min(stable[p] + rng.randrange(8), len(times.get(p, ())))
+            kept = rng.choice([None, stable[p]]) if undo else None
+            settled = times[p][stable[p] - 1] if stable[p] else None
+            reach = rng.choice([None, rng.randrange(-5, 40), END_OF_TIME - 1])
+            at = None if undo is None else 1_000 + undo
+            stretches.append((p, episode, undo, at, kept, stable[p] or None, settled, reach))
+    given = [
+        (p, sequence, row, sequence * 3, "tentative", None, rng.randrange(30), some_tuple(rng))
+        for p in undos
+        for sequence in rng.sample([n for n in range(1, 220) if n not in undos[p]], 120)
+        for row in range(rng.randrange(1, 3))
     ]
-    met = stood_for(
-        spark.createDataFrame(true, TRUTH), spark.createDataFrame(stretches, STRETCHES), max(r[2] for r in true)
-    )
-    found = sorted((r["partition"], r["episode"], r["place"]) for r in met.collect())
 
-    def behind(kept: int | None, stable: int | None) -> int:
-        return kept if kept is not None else stable or 0
+    sides: dict[Any, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for p, sequence, _, arrived, _, _, time, tuple_ in sorted(given):
+        episode = sum(1 for undo in undos[p] if undo < sequence)
+        undone = 1_000 + undos[p][episode] if episode < len(undos[p]) else None
+        sides[p, episode, time, tuple_[0], tuple_[2]][0].append((arrived, undone, tuple_))
+    for p, episode, _, _, kept, stable_id, _, reach in stretches:
+        for q, place, time, tuple_ in true:
+            behind = kept if kept is not None else stable_id or 0
+            if p == q and reach is not None and place > behind and time <= reach:
+                sides[p, episode, time, tuple_[0], tuple_[2]][1].append(tuple_)
+    expected = []
+    for (p, episode, time, _, _), (ours, theirs) in sides.items():
+        for n in range(max(len(ours), len(theirs))):
+            arrived, undone, tentative = ours[n] if n < len(ours) else (None, None, None)
+            stood = theirs[n] if n < len(theirs) else None
+            right = tentative is not None and stood is not None and text(tentative) == text(stood)
+            expected.append((p, episode, time // 10 * 10, arrived, undone, text(tentative), text(stood), right))
+    found = [
+        (r["partition"], r["episode"], r["window_us"], r["arrived_us"], r["undone_at_us"], text(r["tentative"]),
+         text(r["true"]), r["right"])
+        for r in met(tables(spark, true, given, stretches))
+    ]  # fmt: skip
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert {f[-1] for f in found} == {True, False}
 
-    assert found == sorted(
-        (p, episode, place)
-        for p, place, at, _ in true
-        for of, episode, kept, stable, reach in stretches
-        if p == of and reach is not None and place > behind(kept, stable) and at <= reach
-    )
-    assert found
+
+def text(tuple_: tuple[Any, ...] | None) -> str:
+    """Equal for equal tuples: NaN is NaN, and −0.0 is 0.0."""
+    return "-" if tuple_ is None else str(tuple(v + 0.0 if isinstance(v, float) else v for v in tuple_))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet", "right"),
+    [
+        (1.0, 1.0 + 1e-10, True, True),
+        (2.0, 2.0 - 1e-10, True, True),
+        (1e300, 1e300 * (1 + 1e-10), True, True),
+        (5e-324, 5e-324, True, True),
+        (1.0, 1.0 + 2e-9, True, False),
+        (1.0, 1.001, False, False),
+        (float("inf"), float("inf"), True, True),
+        (float("inf"), float("-inf"), False, False),
+        (float("nan"), float("nan"), True, True),
+        (0.0, None, False, False),
+        (None, None, True, True),
+    ],
+)
+def test_floats_of_a_key_meet_by_their_first_digits(
+    spark: SparkSession, one: float | None, other: float | None, meet: bool, right: bool
+) -> None:
+    given = [(0, 2, 0, 7, "tentative", None, 5, (1, one, "s"))]
+    how = Measured(key=("x",), shares=("overlap",), errors=(), window_us=0)
+    found = met(tables(spark, [(0, 1, 5, (1, other, "s"))], given, [(0, 0, 3, 8, None, None, None, 5)]), how)
+    assert [r["right"] for r in found] == ([right] if meet else [False, False])
+
+
+def test_a_source_whose_times_go_back_behind_the_last_stable_tuple(spark: SparkSession) -> None:
+    """Ids of a source's output are in order of arrival, and its times need not be."""
+    true = [(0, place, time, (place, 0.0, "s")) for place, time in enumerate([5, 9, 7, 12, 8, 20, 11], 1)]
+    found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 9, 11)]), in_order=False)
+    assert sorted(r["true"]["n"] for r in found) == [3, 5, 7]
 
 
 def test_no_stretch_finds_nothing(spark: SparkSession) -> None:
-    true = spark.createDataFrame([(0, 1, 5, (1,))], TRUTH)
-    assert stood_for(true, spark.createDataFrame([], STRETCHES), 5).count() == 0
+    assert met(tables(spark, [(0, 1, 5, (1, 1.0, "s"))], [], [])) == []

@@ -11,9 +11,10 @@ import pytest
 
 from consistency.proof.delay import judge_delay
 from consistency.proof.experience import delays
+from consistency.proof.kept import Keep, Made, frame_of
 from consistency.proof.output import SKIP_US, judge_output, judge_stable, received_tables, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
-from consistency.proof.scene import Keep, Scene
+from consistency.proof.scene import Scene
 from spe.config import load_text
 from spe.log.announced import RecordedAnnouncement
 from spe.plan.delays import epochs
@@ -68,7 +69,8 @@ def scene(known_us: int = END_OF_TIME, announced: Sequence[RecordedAnnouncement]
 
 
 def keeper(spark: SparkSession, folder: Path) -> Keep:
-    def keep(name: str, frame: DataFrame) -> DataFrame:
+    def keep(name: str, given: DataFrame | Made) -> DataFrame:
+        frame = frame_of(given)
         frame.write.parquet(str(folder / name))
         return spark.read.schema(frame.schema).parquet(str(folder / name))
 
@@ -224,12 +226,12 @@ def test_all_that_was_received_is_stored_once_whoever_asks_for_it(spark: SparkSe
     """Verdict and figures are computed beside each other, and the table has one name."""
     stored: list[str] = []
 
-    def keep(name: str, frame: DataFrame) -> DataFrame:
+    def keep(name: str, frame: DataFrame | Made) -> DataFrame:
         stored.append(name)
         if len(stored) == 1:
             other.start()
             other.join(0.1)  # as long as it waits for this
-        return frame
+        return frame_of(frame)
 
     came = received(spark, [stream("S1@0:1,10,1.5 B1")], SCHEMA, keep=keep)
     other = Thread(target=lambda: came.rows)

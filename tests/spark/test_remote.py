@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyarrow.parquet import read_table
+from pyspark.sql import types as T
 
 from consistency.proof.evidence import evidence
 from consistency.proof.hadoop import HadoopFolder
+from consistency.proof.kept import Made
 from consistency.proof.remote import is_remote, keeper, local_path, opened
 from consistency.proof.run import Run
 from spe.cli.report import report
@@ -133,3 +137,17 @@ def test_a_table_has_times_of_any_year_for_whoever_reads_it(spark: SparkSession,
     assert [row[0] for row in kept.selectExpr("unix_micros(at)").collect()] == [late_us]
     (at,) = read_table(tmp_path / "times.parquet")["at"].cast("int64").to_pylist()
     assert at == late_us
+
+
+def test_what_tasks_make_is_written_by_them_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
+    def double(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"twice": [2 * n for n in batch.column(0).to_pylist()]})
+
+    keep = keeper(spark, (tmp_path / "a b").as_uri())
+    made = T.StructType([T.StructField("twice", T.LongType())])
+    for frame in (spark.range(9, numPartitions=3), spark.range(4, numPartitions=2)):  # over what was there
+        found = keep("some", Made(frame, double, made))
+        assert sorted(row["twice"] for row in found.collect()) == [2 * n for n in range(frame.count())]
+    assert keep("none", Made(spark.range(0), double, made)).count() == 0
+    assert read_table(tmp_path / "a b" / "some.parquet").num_rows == 4

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
+from consistency.proof.kept import Keep
 from consistency.proof.received import ReceivedRecording, ReceivedStream
 from consistency.proof.records import SUMMARY, Wanted, summaries
-from consistency.proof.scene import Keep
 from consistency.proof.truth import Truth
 from spe.stream.batch import Batch, Element, RecDone, Undo
 from spe.stream.names import Kind

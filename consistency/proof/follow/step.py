@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from consistency.proof import comparison
 from consistency.proof.elements import STABLE, elements
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken
-from consistency.proof.kept import on_disk
+from consistency.proof.kept import frame_of, on_disk
 from consistency.proof.offenders import first_offenders
 from consistency.proof.received import ReceivedStream, records_of
 from consistency.proof.report.model import Flaw, Offender
@@ -70,7 +70,7 @@ def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> 
 
     from consistency.proof.truth import truth
 
-    found = truth(network, output, lambda _, frame: on_disk(frame))
+    found = truth(network, output, lambda _, frame: on_disk(frame_of(frame)))
     rows = found.rows
     if output not in network.plan.sources:
         rows = rows.withColumn("place", F.col("place") + _each(places))

@@ -1,0 +1,61 @@
+"""Parquet files that a task writes itself, from Arrow, without going through Spark's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from spe.errors import SpeError
+
+#: Rows of a group of rows, which has its own statistics.
+_GROUP: Final = 1 << 19
+
+
+def write_parquet(
+    opened: Callable[[], Any], schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, at_all: bool = False
+) -> int:
+    """Writes a file; none without rows, but where it is wanted ``at_all``.  Returns the number of rows.
+
+    Args:
+      opened: gives the file, when there is something to write.
+    """
+    rows, some, held = 0, list[pa.RecordBatch](), 0
+    writer, file = None, None
+
+    def write() -> None:
+        nonlocal writer, file
+        if writer is None:
+            file = opened()
+            writer = parquet.ParquetWriter(file, schema)
+        writer.write_table(pa.Table.from_batches(some, schema), _GROUP)
+
+    for batch in batches:
+        if len(batch):
+            some.append(batch)
+            held, rows = held + len(batch), rows + len(batch)
+        if held >= _GROUP:
+            write()
+            some, held = [], 0
+    if some or (at_all and writer is None):
+        write()
+    if writer is not None and file is not None:
+        writer.close()
+        file.close()
+    return rows
+
+
+def write_file(file: Path, attempt: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """The same on a disk, as a whole or not at all, also where two attempts write it.  Raises SpeError."""
+    aside = file.with_name(f".{file.name}.{attempt}")
+    try:
+        rows = write_parquet(lambda: aside.open("wb"), schema, batches)
+        if rows:
+            aside.replace(file)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise SpeError(f"{file} cannot be written: {error.strerror or error}") from error
+    return rows
