@@ -95,6 +95,7 @@ def judge_run(
     """
     from consistency.proof.remote import keeper
     from consistency.proof.source import last_state
+    from consistency.proof.stamps import look_through
     from consistency.proof.truth import TruthNetwork
 
     run.need_whole()
@@ -112,13 +113,14 @@ def judge_run(
             # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
             came = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
         heard = {of: beside(partial(received_tables, one, keepers[of])) for of, one in came.items()}
-        network = TruthNetwork(spark, run)
+        looked = {s: beside(partial(look_through, spark, run, s, run.reading.sources[s])) for s in plan.sources}
+        network = TruthNetwork(spark, run, None if going_on else lambda source: looked[source]().segments)
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
-        looked = {s: beside(partial(_flaws, spark, run, s, state)) for s, state in states.items()}
+        counted = {s: beside(partial(_unaccounted, run, s, state)) for s, state in states.items()}
         outputs = _outputs(scene, network, came, heard, keepers, keeper(spark, f"{tables}/truth"), steps, beside)
         with steps.step("sources", "the sources' logs, against their inputs"):
-            flaws = {s: result() for s, result in looked.items()}
+            flaws = {s: [*looked[s]().flaws, *result()] for s, result in counted.items()}
         rests_on = digests()
     if not going_on:
         unchanged(before, run)
@@ -273,12 +275,8 @@ def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], dura
     return found
 
 
-def _flaws(spark: SparkSession, run: Run, stream: StreamId, state: SourceState) -> list[str]:
-    """What is wrong with a source's log: its times, or what is missing in it."""
-    from consistency.proof.stamps import misstamped
-
-    source = run.reading.sources[stream]
-    return [*misstamped(spark, run, stream, source), *unaccounted(run, stream, source, state, ended_us(run.events))]
+def _unaccounted(run: Run, stream: StreamId, state: SourceState) -> list[str]:
+    return unaccounted(run, stream, run.reading.sources[stream], state, ended_us(run.events))
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:

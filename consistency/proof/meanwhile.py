@@ -21,8 +21,10 @@ class Meanwhile(Protocol):
 @contextmanager
 def meanwhile() -> Iterator[Meanwhile]:
     """All that was begun inside has ended with the block, whether or not its result was asked for."""
-    from pyspark import InheritableThread
+    from pyspark import InheritableThread, SparkContext
 
+    # Without a session that runs, there is nothing to inherit, and asking for it fails where one has run.
+    kind = Thread if SparkContext._active_spark_context is None else InheritableThread
     threads: list[Thread] = []
 
     def begin(work: Callable[[], T]) -> Callable[[], T]:
@@ -34,7 +36,7 @@ def meanwhile() -> Iterator[Meanwhile]:
             except BaseException as error:
                 result.set_exception(error)
 
-        thread = InheritableThread(target=run, name="proof", daemon=True)
+        thread = kind(target=run, name="proof", daemon=True)
         thread.start()
         threads.append(thread)
         return result.result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,28 +24,24 @@ def write_parquet(
     Args:
       opened: gives the file, when there is something to write.
     """
-    rows, some, held = 0, list[pa.RecordBatch](), 0
-    writer, file = None, None
+    rows, held, some = 0, 0, list[pa.RecordBatch]()
+    with ExitStack() as stack:
+        writer: parquet.ParquetWriter | None = None
 
-    def write() -> None:
-        nonlocal writer, file
-        if writer is None:
-            file = opened()
-            writer = parquet.ParquetWriter(file, schema)
-        writer.write_table(pa.Table.from_batches(some, schema), _GROUP)
+        def write() -> parquet.ParquetWriter:
+            into = writer or stack.enter_context(parquet.ParquetWriter(stack.enter_context(opened()), schema))
+            into.write_table(pa.Table.from_batches(some, schema), _GROUP)
+            return into
 
-    for batch in batches:
-        if len(batch):
-            some.append(batch)
-            held, rows = held + len(batch), rows + len(batch)
-        if held >= _GROUP:
+        for batch in batches:
+            if len(batch):
+                some.append(batch)
+                held, rows = held + len(batch), rows + len(batch)
+            if held >= _GROUP:
+                writer = write()
+                held, some = 0, []
+        if some or (at_all and writer is None):
             write()
-            some, held = [], 0
-    if some or (at_all and writer is None):
-        write()
-    if writer is not None and file is not None:
-        writer.close()
-        file.close()
     return rows
 
 

@@ -120,8 +120,12 @@ def over_stretches(
             for number in batch.column(0).to_pylist():
                 yield from read(number, pieces[number], None)
 
-    tasks = min(len(pieces), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    return spark.range(0, len(pieces), 1, max(1, tasks)).mapInArrow(each, schema)
+    return spark.range(0, len(pieces), 1, tasks_for(spark, len(pieces))).mapInArrow(each, schema)
+
+
+def tasks_for(spark: SparkSession, pieces: int) -> int:
+    """How many tasks so many pieces are worth, at least one."""
+    return max(1, min(pieces, _TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
 
 
 def _over_remote(

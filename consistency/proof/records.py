@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -101,6 +101,14 @@ class Stretch:
     last: int | None
     following: int | None = None
     upto_id: int | None = None
+
+
+class TimedStretch(NamedTuple):
+    """A stretch of a source's log, and the least and the largest time in it."""
+
+    stretch: Stretch
+    least_us: int
+    most_us: int
 
 
 #: Is an element to be read?  Asked with its partition and the number of its record.

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from consistency.proof.reading import SourceEntry
-from consistency.proof.records import Stretch, Table, scan_stretch
+from consistency.proof.records import Stretch, Table, TimedStretch, scan_stretch
 from consistency.proof.report.words import moment
 from consistency.proof.run import Run
 from spe.log.source_log import decode_source_batch, decode_source_state
@@ -37,7 +37,7 @@ _FIELDS: Final = (
     "piece", "tuples", "peak", "promise",
     "below", "below_id", "below_time", "below_expected",
     "above", "least_id", "least_time", "most_id", "most_time",
-    "lowest_id", "lowest_time",
+    "lowest_id", "lowest_time", "highest_time",
 )  # fmt: skip
 
 
@@ -55,24 +55,39 @@ class Stamping:
     promises: bool
 
 
-def misstamped(spark: SparkSession, run: Run, stream: StreamId, source: SourceEntry) -> list[str]:
-    """What is wrong with the times in a source's log; a sentence for the first tuple of the first wrong segment.
+class Looked(NamedTuple):
+    """What looking through a source's log found.
+
+    Attributes:
+      flaws: what is wrong with its times; a sentence for the first tuple of the first wrong segment.
+      segments: those with tuples, in order.
+    """
+
+    flaws: list[str]
+    segments: list[TimedStretch]
+
+
+def look_through(spark: SparkSession, run: Run, stream: StreamId, source: SourceEntry) -> Looked:
+    """The times in a source's log.
 
     Raises:
       SpeError: segments are missing.  A damaged log is an error of Spark.
     """
     from consistency.proof.recording import over_stretches
-    from consistency.proof.source import source_table
+    from consistency.proof.source import all_stretches, source_table
 
     table = source_table(run, stream)
-    how = stamping(source, table)
+    pieces, how = all_stretches(table), stamping(source, table)
 
     def look(number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
         found = summary(table, stretch, how, content)
         yield pa.RecordBatch.from_pydict({name: pa.array([found.get(name, number)], pa.int64()) for name in _FIELDS})
 
-    rows = over_stretches(spark, run, table, look, pa.schema([(name, pa.int64()) for name in _FIELDS])).collect()
-    return judged([row.asDict() for row in sorted(rows, key=lambda row: int(row["piece"]))], how)
+    schema = pa.schema([(name, pa.int64()) for name in _FIELDS])
+    rows = over_stretches(spark, run, table, look, schema, pieces).collect()
+    parts = [row.asDict() for row in sorted(rows, key=lambda row: int(row["piece"]))]
+    timed = [TimedStretch(pieces[p["piece"]], p["lowest_time"], p["highest_time"]) for p in parts if p["tuples"]]
+    return Looked(judged(parts, how), timed)
 
 
 def stamping(source: SourceEntry, table: Table) -> Stamping:
@@ -102,6 +117,7 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
                 found |= _extreme("least", ids, time, high[np.argmin(time[high])], found["least_time"], -1)
                 found |= _extreme("most", ids, time, high[np.argmax(time[high])], found["most_time"], 1)
             found |= _extreme("lowest", ids, time, np.argmin(time), found["lowest_time"], -1)
+            found["highest_time"] = max(int(time.max()), found["highest_time"] or BEFORE_TIME)
         if how.promises:
             promise = decode_source_state(record.body).bound_us
     return found | {"tuples": tuples, "below": below, "above": above, "peak": peak, "promise": promise}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from consistency.proof.records import TimedStretch
 from consistency.proof.run import Run
+from consistency.proof.stamps import look_through
 from consistency.proof.truth import TruthNetwork
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
@@ -248,18 +251,33 @@ def test_every_operator_equals_the_engine(spark: SparkSession, tmp_path: Path) -
     assert compared > 2000
 
 
-def test_a_stream_that_the_times_of_segments_divide_equals_the_engine(spark: SparkSession, tmp_path: Path) -> None:
-    """Its logs filtered and merged; what windows make of them is divided by a sample."""
-    config = CONFIG | {"query": {name: QUERY[name] for name in ("both", "tumbling_on")}}
+@pytest.mark.parametrize("merged", [True, False], ids=["read in order", "sorted"])
+def test_a_stream_that_the_times_of_segments_divide_equals_the_engine(
+    spark: SparkSession, tmp_path: Path, merged: bool
+) -> None:
+    """Its logs merged and filtered; what windows make of them is divided by a sample."""
+    some = {"some": {"filter": {"from": "both", "where": "n > 0"}}, "few": {"filter": {"from": "b", "where": "b"}}}
+    config = CONFIG | {"query": {name: QUERY[name] for name in ("both", "tumbling_on")} | some}
     inputs = {A: list(logged(1, 150)), B: list(logged(2, 130))}
-    make_run(tmp_path / "run", config | {"outputs": ["both", "tumbling_on"]}, inputs, segment_bytes=2_000)
+    outputs = ["both", "some", "few", "tumbling_on"]
+    make_run(tmp_path / "run", config | {"outputs": outputs}, inputs, segment_bytes=1_000)
     run = Run.open(tmp_path / "run")
-    network = TruthNetwork(spark, run)
-    assert len(network.edges(StreamId("both"))) == 2 * spark.sparkContext.defaultParallelism - 1
+
+    def segments(source: StreamId) -> list[TimedStretch]:
+        found = look_through(spark, run, source, run.reading.sources[source])
+        assert not found.flaws
+        assert any(one.most_us > other.least_us for one, other in pairwise(found.segments))  # they overlap
+        return found.segments
+
+    asked = segments if merged else None
+    network = TruthNetwork(spark, run, asked)
+    for output in ("both", "some", "few"):
+        assert len(network.edges(StreamId(output))) == 2 * spark.sparkContext.defaultParallelism - 1
+        assert network.stream(StreamId(output)).in_order is merged
     assert network.edges(StreamId("tumbling_on")) == []
-    compared, found = differences(spark, run, inputs)
+    compared, found = differences(spark, run, inputs, segments=asked)
     assert not found, "\n".join(found)
-    assert compared > 300
+    assert compared > 400
 
 
 def test_an_unfinished_run_is_judged_up_to_its_frontier(spark: SparkSession, tmp_path: Path) -> None:

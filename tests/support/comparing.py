@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from consistency.proof.kept import on_disk
 from consistency.proof.run import Run
 from consistency.proof.truth import TruthNetwork, truth
+from consistency.proof.truth.network import Segments
 from replicas.reference import reference_rows
 from spe.stream.batch import Element
 from spe.stream.ids import Channel
@@ -23,11 +24,15 @@ TOLERANCE = 1e-9
 
 
 def differences(
-    spark: SparkSession, run: Run, inputs: Mapping[StreamId, Iterable[Element]], limit: int = 3
+    spark: SparkSession,
+    run: Run,
+    inputs: Mapping[StreamId, Iterable[Element]],
+    limit: int = 3,
+    segments: Segments | None = None,
 ) -> tuple[int, list[str]]:
     """(tuples compared, what differs) over all outputs of a run."""
     expected = reference_rows(run.plan, inputs)
-    network = TruthNetwork(spark, run)
+    network = TruthNetwork(spark, run, segments)
     compared, found = 0, []
     for output in run.plan.query.outputs:
         schema = run.plan.query.schema_of(output)

@@ -205,7 +205,7 @@ class Following:
             read={s: one.read for s, one in logs.items()},
             kept=self._kept(spark),
         )
-        return TruthNetwork(spark, self.run, part)
+        return TruthNetwork(spark, self.run, part=part)
 
     def _judge(
         self,

@@ -62,7 +62,9 @@ def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
     if output in network.plan.sources:  # a source's ids are those of its log, in order of arrival
         kept = keep(str(output), _named(stream, stream.frame, F.col(stream.order[0]).cast("long").alias("place")))
         return _truth(kept, _pieces(kept, F.lit(0)))
-    ordered = _ordered(stream, network.plan.partitions_of(output), network.edges(output))
+    ordered = stream.frame
+    if not stream.in_order:
+        ordered = _ordered(stream, network.plan.partitions_of(output), network.edges(output))
     kept = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(_ROW)))
     pieces = _pieces(kept, F.shiftright(_ROW, 33), F.min(_ROW).alias("first"))
     return _truth(_placed(kept, pieces), pieces)

@@ -23,11 +23,12 @@ from consistency.proof.reading import (
     TopKEntry,
 )
 from consistency.proof.recording import source_log
-from consistency.proof.records import Stretch
+from consistency.proof.records import Stretch, TimedStretch
 from consistency.proof.run import Run
-from consistency.proof.source import last_state, segment_times
+from consistency.proof.source import last_state, segment_times, source_table
 from consistency.proof.truth.aggregate import aggregate, open_rows
 from consistency.proof.truth.join import join
+from consistency.proof.truth.merged import merged
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
@@ -78,8 +79,15 @@ class TimeRange:
         return self.since_us - self.lookback_us[stream]
 
 
+#: The segments of a source's log that have tuples, in order.
+Segments = Callable[[StreamId], Sequence[TimedStretch]]
+
+
 class TruthNetwork:
     """Streams of a run, made when they are asked for.
+
+    Args:
+      segments: asked where sources may be read in the order of a union; None: that is not done.
 
     Attributes:
       plan: what was run; operators come from ``reading``, what is said there of the same names.
@@ -92,9 +100,12 @@ class TruthNetwork:
       SpeError: the Java is too old for this query; a source's log is missing.
     """
 
-    def __init__(self, spark: SparkSession, run: Run, part: TimeRange | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, run: Run, segments: Segments | None = None, part: TimeRange | None = None
+    ) -> None:
         self._spark = spark
         self._run = run
+        self._segments = segments
         self.plan: Plan = run.plan
         self.reading: Reading = run.reading
         self.part = part
@@ -140,6 +151,8 @@ class TruthNetwork:
         return type(spec) in _CHEAP and all(self._is_cheap(StreamId(one)) for one in spec.inputs)
 
     def _source(self, name: StreamId) -> TruthStream:
+        if name not in self.plan.query.outputs and (read := self._merged(name, [name])) is not None:
+            return self._kept(name, read)
         log = source_log(self._spark, self._run, name, None if self.part is None else self.part.read[name])
         frame = log.select(
             F.lit(0).alias(PARTITION),
@@ -157,13 +170,21 @@ class TruthNetwork:
         """A stream with several readers, kept on disk so that it is computed once; freed with the proof."""
         if self._readers[name] < 2:
             return stream
-        return TruthStream(on_disk(stream.frame), stream.width)
+        return stream.of(on_disk(stream.frame))
 
     def _run_unit(self, unit: Unit) -> None:
         end = self.frontier[unit.outputs[0]]
-        streams = {str(i.stream): self._entering(unit, i).before(end) for i in unit.inputs}
+        streams: dict[str, TruthStream] = {}
+        entering = {str(i.stream): i for i in unit.inputs}
         for name in (operator.name for operator in unit.operators):
             spec = self._said(name)
+            if isinstance(spec, MergeEntry) and unit.partitions == 1:
+                union = self._merged(name, [StreamId(one) for one in spec.inputs])
+                if union is not None:
+                    streams[name] = union.before(end)
+                    continue
+            for one in entering.keys() & set(spec.inputs) - streams.keys():
+                streams[one] = self._entering(unit, entering[one]).before(end)
             ports = [streams[one] for one in spec.inputs]
             if self.part is not None and isinstance(spec, AggregateEntry) and spec.window.count:
                 ports = [self._with_open(name, spec, ports[0], end)]
@@ -172,6 +193,26 @@ class TruthNetwork:
             made = self._in_part(name, made)
             streams[name] = made if type(spec) in _CHEAP else self._kept(name, made)
         self._made |= {name: streams[name] for name in unit.outputs}
+
+    def _merged(self, name: StreamId, sources: Sequence[StreamId]) -> TruthStream | None:
+        """A stream that is the union of these, read in its order where a large output asks for that; else None."""
+        if (
+            self._segments is None
+            or self._run.origin
+            or not self.plan.sources.keys() >= set(sources)
+            or not any(self._leads(name, output) and self.edges(output) for output in self.plan.query.outputs)
+        ):
+            return None
+        tables = [source_table(self._run, one) for one in sources]
+        return merged(self._spark, tables, [self._segments(one) for one in sources])
+
+    def _leads(self, name: StreamId, output: StreamId) -> bool:
+        """Does an output come from a stream?"""
+        if name == output:
+            return True
+        return output not in self.plan.sources and any(
+            self._leads(name, StreamId(one)) for one in self._said(output).inputs
+        )
 
     def _with_open(self, name: StreamId, spec: AggregateEntry, stream: TruthStream, end: int) -> TruthStream:
         """The input of windows of so many tuples, with the rows of those that were open before the range."""
@@ -198,7 +239,7 @@ class TruthNetwork:
         if one.key is not None and unit.partitions > 1:
             number = partition_number(one.key, stream, unit.partitions)
         frame = frame.select(number.alias(PARTITION), TIME, *ordered(order), *stream.attributes)
-        return TruthStream(frame, len(order))
+        return TruthStream(frame, len(order), in_order=stream.in_order and unit.partitions == one.producers == 1)
 
 
 def _check_java(spark: SparkSession, reading: Reading) -> None:
@@ -244,14 +285,14 @@ class Asked(NamedTuple):
 
 def _filter(spec: FilterEntry, asked: Asked) -> TruthStream:
     first = asked.ports[0]
-    return TruthStream(first.frame.where(expression(first.frame, spec.where)), first.width)
+    return first.of(first.frame.where(expression(first.frame, spec.where)))
 
 
 def _map(spec: MapEntry, asked: Asked) -> TruthStream:
     first = asked.ports[0]
     kept = first.attributes if spec.keep else []
     made = values(first.frame, spec.columns)
-    return TruthStream(first.frame.select(PARTITION, *first.position, *kept, *made), first.width)
+    return first.of(first.frame.select(PARTITION, *first.position, *kept, *made))
 
 
 def _limited(made: Callable[[Any, Asked], TruthStream]) -> Callable[[Any, Asked], TruthStream]:

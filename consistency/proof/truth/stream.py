@@ -11,7 +11,7 @@ derived.  Only INT becomes BIGINT, for our integers have 64 bits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -35,10 +35,16 @@ class TruthStream:
     Attributes:
       frame: columns PARTITION int, TIME long, ``__order0``, ``__order1`` … long, and the attributes.
       width: how many order columns there are.  (TIME, order columns) is a total order of a partition.
+      in_order: rows come in it from each task, and task after task; there is one partition.
     """
 
     frame: DataFrame
     width: int
+    in_order: bool = False
+
+    def of(self, frame: DataFrame) -> TruthStream:
+        """A stream of the same order: some of the rows, or other attributes."""
+        return replace(self, frame=frame)
 
     @property
     def names(self) -> list[str]:
@@ -67,13 +73,13 @@ class TruthStream:
 
     def since(self, begin: int) -> TruthStream:
         """What is not before ``begin``."""
-        return TruthStream(self.frame.where(F.col(TIME) >= begin), self.width)
+        return self.of(self.frame.where(F.col(TIME) >= begin))
 
     def before(self, end: int) -> TruthStream:
         """What is released by the boundary ``end``."""
         if end >= END_OF_TIME:
             return self
-        return TruthStream(self.frame.where(F.col(TIME) < end), self.width)
+        return self.of(self.frame.where(F.col(TIME) < end))
 
 
 def order_names(width: int) -> list[str]:
@@ -141,7 +147,7 @@ def without_large_rows(stream: TruthStream) -> TruthStream:
         return stream
     sizes = F.transform(F.array_distinct(F.array(*texts)), lambda text: F.octet_length(text).cast("long"))
     total = F.aggregate(sizes, F.lit(0).cast("long"), lambda sum_, size: sum_ + size)
-    return TruthStream(stream.frame.where(total <= text_size.ROW_TEXT_BYTES), stream.width)
+    return stream.of(stream.frame.where(total <= text_size.ROW_TEXT_BYTES))
 
 
 def timestamp(column: Column) -> Column:
