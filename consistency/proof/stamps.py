@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from consistency.proof.reading import SourceEntry
 from consistency.proof.records import Stretch, Table, TimedStretch, scan_stretch
 from consistency.proof.report.words import moment
-from consistency.proof.run import Run
 from spe.log.source_log import decode_source_batch, decode_source_state
 from spe.stream.batch import Int64Array
 from spe.stream.names import StreamId
@@ -32,6 +30,9 @@ from spe.stream.times import BEFORE_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from consistency.proof.reading import SourceEntry
+    from consistency.proof.run import Run
 
 _FIELDS: Final = (
     "piece", "tuples", "peak", "promise",

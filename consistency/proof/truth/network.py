@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as F
 
 from consistency.proof.kept import on_disk
+from consistency.proof.merging import Merge, edges
 from consistency.proof.reading import (
     AggregateEntry,
     CustomEntry,
@@ -22,13 +23,12 @@ from consistency.proof.reading import (
     Reading,
     TopKEntry,
 )
-from consistency.proof.recording import source_log
+from consistency.proof.recording import source_log, tasks_for
 from consistency.proof.records import Stretch, TimedStretch
 from consistency.proof.run import Run
-from consistency.proof.source import last_state, segment_times, source_table
+from consistency.proof.source import last_state, segment_times, source_table, spark_schema
 from consistency.proof.truth.aggregate import aggregate, open_rows
 from consistency.proof.truth.join import join
-from consistency.proof.truth.merged import merged
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
@@ -53,6 +53,8 @@ from spe.stream.times import floor_to
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+#: A task has a segment of each of so many logs in memory.
+_LOGS: Final = 8
 _TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
 
 
@@ -203,8 +205,22 @@ class TruthNetwork:
             or not any(self._leads(name, output) and self.edges(output) for output in self.plan.query.outputs)
         ):
             return None
-        tables = [source_table(self._run, one) for one in sources]
-        return merged(self._spark, tables, [self._segments(one) for one in sources])
+        tables = tuple(source_table(self._run, one) for one in sources)
+        names = tables[0].schema.names
+        types = [{a.name: a.type for a in one.schema} for one in tables]
+        if len(tables) > _LOGS or any(one != types[0] for one in types):
+            return None
+        segments = tuple(tuple(self._segments(one)) for one in sources)
+        merge = Merge(tables, segments, edges(segments))
+        spans = len(merge.edges) - 1
+        rows = self._spark.range(0, spans, 1, tasks_for(self._spark, spans))
+        frame = rows.mapInArrow(merge, spark_schema(merge.arrow_schema)).select(
+            F.lit(0).alias(PARTITION),
+            F.col("_time_us").alias(TIME),
+            *ordered([F.col("_source"), F.col("_id")]),
+            *[quoted(name) for name in names],
+        )
+        return TruthStream(frame, 2, in_order=True)
 
     def _leads(self, name: StreamId, output: StreamId) -> bool:
         """Does an output come from a stream?"""

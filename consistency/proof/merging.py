@@ -1,6 +1,7 @@
-"""A union of sources, read in its order: a task has some spans of time of all of them, so that nothing is sorted later.
+"""Source logs read in the order of their union, within a task, by NumPy.  No Spark here.
 
-What is read of a log follows from the least and the largest time of each segment, as they are.
+A task has some spans of time of all logs.  What it reads of a log follows from the least and the largest time of each
+segment, as they are.
 """
 
 from __future__ import annotations
@@ -8,48 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from consistency.proof.arrow import arrow_fields
-from consistency.proof.recording import tasks_for
 from consistency.proof.records import BATCH_ROWS, Table, TimedStretch, read_stretch
-from consistency.proof.source import spark_schema
-from consistency.proof.truth.stream import PARTITION, TIME, TruthStream, order_names, quoted
 from spe.stream.batch import Int64Array
-from spe.stream.schema import AttributeType, Schema
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-#: A task has a segment of each source in memory.
-_SOURCES: Final = 8
-#: Spans of time for a segment of each source.
+#: Spans of time for a segment of each log.
 _PARTS: Final = 4
 _LONG: Final = pa.int64()
-
-
-def merged(
-    spark: SparkSession, tables: Sequence[Table], segments: Sequence[Sequence[TimedStretch]]
-) -> TruthStream | None:
-    """The union of source logs, by time, then source; None where it cannot be read so.
-
-    Args:
-      segments: of each log those that have tuples, in order.
-    """
-    schema = tables[0].schema
-    if len(tables) > _SOURCES or any(_types(one.schema) != _types(schema) for one in tables):
-        return None
-    merge = Merge(tuple(tables), tuple(tuple(each) for each in segments), edges(segments))
-    number = len(merge.edges) - 1
-    names = [TIME, *order_names(2)]
-    made = pa.schema([*[(name, _LONG) for name in names], *arrow_fields(schema)])
-    frame = spark.range(0, number, 1, tasks_for(spark, number)).mapInArrow(merge, spark_schema(made))
-    partition = F.lit(0).alias(PARTITION)
-    return TruthStream(frame.select(partition, *names, *[quoted(n) for n in schema.names]), 2, in_order=True)
 
 
 def edges(segments: Sequence[Sequence[TimedStretch]]) -> list[int]:
@@ -73,8 +44,14 @@ class Merge:
     segments: tuple[tuple[TimedStretch, ...], ...]
     edges: list[int]
 
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Time, source and id of a row, and the attributes of the first log."""
+        schema = self.tables[0].schema
+        return pa.schema([*[(name, _LONG) for name in ("_time_us", "_source", "_id")], *arrow_fields(schema)])
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the spans of these numbers: time, source, id, and the attributes of the first source."""
+        """The rows of the spans of these numbers."""
         read: dict[tuple[int, TimedStretch], pa.Table] = {}  # several spans lie in one
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -102,7 +79,7 @@ class Merge:
                     rows["_id"],
                     *map(rows.column, names),
                 ]
-                found.append(pa.Table.from_arrays(columns, names=[TIME, *order_names(2), *names]))
+                found.append(pa.Table.from_arrays(columns, schema=self.arrow_schema))
                 times.append(time[inside])
         if found:
             # Stable: those of one time stay in order of source and id.
@@ -115,7 +92,3 @@ def _rows(table: pa.Table, which: Int64Array) -> pa.Table:
     if len(which) and np.array_equal(which, np.arange(which[0], which[0] + len(which))):
         return table.slice(int(which[0]), len(which))
     return table.take(pa.array(which, _LONG))
-
-
-def _types(schema: Schema) -> dict[str, AttributeType]:
-    return {attribute.name: attribute.type for attribute in schema}

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
+from consistency.proof import merging
+from consistency.proof.merging import Merge, edges
 from consistency.proof.records import Stretch, Table, TimedStretch, whole
-from consistency.proof.truth import merged
-from consistency.proof.truth.merged import Merge, edges
 from spe.log.format import Segment
 from spe.stream.schema import Schema
 
@@ -43,7 +43,7 @@ def test_rows_come_by_time_source_and_id_and_each_once(monkeypatch: pytest.Monke
         for row in rows[reads[-1]]:
             yield pa.RecordBatch.from_arrays([pa.array([v]) for v in row], schema=table.arrow_schema)
 
-    monkeypatch.setattr(merged, "read_stretch", read)
+    monkeypatch.setattr(merging, "read_stretch", read)
     merge = Merge(tables, tuple(segments), edges(segments))
     spans = len(merge.edges) - 1
     cut = random.randrange(spans + 1)  # between two tasks
