@@ -251,6 +251,25 @@ def test_every_operator_equals_the_engine(spark: SparkSession, tmp_path: Path) -
     assert compared > 2000
 
 
+def test_windows_over_sources_are_aggregated_without_a_sort(spark: SparkSession, tmp_path: Path) -> None:
+    query = {"both": QUERY["both"]}
+    query["by_attribute"] = aggregate("both", window("tumbling", on="at"), {"j": "j"}, n="count(*)")
+    query["tumbling"] = aggregate("both", window("tumbling"), {"j": "j"}, n="count(*)", first="first(n)")
+    make_run(
+        tmp_path / "run",
+        CONFIG | {"query": query, "outputs": [*query]},
+        {A: list(logged(1, 20)), B: list(logged(2, 20))},
+    )
+    network = TruthNetwork(spark, Run.open(tmp_path / "run"))
+
+    def sorts(output: str) -> bool:
+        plan = network.stream(StreamId(output)).frame._jdf.queryExecution().executedPlan().toString()
+        return "SortAggregate" in plan
+
+    assert not sorts("tumbling")
+    assert sorts("by_attribute")  # its tuples may have any times
+
+
 @pytest.mark.parametrize("merged", [True, False], ids=["read in order", "sorted"])
 def test_a_stream_that_the_times_of_segments_divide_equals_the_engine(
     spark: SparkSession, tmp_path: Path, merged: bool

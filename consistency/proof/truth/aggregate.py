@@ -16,10 +16,11 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from consistency.proof.reading import AggregateEntry, CallEntry
+from consistency.proof.reading import AggregateEntry, CallEntry, WindowEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
+    Places,
     TruthStream,
     attributes,
     columns,
@@ -83,18 +84,22 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
         return _by_count(spec, stream, calls, groups, keyed)
     keys = [PARTITION, *groups, WINDOW]
     parts = _parts(calls, stream.position, spec.window.on)
-    place = position_struct(stream.position)
     counted = with_windows(keyed, spec.window, None if spec.window.on is None else "__on")
     if spec.window.size_us > spec.window.slide_us and parts is not None:
+        pane_us = _pane_us(spec.window)
+        begin = F.col(_PANE) * pane_us + spec.window.offset_us
+        places = Places(stream, begin, pane_us if spec.window.on is None else None)
         shared = [PARTITION, *groups, _PANE, FIRST, LAST]
-        made = counted.groupBy(*shared).agg(F.min(place).alias(_BORN), *[p.first() for p in parts])
+        made = counted.groupBy(*shared).agg(F.min(places.value).alias(_BORN), *[p.first() for p in parts])
+        made = made.withColumn(_BORN, places.struct(F.col(_BORN)))
         found = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
         results = {c.name: c.from_parts() for c in calls}
     else:
+        places = Places(stream, start_of(spec.window), spec.window.size_us if spec.window.on is None else None)
         found = per_window(counted, spec.window).groupBy(*keys).agg(
-            F.min(place).alias(_BORN), *[c.direct(stream.position) for c in calls]
+            F.min(places.value).alias(_BORN), *[c.direct(stream.position, places.value) for c in calls]
         )  # fmt: skip
-        found = _of_those_that_have_one(found, calls)
+        found = _of_those_that_have_one(found, calls).withColumn(_BORN, places.struct(F.col(_BORN)))
         results = {c.name: F.col(c.name) for c in calls}
     end = end_of(spec.window)
     born = [F.col(f"{_BORN}.{name}") for name in stream.position]
@@ -114,8 +119,12 @@ def _membership(spec: AggregateEntry) -> list[Column]:
     if window.count:
         return [F.lit(0).alias(_PANE)]
     on = [] if window.on is None else [F.col(quoted(window.on)).alias("__on")]
-    pane = floor_div(member_time(window.on) - window.offset_us, gcd(window.size_us, window.slide_us))
+    pane = floor_div(member_time(window.on) - window.offset_us, _pane_us(window))
     return [*on, pane.alias(_PANE)]
+
+
+def _pane_us(window: WindowEntry) -> int:
+    return gcd(window.size_us, window.slide_us)
 
 
 def _by_count(
@@ -130,7 +139,7 @@ def _by_count(
         .agg(
             F.max(position_struct(stream.position)).alias(_CLOSED),
             F.count(F.lit(1)).alias(_ROWS),
-            *[c.direct(stream.position) for c in calls],
+            *[c.direct(stream.position, position_struct(stream.position)) for c in calls],
         )
         .where(F.col(_ROWS) == count)
     )
@@ -179,11 +188,11 @@ class _Call:
         #: What ``avg`` divides: a sum of BIGINT would wrap around.
         self.sum = "exact_sum" if isinstance(type_, T.LongType) else "sum"
 
-    def direct(self, position: list[str]) -> Column:
-        """From all rows of a window."""
-        return self._direct(position).alias(self.name)
+    def direct(self, position: list[str], place: Column) -> Column:
+        """From all rows of a window; ``place`` is a row's as one value."""
+        return self._direct(position, place).alias(self.name)
 
-    def _direct(self, position: list[str]) -> Column:
+    def _direct(self, position: list[str], place: Column) -> Column:
         x = F.col(self.argument)
         if self.user:
             return user_aggregate(self.function, self.type, self._sorted(position), skip=self.may_fail)
@@ -200,7 +209,7 @@ class _Call:
                 return mean
             case "first" | "last":
                 pick = F.min_by if self.function == "first" else F.max_by
-                return pick(x, F.when(x.isNotNull(), position_struct(position)))
+                return pick(x, F.when(x.isNotNull(), place))
         return {"sum": F.sum, "min": F.min, "max": F.max}[self.function](x)
 
     def _sorted(self, position: list[str]) -> Column:

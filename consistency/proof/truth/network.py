@@ -117,8 +117,11 @@ class TruthNetwork:
         reads = [s for o in self.reading.operators.values() for s in o.inputs]
         self._read = set(reads)
         self._readers = Counter([*reads, *self.plan.query.outputs])
+        states = {s: last_state(run, s) for s in self.plan.sources} if part is None else {}
+        #: More than any id in its log; of a run that goes on there may be larger ones when it is read.
+        self._ids = {} if run.going_on else {s: one.last_id + 1 for s, one in states.items()}
         self.frontier: dict[StreamId, int] = (
-            {s: last_state(run, s).bound_us for s in self.plan.sources} if part is None else dict(part.frontier)
+            {s: one.bound_us for s, one in states.items()} if part is None else dict(part.frontier)
         )
         for unit in self.plan.units:
             end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.reading.bucket_us)
@@ -162,7 +165,8 @@ class TruthNetwork:
             *ordered([F.col("_id")]),
             *[quoted(n) for n in self.plan.query.schema_of(name).names],
         )
-        return self._kept(name, self._in_part(name, TruthStream(frame, 1)))
+        limits = (self._ids[name],) if name in self._ids else None
+        return self._kept(name, self._in_part(name, TruthStream(frame, 1, limits=limits)))
 
     def _in_part(self, name: StreamId, stream: TruthStream) -> TruthStream:
         """What is right of a stream that was made of a part of its input."""
@@ -220,7 +224,8 @@ class TruthNetwork:
             *ordered([F.col("_source"), F.col("_id")]),
             *[quoted(name) for name in names],
         )
-        return TruthStream(frame, 2, in_order=True)
+        ids = max((self._ids[one] for one in sources), default=1) if self._ids else None
+        return TruthStream(frame, 2, in_order=True, limits=None if ids is None else (len(tables), ids))
 
     def _leads(self, name: StreamId, output: StreamId) -> bool:
         """Does an output come from a stream?"""
@@ -248,14 +253,16 @@ class TruthNetwork:
     def _entering(self, unit: Unit, one: InputStream) -> TruthStream:
         """An input as the unit's partitions get it: their share by hash, ties settled by upstream partition (U2)."""
         stream = self.stream(one.stream)
-        frame, order = stream.frame, columns(stream.order)
+        frame, order, limits = stream.frame, columns(stream.order), stream.limits
         if one.producers > 1:
             order = [F.col(PARTITION), *order]
+            limits = None if limits is None else (one.producers, *limits)
         number = F.lit(0)
         if one.key is not None and unit.partitions > 1:
             number = partition_number(one.key, stream, unit.partitions)
         frame = frame.select(number.alias(PARTITION), TIME, *ordered(order), *stream.attributes)
-        return TruthStream(frame, len(order), in_order=stream.in_order and unit.partitions == one.producers == 1)
+        in_order = stream.in_order and unit.partitions == one.producers == 1
+        return TruthStream(frame, len(order), in_order, limits)
 
 
 def _check_java(spark: SparkSession, reading: Reading) -> None:
@@ -281,7 +288,11 @@ def _union(ports: list[TruthStream]) -> TruthStream:
         one = port.frame.select(PARTITION, TIME, *order, *port.attributes)
         frame = one if frame is None else frame.unionByName(one)
     assert frame is not None
-    return TruthStream(frame, width)
+    limits: tuple[int, ...] | None = None
+    if all(port.limits is not None for port in ports):
+        each = [(port.limits or ()) + (1,) * (width - 1 - port.width) for port in ports]
+        limits = (len(ports), *map(max, *each)) if len(each) > 1 else (1, *each[0])
+    return TruthStream(frame, width, limits=limits)
 
 
 class Asked(NamedTuple):
