@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from consistency.proof.comparison import FLOAT_TOLERANCE
-from consistency.proof.kept import Made
+from consistency.proof.kept import MadeByTasks
 from consistency.proof.matching import MET, Stretches, TaskMatcher
 from consistency.proof.measures import Measured
 from consistency.proof.scene import Tables
@@ -31,13 +31,13 @@ from spe.stream.schema import AttributeType
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Tuples of a task.
-_ROWS: Final = 1_000_000
+#: Tuples of a task, without texts and with them.
+_ROWS: Final = (1_000_000, 250_000)
 #: Spans of time that Parquet is told.
 _SPANS: Final = 100
 
 
-def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> Made:
+def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> MadeByTasks:
     """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
 
     Columns: ``partition, episode, window_us, arrived_us, undone_at_us, tentative struct, true struct, right boolean``.
@@ -54,17 +54,29 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> Made:
     given = tables.received.tentative().select(
         *of_time, F.col("sequence").alias("major"), F.col("row").alias("minor"), "arrived_us", "tuple"
     )
-    stood = _within(tables.truth, stretches.spans(tables.true_last_us, in_order=in_order)).select(
+    begins = _times_of(tables.truth, stretches.places()) if in_order else None
+    within = _within(tables.truth, stretches.spans(begins, tables.true_last_us))
+    stood = within.select(
         *of_time, F.col("place").alias("major"), F.lit(0).alias("minor"), F.lit(None).cast("long").alias("arrived_us"),
         "tuple",
     )  # fmt: skip
     same = [n for n in how.key if tables.schema[n].type is not AttributeType.FLOAT64]
-    tasks = 1 + sum(s["stable"] + s["tentative"] for s in tables.sums) // _ROWS
+    texts = any(one.type is AttributeType.STRING for one in tables.schema)
+    tasks = 1 + (within.count() + sum(s["tentative"] for s in tables.sums)) // _ROWS[texts]
     both = given.unionByName(stood).repartition(tasks, *of_time, *[F.col(f"tuple.`{name}`") for name in same])
     tuple_, long_ = both.schema["tuple"].dataType, T.LongType()
     types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())
     made = T.StructType([T.StructField(name, type_) for name, type_ in zip(MET, types, strict=True)])
-    return Made(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE), made)
+    return MadeByTasks(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE), made)
+
+
+def _times_of(truth: DataFrame, places: pa.Table) -> dict[tuple[int, int], int]:
+    """The times of the true tuples in some places."""
+    from pyspark.sql import functions as F
+
+    some = F.broadcast(truth.sparkSession.createDataFrame(places))
+    found = truth.select("partition", "place", "time_us").join(some, ["partition", "place"]).collect()
+    return {(row["partition"], row["place"]): row["time_us"] for row in found}
 
 
 def _within(truth: DataFrame, spans: Sequence[tuple[int, int]]) -> DataFrame:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from consistency.proof.kept import Made, frame_of
+from consistency.proof.kept import MadeByTasks, frame_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 def spark_path(path: Path) -> str:
     """A path of this machine as Spark and Hadoop take it: as a text, in which they decode no %20."""
     return f"file:{path.absolute()}"
+
+
+def literal(place: str) -> str:
+    """A path or URI where they take a pattern: the characters of one stand for themselves."""
+    return re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", place)
 
 
 def reads(spark: SparkSession, scheme: str) -> bool:
@@ -90,11 +96,11 @@ class HadoopFolder:
         files = self.spark.read.format("binaryFile").load([f"{self.uri}/{name}" for name in names])
         return files.select("path", "content").mapInArrow(of_files, schema)
 
-    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
         """Writes a frame as Parquet there; what is read back does not compute anything again."""
         path, frame = f"{self.uri}/{name}.parquet", frame_of(frame)
         frame.write.mode("overwrite").parquet(path)
-        return self.spark.read.schema(frame.schema).parquet(path)
+        return self.spark.read.schema(frame.schema).parquet(literal(path))
 
     def check_executors(self) -> None:
         """They read with the settings of the driver."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeByTasks:
     """What tasks make of a frame's partitions in Arrow; written as a table it need not become rows of Spark's.
 
     Attributes:
@@ -32,12 +32,12 @@ class Made:
 
 
 #: Writes a frame as the table of a name and gives it back as it was written.
-Keep = Callable[[str, "DataFrame | Made"], "DataFrame"]
+Keep = Callable[[str, "DataFrame | MadeByTasks"], "DataFrame"]
 
 
-def frame_of(one: DataFrame | Made) -> DataFrame:
+def frame_of(one: DataFrame | MadeByTasks) -> DataFrame:
     """As a frame of Spark's."""
-    return one.of.mapInArrow(one.each, one.schema) if isinstance(one, Made) else one
+    return one.of.mapInArrow(one.each, one.schema) if isinstance(one, MadeByTasks) else one
 
 
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("kept", default=None)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consistency.proof.arrow import arrow_schema
-from consistency.proof.hadoop import HadoopFolder, spark_path
-from consistency.proof.kept import Made
+from consistency.proof.hadoop import HadoopFolder, literal, spark_path
+from consistency.proof.kept import MadeByTasks
 from consistency.proof.parquet import write_file
+from spe.errors import SpeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,16 +26,19 @@ class LocalTables:
     spark: SparkSession
     path: Path
 
-    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
         """Writes a frame as Parquet there; what is read back does not compute anything again."""
-        if not isinstance(frame, Made):
+        if not isinstance(frame, MadeByTasks):
             return HadoopFolder(self.spark, spark_path(self.path)).keep(name, frame)
         import pyarrow as pa
         from pyspark import TaskContext
 
         each, schema, folder = frame.each, arrow_schema(frame.schema), self.path / f"{name}.parquet"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise SpeError(f"{folder} cannot be made: {error.strerror}") from error
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             task = TaskContext.get()
@@ -43,4 +47,4 @@ class LocalTables:
             yield pa.RecordBatch.from_pydict({"rows": [write_file(file, task.taskAttemptId(), schema, each(batches))]})
 
         frame.of.mapInArrow(write, "rows long").collect()
-        return self.spark.read.schema(frame.schema).parquet(spark_path(folder))
+        return self.spark.read.schema(frame.schema).parquet(literal(spark_path(folder)))

@@ -37,7 +37,7 @@ class Stretches:
       begins: of each partition the first one, and their number in the end.
       undone_sequence: of the undo behind it; the largest number where there is none.
       undone_at_us: when that came; 0 where there is none.
-      from_id, from_us: of the last tuple that stood before it, id and time.
+      from_id: the last tuple that stood before it.
       reach_us: how far tentative tuples came; the smallest number where there are none.
     """
 
@@ -47,7 +47,6 @@ class Stretches:
     undone_sequence: Int64Array
     undone_at_us: Int64Array
     from_id: Int64Array
-    from_us: Int64Array
     reach_us: Int64Array
 
     @classmethod
@@ -68,25 +67,39 @@ class Stretches:
             numbers("undone_sequence", _MOST),
             numbers("undone_at_us", 0),
             np.where(kept == _LEAST, numbers("stable_id", 0), kept),
-            numbers("settled_us", BEFORE_TIME),
             numbers("reach_us", _LEAST),
         )
 
-    def spans(self, last_us: int, *, in_order: bool) -> list[tuple[int, int]]:
+    def places(self) -> pa.Table:
+        """``partition, place`` of the first true tuple that each may have stood for; each once."""
+        known = self.reach_us > _LEAST
+        table = {"partition": pa.array(self._partition[known], pa.int32()), "place": self._first[known]}
+        return pa.table(table).group_by(["partition", "place"]).aggregate([])
+
+    def spans(self, begins: Mapping[tuple[int, int], int] | None, last_us: int) -> list[tuple[int, int]]:
         """First and last time of true tuples that tentative ones may have stood for; apart, and in order.
 
         Args:
+          begins: the times of :meth:`places`, without those that the truth has not; None: tuples are not in order.
           last_us: no tuple has a later time; a stretch may reach to the end of time.
-          in_order: none has an earlier time than one before it.
         """
         found: list[tuple[int, int]] = []
-        from_us = self.from_us if in_order else np.full(len(self.from_us), BEFORE_TIME)
-        for begin, end in sorted(zip(from_us.tolist(), np.minimum(self.reach_us, last_us).tolist())):
+        keys = zip(self._partition.tolist(), self._first.tolist())
+        from_us = [BEFORE_TIME if begins is None else begins.get(key, _MOST) for key in keys]
+        for begin, end in sorted(zip(from_us, np.minimum(self.reach_us, last_us).tolist())):
             if found and begin <= found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             elif begin <= end:
                 found.append((begin, end))
         return found
+
+    @property
+    def _partition(self) -> Int64Array:
+        return np.repeat(np.array(self.partitions, np.int64), np.diff(self.begins))
+
+    @property
+    def _first(self) -> Int64Array:
+        return np.maximum(self.from_id + 1, 1)
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,7 @@ class TaskMatcher:
         every = [batch for batch in batches if len(batch)]
         if not every:
             return
-        both = pa.Table.from_batches(every).combine_chunks().to_batches()[0]
+        (both,) = _wide(pa.Table.from_batches(every)).combine_chunks().to_batches()
         partition, time, major, minor = (np.asarray(both.column(name)).astype(np.int64) for name in GIVEN[:4])
         is_true = np.asarray(both.column("arrived_us").is_null())
         row, stretch = self._placed(partition, time, major, is_true)
@@ -130,23 +143,21 @@ class TaskMatcher:
         for value in values.values():
             alike &= value.alike(one, other, self.tolerance)
         right[right] = alike
-        ours = pa.array(row[given], mask=~tentative)
         known = tentative & (self.stretches.undone_sequence[where] < _MOST)
-        made = pa.RecordBatch.from_arrays(
-            [
-                pa.array(partition[at], pa.int32()),
-                pa.array(self.stretches.episode[where]),
-                pa.array(time[at] // self.window_us * self.window_us if self.window_us else time[at]),
-                both.column("arrived_us").take(ours),
-                pa.array(self.stretches.undone_at_us[where], mask=~known),
-                both.column("tuple").take(ours),
-                both.column("tuple").take(pa.array(row[stood], mask=~true)),
-                pa.array(right),
-            ],
-            names=list(MET),
+        ours, theirs = (pa.array(row[one], mask=one < 0) for one in (given, stood))
+        made = (
+            pa.array(partition[at], pa.int32()),
+            pa.array(self.stretches.episode[where]),
+            pa.array(time[at] // self.window_us * self.window_us if self.window_us else time[at]),
+            both.column("arrived_us").take(ours),
+            pa.array(self.stretches.undone_at_us[where], mask=~known),
         )
-        for first in range(0, len(made), _BATCH):
-            yield made.slice(first, _BATCH)
+        for first in range(0, len(at), _BATCH):
+            here = slice(first, first + _BATCH)
+            tuples = (both.column("tuple").take(which[here]).cast(every[0].schema.field("tuple").type)
+                      for which in (ours, theirs))  # fmt: skip
+            columns = [*(column[here] for column in made), *tuples, pa.array(right[here])]
+            yield pa.RecordBatch.from_arrays(columns, names=list(MET))
 
     def _placed(
         self, partition: Int64Array, time: Int64Array, major: Int64Array, is_true: AnyArray
@@ -212,11 +223,18 @@ class _Values:
         equal = x == y
         if self.values.dtype == np.float64:
             larger = np.maximum(np.abs(x), np.abs(y))
-            with np.errstate(invalid="ignore"):  # infinity less infinity
+            with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity, and the largest of both signs
                 equal |= (larger < np.inf) & (np.abs(x - y) <= tolerance * larger)
             equal |= np.isnan(x) & np.isnan(y)
         found: AnyArray = (valid == self.valid[other]) & (equal | ~valid)
         return found
+
+
+def _wide(table: pa.Table) -> pa.Table:
+    """With texts that may be more than 2 GiB together."""
+    at, field = table.schema.get_field_index("tuple"), table.schema.field("tuple")
+    wide = [one.with_type(pa.large_string()) if pa.types.is_string(one.type) else one for one in field.type]
+    return table.cast(table.schema.set(at, field.with_type(pa.struct(wide))))
 
 
 def _values(tuples: Any) -> Mapping[str, _Values]:
@@ -225,7 +243,7 @@ def _values(tuples: Any) -> Mapping[str, _Values]:
         valid = np.asarray(array.is_valid())
         if pa.types.is_floating(array.type):
             values = np.asarray(array.fill_null(0.0))
-        elif pa.types.is_string(array.type):
+        elif pa.types.is_large_string(array.type):
             values = np.asarray(array.dictionary_encode().indices.fill_null(0)).astype(np.int64)
         else:
             values = np.asarray(array.cast(pa.int64()).fill_null(0))

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from consistency.proof.arrow import arrow_fields
-from consistency.proof.records import BATCH_ROWS, Table, TimedStretch, read_stretch
-from spe.stream.batch import Int64Array
+from consistency.proof.arrow import ToArrow, arrow_fields
+from consistency.proof.records import BATCH_ROWS, Stretch, Table, TimedStretch, read_log
+from spe.stream.batch import Int64Array, Rows, concat_rows
 
 #: Spans of time for a segment of each log.
 _PARTS: Final = 4
 _LONG: Final = pa.int64()
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 def edges(segments: Sequence[Sequence[TimedStretch]]) -> list[int]:
@@ -30,6 +31,15 @@ def edges(segments: Sequence[Sequence[TimedStretch]]) -> list[int]:
     wide = [*begins, max((one.most_us for one in every), default=-1) + 1]
     cut = {low + (high - low) * part // _PARTS for low, high in pairwise(wide) for part in range(_PARTS)}
     return sorted({*cut, wide[-1]})
+
+
+def depth(segments: Sequence[Sequence[TimedStretch]], edges: Sequence[int]) -> int:
+    """How many segments the fullest span lies in."""
+    every = [one for each in segments for one in each]
+    first = np.searchsorted(edges, [one.least_us for one in every], "right") - 1
+    last = np.searchsorted(edges, [one.most_us for one in every], "right")
+    change = np.bincount(first, minlength=len(edges) + 1) - np.bincount(last, minlength=len(edges) + 1)
+    return int(change.cumsum().max())
 
 
 @dataclass(frozen=True)
@@ -52,43 +62,65 @@ class Merge:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the spans of these numbers."""
-        read: dict[tuple[int, TimedStretch], pa.Table] = {}  # several spans lie in one
+        read: dict[tuple[int, TimedStretch], _Segment] = {}  # several spans lie in one
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 begin, end = self.edges[number : number + 2]
                 yield from self._span(begin, end, read)
-                read = {(source, one): rows for (source, one), rows in read.items() if one.most_us >= end}
+                read = {key: segment for key, segment in read.items() if key[1].most_us >= end}
 
-    def _span(self, begin: int, end: int, read: dict[tuple[int, TimedStretch], pa.Table]) -> Iterator[pa.RecordBatch]:
-        names = self.tables[0].schema.names
-        found: list[pa.Table] = []
-        times: list[Int64Array] = []
-        for source, (table, segments) in enumerate(zip(self.tables, self.segments, strict=True)):
+    def _span(self, begin: int, end: int, read: dict[tuple[int, TimedStretch], _Segment]) -> Iterator[pa.RecordBatch]:
+        found: list[tuple[int, _Segment, Int64Array]] = []
+        for source, segments in enumerate(self.segments):
             for one in segments:
-                if one.least_us >= end or one.most_us < begin:
-                    continue
-                if (source, one) not in read:
-                    read[source, one] = pa.Table.from_batches(read_stretch(table, one.stretch), table.arrow_schema)
-                rows = read[source, one]
-                time = np.asarray(rows["_time_us"])
-                inside = np.flatnonzero((time >= begin) & (time < end))
-                rows = _rows(rows, inside)
-                columns = [
-                    rows["_time_us"],
-                    pa.array(np.full(len(rows), source)),
-                    rows["_id"],
-                    *map(rows.column, names),
-                ]
-                found.append(pa.Table.from_arrays(columns, schema=self.arrow_schema))
-                times.append(time[inside])
-        if found:
-            # Stable: those of one time stay in order of source and id.
-            order = np.concatenate(times).argsort(kind="stable")
-            yield from _rows(pa.concat_tables(found), order).combine_chunks().to_batches(BATCH_ROWS)
+                if one.lies_in(begin, end):
+                    if (source, one) not in read:
+                        read[source, one] = _Segment.read(self.tables[source], one.stretch)
+                    time = read[source, one].rows.time
+                    found.append((source, read[source, one], np.flatnonzero((time >= begin) & (time < end))))
+        times = [segment.rows.time[inside] for _, segment, inside in found]
+        order = np.concatenate([*times, _NOTHING]).argsort(kind="stable")  # of one time by source and id
+        begins = np.cumsum([0, *map(len, times)])[:-1]
+        for first in range(0, len(order), BATCH_ROWS):
+            yield from self._batch(found, begins, order[first : first + BATCH_ROWS])
+
+    def _batch(
+        self, found: Sequence[tuple[int, _Segment, Int64Array]], begins: Int64Array, order: Int64Array
+    ) -> list[pa.RecordBatch]:
+        """Rows in an order; texts are written out for no more than these."""
+        of = begins.searchsorted(order, "right") - 1
+        parts, places = [], []
+        for number in np.unique(of).tolist():
+            source, segment, inside = found[number]
+            here = np.flatnonzero(of == number)
+            which = inside[order[here] - begins[number]]
+            schema, rows = self.tables[source].schema, segment.rows.take(which)
+            attributes = dict(zip(schema.names, segment.to_arrow.arrays(rows, schema)))
+            numbers = (rows.time, np.full(len(rows), source), segment.ids[which])
+            arrays = [*map(pa.array, numbers), *(attributes[name] for name in self.tables[0].schema.names)]
+            parts.append(pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema))
+            places.append(here)
+        made = pa.Table.from_batches(parts)
+        if len(parts) > 1:
+            made = made.take(pa.array(np.concatenate(places).argsort()))
+        batches: list[pa.RecordBatch] = made.combine_chunks().to_batches()
+        return batches
 
 
-def _rows(table: pa.Table, which: Int64Array) -> pa.Table:
-    """Some rows, in this order; without a copy where they follow each other."""
-    if len(which) and np.array_equal(which, np.arange(which[0], which[0] + len(which))):
-        return table.slice(int(which[0]), len(which))
-    return table.take(pa.array(which, _LONG))
+class _Segment(NamedTuple):
+    """A segment that was read.  Its texts are in dictionaries."""
+
+    ids: Int64Array
+    rows: Rows
+    to_arrow: ToArrow
+
+    @classmethod
+    def read(cls, table: Table, stretch: Stretch) -> _Segment:
+        batches = [batch for batch in read_log(table, stretch) if len(batch)]
+        if not batches:
+            return cls(_NOTHING, Rows.empty(table.schema), ToArrow())
+        return cls(
+            np.concatenate([batch.row_ids() for batch in batches]),
+            concat_rows([batch.rows for batch in batches]),
+            ToArrow(),
+        )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
+from shutil import copyfileobj
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from consistency.proof.arrow import arrow_schema
-from consistency.proof.kept import Made, frame_of, on_disk
+from consistency.proof.kept import MadeByTasks, frame_of, on_disk
 from consistency.proof.parquet import write_parquet
 from consistency.proof.remote import check_place
 from consistency.proof.seen import check_all_see
@@ -137,7 +138,7 @@ class ObjectFolder:
 
         return self._spark.range(0, len(names), 1, max(1, len(names))).mapInArrow(of_files, schema)
 
-    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
         """Writes a frame as Parquet there, a file per task, and keeps it on the executors' disks for the proof."""
         from pyspark import TaskContext
 
@@ -146,10 +147,16 @@ class ObjectFolder:
         schema = arrow_schema(kept.schema)
 
         def write_part(number: int, batches: Iterable[pa.RecordBatch], *, at_all: bool = False) -> int:
+            """Through a file of this machine, so that what breaks off leaves no object."""
             file = f"{folder}/part-{number:05}.parquet"
-            with _told(f"{place.uri}/{file}"):
-                opened = partial(place.system.open_output_stream, place.path(file))
-                return write_parquet(opened, schema, batches, at_all=at_all)
+            with TemporaryFile() as aside:
+                # Not closed by its writer, for it is read then.
+                rows = write_parquet(lambda: nullcontext(aside), schema, batches, at_all=at_all)
+                aside.seek(0)
+                if rows or at_all:
+                    with _told(f"{place.uri}/{file}"), place.system.open_output_stream(place.path(file)) as there:
+                        copyfileobj(aside, there, _BYTES_AT_ONCE)
+            return rows
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()

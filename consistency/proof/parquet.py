@@ -55,4 +55,7 @@ def write_file(file: Path, attempt: int, schema: pa.Schema, batches: Iterable[pa
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise SpeError(f"{file} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
     return rows

@@ -110,6 +110,10 @@ class TimedStretch(NamedTuple):
     least_us: int
     most_us: int
 
+    def lies_in(self, begin: int, end: int) -> bool:
+        """Has it anything from ``begin`` on and before ``end``?"""
+        return self.least_us < end and self.most_us >= begin
+
 
 #: Is an element to be read?  Asked with its partition and the number of its record.
 Wanted = Callable[[int, int, Element], bool]
@@ -163,6 +167,14 @@ def read_stretch(
     else:
         stable = (e for _, _, e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE)
         yield from stable_batches(table, stretch.partition, stable)
+
+
+def read_log(table: Table, stretch: Stretch) -> Iterator[Batch]:
+    """What a stretch of a source's log has.  Raises as :func:`read_stretch`."""
+    records = scan_stretch(Path(table.folders[stretch.partition]), stretch)
+    for _, _, batch in _logged(table, stretch, records, StringPool()):
+        assert isinstance(batch, Batch)
+        yield batch
 
 
 def stable_batches(table: Table, partition: int, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:

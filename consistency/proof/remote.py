@@ -9,7 +9,6 @@ it continues, and the last segment: it says how far the source came.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -20,7 +19,7 @@ from urllib.request import url2pathname
 
 from consistency.proof.evidence import is_read
 from consistency.proof.hadoop import HadoopFolder, reads
-from consistency.proof.kept import Keep, Made
+from consistency.proof.kept import Keep, MadeByTasks
 from consistency.proof.run import Run
 from consistency.proof.seen import check_all_see, path_unseen
 from spe.errors import SpeError
@@ -64,7 +63,7 @@ class RemoteFolder(Protocol):
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
         """What ``each`` makes of files, on executors."""
 
-    def keep(self, name: str, frame: DataFrame | Made) -> DataFrame:
+    def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
         """Writes a frame as Parquet there, and gives it back as one that is not computed again."""
 
     def check_executors(self) -> None:
@@ -152,11 +151,6 @@ def check_place(place: str) -> None:
 def local_path(place: str) -> Path:
     """A path, or what a ``file:`` URI names."""
     return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else Path(place)
-
-
-def literal(place: str) -> str:
-    """A path or URI where they take a pattern: the characters of one stand for themselves."""
-    return re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", place)
 
 
 def fetched_text(spark: SparkSession, uri: str) -> str:

@@ -43,6 +43,8 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     # Whole segments go through Arrow where they lie on another file system.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    # Tasks take texts as Arrow has them by default.
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
     # Each call on a column would note where it was made, which takes ten times longer than the call.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark writes 96 bits by default, which take several times as long, and which others read as nanoseconds.
@@ -58,6 +60,7 @@ _DEFAULTS: Final = {
 _WHILE_RUNNING: Final = (
     "spark.sql.execution.arrow.maxRecordsPerBatch",
     "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.execution.arrow.useLargeVarTypes",
     "spark.sql.parquet.outputTimestampType",
     "spark.sql.requireAllClusterKeysForCoPartition",
     "spark.sql.constraintPropagation.enabled",

@@ -61,7 +61,7 @@ class Looked(NamedTuple):
 
     Attributes:
       flaws: what is wrong with its times; a sentence for the first tuple of the first wrong segment.
-      segments: those with tuples, in order.
+      segments: in order; one without tuples has a time of the one before it.
     """
 
     flaws: list[str]
@@ -87,7 +87,11 @@ def look_through(spark: SparkSession, run: Run, stream: StreamId, source: Source
     schema = pa.schema([(name, pa.int64()) for name in _FIELDS])
     rows = over_stretches(spark, run, table, look, schema, pieces).collect()
     parts = [row.asDict() for row in sorted(rows, key=lambda row: int(row["piece"]))]
-    timed = [TimedStretch(pieces[p["piece"]], p["lowest_time"], p["highest_time"]) for p in parts if p["tuples"]]
+    timed: list[TimedStretch] = []
+    for part in parts:
+        at = timed[-1].most_us if timed else 0
+        times = (part["lowest_time"], part["highest_time"]) if part["tuples"] else (at, at)
+        timed.append(TimedStretch(pieces[part["piece"]], *times))
     return Looked(judged(parts, how), timed)
 
 
@@ -118,7 +122,9 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
                 found |= _extreme("least", ids, time, high[np.argmin(time[high])], found["least_time"], -1)
                 found |= _extreme("most", ids, time, high[np.argmax(time[high])], found["most_time"], 1)
             found |= _extreme("lowest", ids, time, np.argmin(time), found["lowest_time"], -1)
-            found["highest_time"] = max(int(time.max()), found["highest_time"] or BEFORE_TIME)
+            highest = int(time.max())
+            known = found["highest_time"]
+            found["highest_time"] = highest if known is None else max(highest, known)
         if how.promises:
             promise = decode_source_state(record.body).bound_us
     return found | {"tuples": tuples, "below": below, "above": above, "peak": peak, "promise": promise}

@@ -173,8 +173,8 @@ def _beside(
 ) -> ComparedSide:
     from consistency.proof.beside.choice import chosen_client, format_of
     from consistency.proof.beside.sides import recorded, table
-    from consistency.proof.hadoop import spark_path
-    from consistency.proof.remote import check_spark_reads, folder_of, is_remote, listed, literal
+    from consistency.proof.hadoop import literal, spark_path
+    from consistency.proof.remote import check_spark_reads, folder_of, is_remote, listed
 
     if theirs is not None:
         return recorded(spark, theirs, chosen_client(theirs.directory, output, "", client), output, wanted)

@@ -25,8 +25,7 @@ TUPLE = "tuple struct<n: long, x: double, s: string>"
 TRUTH = f"partition int, place long, time_us long, {TUPLE}"
 RECEIVED = f"partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, {TUPLE}"
 STRETCHES = (
-    "partition int, episode long, undone_sequence long, undone_at_us long, kept_id long, stable_id long, "
-    "settled_us long, reach_us long"
+    "partition int, episode long, undone_sequence long, undone_at_us long, kept_id long, stable_id long, reach_us long"
 )
 #: By what tuples meet; floats of a key by their first digits.
 HOW = Measured(key=("n", "s"), shares=("overlap",), errors=("x",), window_us=10)
@@ -62,7 +61,7 @@ def test_what_meets_in_stretches_that_overlap(
 ) -> None:
     if not few:
         monkeypatch.setattr(accuracy, "_SPANS", 0)
-    monkeypatch.setattr(accuracy, "_ROWS", 50)  # several tasks
+    monkeypatch.setattr(accuracy, "_ROWS", (50, 50))  # several tasks
     rng = random.Random(seed)
     times = {p: sorted(rng.randrange(30) for _ in range(rng.randrange(20, 60))) for p in (0, 1)}
     true = [(p, place, at, some_tuple(rng)) for p in times for place, at in enumerate(times[p], 1)]
@@ -70,12 +69,12 @@ def test_what_meets_in_stretches_that_overlap(
     stretches, stable = [], dict.fromkeys(undos, 0)
     for p, each in undos.items():
         for episode, undo in enumerate([*each, None]):
-            stable[p] = min(stable[p] + rng.randrange(8), len(times.get(p, ())))
-            kept = rng.choice([None, stable[p]]) if undo else None
-            settled = times[p][stable[p] - 1] if stable[p] else None
+            # Also an undo that takes back stable tuples, and one behind more than there is.
+            kept = rng.choice([None, rng.randrange(60), 0, 3]) if undo else None
+            stable[p] += rng.randrange(8)
             reach = rng.choice([None, rng.randrange(-5, 40), END_OF_TIME - 1])
             at = None if undo is None else 1_000 + undo
-            stretches.append((p, episode, undo, at, kept, stable[p] or None, settled, reach))
+            stretches.append((p, episode, undo, at, kept, stable[p] or None, reach))
     given = [
         (p, sequence, row, sequence * 3, "tentative", None, rng.randrange(30), some_tuple(rng))
         for p in undos
@@ -88,7 +87,7 @@ def test_what_meets_in_stretches_that_overlap(
         episode = sum(1 for undo in undos[p] if undo < sequence)
         undone = 1_000 + undos[p][episode] if episode < len(undos[p]) else None
         sides[p, episode, time, tuple_[0], tuple_[2]][0].append((arrived, undone, tuple_))
-    for p, episode, _, _, kept, stable_id, _, reach in stretches:
+    for p, episode, _, _, kept, stable_id, reach in stretches:
         for q, place, time, tuple_ in true:
             behind = kept if kept is not None else stable_id or 0
             if p == q and reach is not None and place > behind and time <= reach:
@@ -135,14 +134,14 @@ def test_floats_of_a_key_meet_by_their_first_digits(
 ) -> None:
     given = [(0, 2, 0, 7, "tentative", None, 5, (1, one, "s"))]
     how = Measured(key=("x",), shares=("overlap",), errors=(), window_us=0)
-    found = met(tables(spark, [(0, 1, 5, (1, other, "s"))], given, [(0, 0, 3, 8, None, None, None, 5)]), how)
+    found = met(tables(spark, [(0, 1, 5, (1, other, "s"))], given, [(0, 0, 3, 8, None, None, 5)]), how)
     assert [r["right"] for r in found] == ([right] if meet else [False, False])
 
 
 def test_a_source_whose_times_go_back_behind_the_last_stable_tuple(spark: SparkSession) -> None:
     """Ids of a source's output are in order of arrival, and its times need not be."""
     true = [(0, place, time, (place, 0.0, "s")) for place, time in enumerate([5, 9, 7, 12, 8, 20, 11], 1)]
-    found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 9, 11)]), in_order=False)
+    found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 11)]), in_order=False)
     assert sorted(r["true"]["n"] for r in found) == [3, 5, 7]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from consistency.proof.delay import judge_delay
 from consistency.proof.experience import delays
-from consistency.proof.kept import Keep, Made, frame_of
+from consistency.proof.kept import Keep, MadeByTasks, frame_of
 from consistency.proof.output import SKIP_US, judge_output, judge_stable, received_tables, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
 from consistency.proof.scene import Scene
@@ -69,7 +69,7 @@ def scene(known_us: int = END_OF_TIME, announced: Sequence[RecordedAnnouncement]
 
 
 def keeper(spark: SparkSession, folder: Path) -> Keep:
-    def keep(name: str, given: DataFrame | Made) -> DataFrame:
+    def keep(name: str, given: DataFrame | MadeByTasks) -> DataFrame:
         frame = frame_of(given)
         frame.write.parquet(str(folder / name))
         return spark.read.schema(frame.schema).parquet(str(folder / name))
@@ -226,7 +226,7 @@ def test_all_that_was_received_is_stored_once_whoever_asks_for_it(spark: SparkSe
     """Verdict and figures are computed beside each other, and the table has one name."""
     stored: list[str] = []
 
-    def keep(name: str, frame: DataFrame | Made) -> DataFrame:
+    def keep(name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
         stored.append(name)
         if len(stored) == 1:
             other.start()

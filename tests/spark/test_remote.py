@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from consistency.proof.evidence import evidence
 from consistency.proof.hadoop import HadoopFolder
-from consistency.proof.kept import Made
+from consistency.proof.kept import MadeByTasks
 from consistency.proof.remote import is_remote, keeper, local_path, opened
 from consistency.proof.run import Run
 from spe.cli.report import report
@@ -144,10 +144,14 @@ def test_what_tasks_make_is_written_by_them_and_read_back(spark: SparkSession, t
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"twice": [2 * n for n in batch.column(0).to_pylist()]})
 
-    keep = keeper(spark, (tmp_path / "a b").as_uri())
+    keep = keeper(spark, (tmp_path / "a b[1]").as_uri())
     made = T.StructType([T.StructField("twice", T.LongType())])
     for frame in (spark.range(9, numPartitions=3), spark.range(4, numPartitions=2)):  # over what was there
-        found = keep("some", Made(frame, double, made))
+        found = keep("some", MadeByTasks(frame, double, made))
         assert sorted(row["twice"] for row in found.collect()) == [2 * n for n in range(frame.count())]
-    assert keep("none", Made(spark.range(0), double, made)).count() == 0
-    assert read_table(tmp_path / "a b" / "some.parquet").num_rows == 4
+    assert keep("none", MadeByTasks(spark.range(0), double, made)).count() == 0
+    assert keep("rows", spark.range(3)).count() == 3
+    (tmp_path / "file").touch()
+    with pytest.raises(SpeError, match=r"file/some\.parquet cannot be made: Not a directory"):
+        keeper(spark, str(tmp_path / "file"))("some", MadeByTasks(spark.range(1), double, made))
+    assert read_table(tmp_path / "a b[1]" / "some.parquet").num_rows == 4

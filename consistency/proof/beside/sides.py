@@ -16,9 +16,9 @@ from consistency.proof.arrow import spark_type
 from consistency.proof.beside.choice import columns_of, compared, time_column
 from consistency.proof.beside.model import Wanted
 from consistency.proof.elements import STABLE, STABLE_BOUNDARY
+from consistency.proof.hadoop import literal
 from consistency.proof.kept import on_disk
 from consistency.proof.recording import changes
-from consistency.proof.remote import literal
 from consistency.proof.run import Run
 from consistency.proof.truth.stream import TIME, quoted
 from spe.errors import SpeError

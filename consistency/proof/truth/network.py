@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as F
 
 from consistency.proof.kept import on_disk
-from consistency.proof.merging import Merge, edges
+from consistency.proof.merging import Merge, depth, edges
 from consistency.proof.reading import (
     AggregateEntry,
     CustomEntry,
@@ -53,8 +53,9 @@ from spe.stream.times import floor_to
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: A task has a segment of each of so many logs in memory.
+#: A task that merges logs has as many of them, and of each as many segments, in memory.
 _LOGS: Final = 8
+_DEPTH: Final = 3
 _TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
 
 
@@ -113,6 +114,7 @@ class TruthNetwork:
         self.part = part
         self.open: dict[StreamId, DataFrame] = {}
         self._made: dict[StreamId, TruthStream] = {}
+        self._edges: dict[StreamId, list[int]] = {}
         _check_java(spark, self.reading)
         reads = [s for o in self.reading.operators.values() for s in o.inputs]
         self._read = set(reads)
@@ -142,8 +144,11 @@ class TruthNetwork:
         None where that is not known without computing it: where it is small, or another one than the logs cut short
         and merged.
         """
-        if self.part is not None or not self._is_cheap(name):
-            return []
+        if name not in self._edges:
+            self._edges[name] = [] if self.part is not None or not self._is_cheap(name) else self._made_edges(name)
+        return self._edges[name]
+
+    def _made_edges(self, name: StreamId) -> list[int]:
         begins = sorted(t for s in origins(self.plan, name) for t in segment_times(self._run, s.stream))
         tasks = 2 * self._spark.sparkContext.defaultParallelism
         edges = sorted({begins[len(begins) * i // tasks] for i in range(1, tasks)}) if len(begins) >= tasks else []
@@ -206,7 +211,7 @@ class TruthNetwork:
             self._segments is None
             or self._run.origin
             or not self.plan.sources.keys() >= set(sources)
-            or not any(self._leads(name, output) and self.edges(output) for output in self.plan.query.outputs)
+            or not any(name in self._above(output) for output in self.plan.query.outputs if self._in_order(output))
         ):
             return None
         tables = tuple(source_table(self._run, one) for one in sources)
@@ -215,7 +220,10 @@ class TruthNetwork:
         if len(tables) > _LOGS or any(one != types[0] for one in types):
             return None
         segments = tuple(tuple(self._segments(one)) for one in sources)
-        merge = Merge(tables, segments, edges(segments))
+        cut = edges(segments)
+        if depth(segments, cut) > _DEPTH * len(tables):
+            return None
+        merge = Merge(tables, segments, cut)
         spans = len(merge.edges) - 1
         rows = self._spark.range(0, spans, 1, tasks_for(self._spark, spans))
         frame = rows.mapInArrow(merge, spark_schema(merge.arrow_schema)).select(
@@ -227,13 +235,19 @@ class TruthNetwork:
         ids = max((self._ids[one] for one in sources), default=1) if self._ids else None
         return TruthStream(frame, 2, in_order=True, limits=None if ids is None else (len(tables), ids))
 
-    def _leads(self, name: StreamId, output: StreamId) -> bool:
-        """Does an output come from a stream?"""
-        if name == output:
-            return True
-        return output not in self.plan.sources and any(
-            self._leads(name, StreamId(one)) for one in self._said(output).inputs
-        )
+    def _in_order(self, output: StreamId) -> bool:
+        """Is it worth to read sources in the order of an output?"""
+        return self.plan.partitions_of(output) == 1 and bool(self.edges(output))
+
+    def _above(self, output: StreamId) -> set[StreamId]:
+        """The streams that an output comes from, and itself."""
+        found, next_ = {output}, [output]
+        while next_:
+            inputs = [] if (name := next_.pop()) in self.plan.sources else self._said(name).inputs
+            new = {StreamId(one) for one in inputs} - found
+            found |= new
+            next_ += new
+        return found
 
     def _with_open(self, name: StreamId, spec: AggregateEntry, stream: TruthStream, end: int) -> TruthStream:
         """The input of windows of so many tuples, with the rows of those that were open before the range."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 from consistency.proof import merging
-from consistency.proof.merging import Merge, edges
+from consistency.proof.merging import Merge, depth, edges
 from consistency.proof.records import Stretch, Table, TimedStretch, whole
 from spe.log.format import Segment
+from spe.stream.batch import Batch, Rows
+from spe.stream.names import Kind
 from spe.stream.schema import Schema
 
 SCHEMA = Schema.of(n="int64", s="string")
@@ -22,7 +26,8 @@ SCHEMA = Schema.of(n="int64", s="string")
 def test_rows_come_by_time_source_and_id_and_each_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     random = Random(seed)
     sources = random.randrange(1, 4)
-    tables = tuple(Table(True, SCHEMA, (f"log{n}",)) for n in range(sources))
+    schemas = [SCHEMA, Schema.of(s="string", n="int64"), SCHEMA]
+    tables = tuple(Table(True, schemas[n], (f"log{n}",)) for n in range(sources))
     rows: dict[tuple[str, int], list[tuple[int, int, int, str]]] = {}
     segments: list[tuple[TimedStretch, ...]] = []
     for table in tables:
@@ -31,19 +36,26 @@ def test_rows_come_by_time_source_and_id_and_each_once(monkeypatch: pytest.Monke
             # A wrong log, too: its times may be anywhere.
             base = random.choice([first * 10, random.randrange(80)])
             times = [base + random.randrange(-3, 15) for _ in range(random.randrange(1, 12))]
-            rows[table.folders[0], first] = [(id_ + at, time, id_, "é") for at, time in enumerate(times, 1)]
+            swapped = table.schema is not SCHEMA
+            rows[table.folders[0], first] = [
+                (id_ + at, time, *((text, at) if swapped else (at, text)))
+                for at, time in enumerate(times, 1)
+                for text in [random.choice(["é", "", None])]
+            ]
             id_ += len(times)
             segment = Segment(first, 0)
             timed.append(TimedStretch(Stretch(0, segment, *whole(segment), None), min(times), max(times)))
         segments.append(tuple(timed))
     reads: list[tuple[str, int]] = []
 
-    def read(table: Table, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    def read(table: Table, stretch: Stretch) -> Iterator[Batch]:
         reads.append((table.folders[0], stretch.first))
-        for row in rows[reads[-1]]:
-            yield pa.RecordBatch.from_arrays([pa.array([v]) for v in row], schema=table.arrow_schema)
+        for id_, time, *values in rows[reads[-1]]:
+            one = Rows.from_tuples(table.schema, np.array([time]), [tuple(values)])
+            yield Batch(Kind.STABLE, id_ - 1, id_, None, one)
 
-    monkeypatch.setattr(merging, "read_stretch", read)
+    monkeypatch.setattr(merging, "read_log", read)
+    monkeypatch.setattr(merging, "BATCH_ROWS", 7)
     merge = Merge(tables, tuple(segments), edges(segments))
     spans = len(merge.edges) - 1
     cut = random.randrange(spans + 1)  # between two tasks
@@ -54,8 +66,14 @@ def test_rows_come_by_time_source_and_id_and_each_once(monkeypatch: pytest.Monke
         for row in batch.to_pylist()
     ]
     numbers = {table.folders[0]: n for n, table in enumerate(tables)}
-    assert found == sorted(
-        (time, numbers[log], id_, n, s) for (log, _), each in rows.items() for id_, time, n, s in each
+    expected = [
+        (time, numbers[log], id_, *(values if numbers[log] != 1 else values[::-1]))
+        for (log, _), each in rows.items()
+        for id_, time, *values in each
+    ]
+    assert found == sorted(expected, key=lambda row: row[:3])
+    assert depth(segments, merge.edges) == max(
+        sum(one.lies_in(*span) for each in segments for one in each) for span in pairwise(merge.edges)
     )
     assert len(reads) <= 2 * len(set(reads))  # a task reads a segment once, however many spans lie in it
 

@@ -48,3 +48,13 @@ def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SpeError, match="cannot be written: No such file or directory"):
         write_file(tmp_path / "none" / "part-0.parquet", 1, SCHEMA, [batch(1)])
+
+
+def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    def breaks_off() -> Iterator[pa.RecordBatch]:
+        yield from [batch(*range(1 << 19))]
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        write_file(tmp_path / "part-0.parquet", 1, SCHEMA, breaks_off())
+    assert list(tmp_path.iterdir()) == []

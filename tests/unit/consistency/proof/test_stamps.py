@@ -182,3 +182,23 @@ def test_what_was_deleted_is_one_number() -> None:
     assert judged([one(70, 70)], REPLAYED)
     assert judged([one(95), one(70, 70)], REPLAYED, most=75) == []
     assert judged([one(95), one(59)], REPLAYED, most=75)
+
+
+@pytest.mark.parametrize("shift", [0, -1_000, -1_200])
+async def test_least_and_largest_times_also_around_the_epoch(tmp_path: Path, shift: int) -> None:
+    chunks = [chunk + shift for chunk in arrivals(Random(3), 200)]
+    times: list[int] = []
+
+    def noted(time: Int64Array) -> Int64Array:
+        times.extend(time.tolist())
+        return time
+
+    how = Stamping(1, DISORDER_US, promises=False)
+    parts = await parts_of(tmp_path, how, chunks, change=noted)
+    seen = -len(chunks[0])  # the first times are not shown
+    for part in parts:
+        here = times[max(0, seen) : seen + part["tuples"]]
+        if seen >= 0:
+            assert (part["lowest_time"], part["highest_time"]) == (min(here), max(here))
+        seen += part["tuples"]
+    assert seen == len(times)
