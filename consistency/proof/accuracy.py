@@ -27,6 +27,7 @@ from consistency.proof.measures import Measured
 from consistency.proof.scene import Tables
 from consistency.proof.truth.windows import floor_div
 from spe.stream.schema import AttributeType
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,7 +38,7 @@ _ROWS: Final = (1_000_000, 250_000)
 _SPANS: Final = 100
 
 
-def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> MadeByTasks:
+def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool) -> MadeByTasks:
     """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
 
     Columns: ``partition, episode, window_us, arrived_us, undone_at_us, tentative struct, true struct, right boolean``.
@@ -45,6 +46,7 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> MadeByTas
 
     Args:
       in_order: no true tuple has an earlier time than one before it; so it is but for sources.
+      right: all that was received as stable is known to be so; else more is read of the truth.
     """
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -54,15 +56,16 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> MadeByTas
     given = tables.received.tentative().select(
         *of_time, F.col("sequence").alias("major"), F.col("row").alias("minor"), "arrived_us", "tuple"
     )
-    begins = _times_of(tables.truth, stretches.places()) if in_order else None
-    within = _within(tables.truth, stretches.spans(begins, tables.true_last_us))
-    stood = within.select(
+    from_us = [BEFORE_TIME] * len(stretches.episode)
+    if in_order:
+        from_us = stretches.settled_us.tolist() if right else _times_of(tables.truth, stretches.places())
+    stood = _within(tables.truth, stretches.spans(from_us, tables.true_last_us)).select(
         *of_time, F.col("place").alias("major"), F.lit(0).alias("minor"), F.lit(None).cast("long").alias("arrived_us"),
         "tuple",
     )  # fmt: skip
     same = [n for n in how.key if tables.schema[n].type is not AttributeType.FLOAT64]
     texts = any(one.type is AttributeType.STRING for one in tables.schema)
-    tasks = 1 + (within.count() + sum(s["tentative"] for s in tables.sums)) // _ROWS[texts]
+    tasks = 1 + (tables.true_count + sum(s["tentative"] for s in tables.sums)) // _ROWS[texts]
     both = given.unionByName(stood).repartition(tasks, *of_time, *[F.col(f"tuple.`{name}`") for name in same])
     tuple_, long_ = both.schema["tuple"].dataType, T.LongType()
     types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())
@@ -70,13 +73,14 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool) -> MadeByTas
     return MadeByTasks(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE), made)
 
 
-def _times_of(truth: DataFrame, places: pa.Table) -> dict[tuple[int, int], int]:
-    """The times of the true tuples in some places."""
+def _times_of(truth: DataFrame, places: Sequence[tuple[int, int]]) -> list[int]:
+    """The times of the true tuples in some places; END_OF_TIME behind the last one."""
     from pyspark.sql import functions as F
 
-    some = F.broadcast(truth.sparkSession.createDataFrame(places))
-    found = truth.select("partition", "place", "time_us").join(some, ["partition", "place"]).collect()
-    return {(row["partition"], row["place"]): row["time_us"] for row in found}
+    some = truth.sparkSession.createDataFrame(sorted(set(places)), "partition int, place long")
+    found = truth.select("partition", "place", "time_us").join(F.broadcast(some), ["partition", "place"]).collect()
+    known = {(row["partition"], row["place"]): row["time_us"] for row in found}
+    return [known.get(place, END_OF_TIME) for place in places]
 
 
 def _within(truth: DataFrame, spans: Sequence[tuple[int, int]]) -> DataFrame:

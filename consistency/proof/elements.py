@@ -62,9 +62,9 @@ def episodes(parts: DataFrame) -> DataFrame:
     """One row per stretch between two undos of a partition, from :func:`elements`; there are as many as corrections.
 
     Columns: ``partition, episode``; ``undone_sequence, undone_at_us, kept_id``: of the undo that ends it (null: none
-      does); ``stable_id``: the largest stable one so far; ``stable_sequence``: of the last stable tuple in this
-      stretch; ``tentative``: tuples; ``tentative_sequence``: of the first of them; ``reach_us``: how far in tuple
-      time they came.
+      does); ``stable_id, settled_us``: the largest id and time of stable tuples so far; ``stable_sequence``: of the
+      last of them in this stretch; ``tentative``: tuples; ``tentative_sequence``: of the first of them; ``reach_us``:
+      how far in tuple time they came.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -82,10 +82,11 @@ def episodes(parts: DataFrame) -> DataFrame:
             F.max(F.when(undo, F.col("arrived_us"))).alias("undone_at_us"),
             F.max(F.when(undo, F.col("id"))).alias("kept_id"),
             F.max(F.when(stable, F.col("id"))).alias("stable_id"),
+            F.max(F.when(stable, F.col("last_us"))).alias("settled_us"),
             F.max(F.when(stable, F.col("sequence"))).alias("stable_sequence"),
             F.sum(F.when(tentative, F.col("count")).otherwise(0)).alias("tentative"),
             F.min(F.when(tentative, F.col("sequence"))).alias("tentative_sequence"),
             F.max(reach).alias("reach_us"),
         )
-        .withColumn("stable_id", F.max("stable_id").over(earlier))
+        .withColumns({name: F.max(name).over(earlier) for name in ("stable_id", "settled_us")})
     )

@@ -6,7 +6,7 @@ is known by the stretch: it lies behind the last stable tuple and not beyond the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -37,7 +37,7 @@ class Stretches:
       begins: of each partition the first one, and their number in the end.
       undone_sequence: of the undo behind it; the largest number where there is none.
       undone_at_us: when that came; 0 where there is none.
-      from_id: the last tuple that stood before it.
+      from_id, settled_us: the last tuple that stood before it, and the time up to which stable ones had come.
       reach_us: how far tentative tuples came; the smallest number where there are none.
     """
 
@@ -47,6 +47,7 @@ class Stretches:
     undone_sequence: Int64Array
     undone_at_us: Int64Array
     from_id: Int64Array
+    settled_us: Int64Array
     reach_us: Int64Array
 
     @classmethod
@@ -67,39 +68,29 @@ class Stretches:
             numbers("undone_sequence", _MOST),
             numbers("undone_at_us", 0),
             np.where(kept == _LEAST, numbers("stable_id", 0), kept),
+            numbers("settled_us", BEFORE_TIME),
             numbers("reach_us", _LEAST),
         )
 
-    def places(self) -> pa.Table:
-        """``partition, place`` of the first true tuple that each may have stood for; each once."""
-        known = self.reach_us > _LEAST
-        table = {"partition": pa.array(self._partition[known], pa.int32()), "place": self._first[known]}
-        return pa.table(table).group_by(["partition", "place"]).aggregate([])
+    def places(self) -> list[tuple[int, int]]:
+        """(partition, place) of the first true tuple that each may have stood for."""
+        partition = np.repeat(np.array(self.partitions, np.int64), np.diff(self.begins))
+        return list(zip(partition.tolist(), np.maximum(self.from_id + 1, 1).tolist()))
 
-    def spans(self, begins: Mapping[tuple[int, int], int] | None, last_us: int) -> list[tuple[int, int]]:
+    def spans(self, from_us: Sequence[int], last_us: int) -> list[tuple[int, int]]:
         """First and last time of true tuples that tentative ones may have stood for; apart, and in order.
 
         Args:
-          begins: the times of :meth:`places`, without those that the truth has not; None: tuples are not in order.
-          last_us: no tuple has a later time; a stretch may reach to the end of time.
+          from_us: no tuple that each stood for has an earlier time.
+          last_us: no tuple at all has a later time; a stretch may reach to the end of time.
         """
         found: list[tuple[int, int]] = []
-        keys = zip(self._partition.tolist(), self._first.tolist())
-        from_us = [BEFORE_TIME if begins is None else begins.get(key, _MOST) for key in keys]
         for begin, end in sorted(zip(from_us, np.minimum(self.reach_us, last_us).tolist())):
             if found and begin <= found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             elif begin <= end:
                 found.append((begin, end))
         return found
-
-    @property
-    def _partition(self) -> Int64Array:
-        return np.repeat(np.array(self.partitions, np.int64), np.diff(self.begins))
-
-    @property
-    def _first(self) -> Int64Array:
-        return np.maximum(self.from_id + 1, 1)
 
 
 @dataclass(frozen=True)

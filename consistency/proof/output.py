@@ -66,7 +66,7 @@ def judge_output(
     tables = tables_of(truth, received, plan.query.schema_of(output), heard)
     stable = meanwhile(partial(judge_stable, scene, output, tables, keep))
     over_time = meanwhile(partial(_over_time, scene, client, output, tables, truth.count))
-    tentative, accuracy = judge_tentative(scene, output, tables, keep)
+    tentative, accuracy = judge_tentative(scene, output, tables, keep, lambda: not stable()[2] and not tables.mistyped)
     (verdict, reasons, findings), time = stable(), over_time()
     return OutputReport(
         client=client,
@@ -133,6 +133,7 @@ def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, heard: Rec
         sums=heard.sums,
         corrections=heard.corrections,
         truth=true,
+        true_count=truth.count,
         true_last_us=truth.last_us,
         received=received,
         schema=schema,

@@ -65,13 +65,14 @@ class Tables(ReceivedTables):
     """One output at one client.
 
     Attributes:
-      true_last_us: the largest time of the truth.
+      true_count, true_last_us: tuples of the truth, and their largest time.
       truth, received: TRUTH (consistency.proof.elements) and what was received, with tuples of one shape.
       schema: of those tuples.
       mistyped: a sentence for each attribute that was received in another type than the truth has.
     """
 
     truth: DataFrame
+    true_count: int
     true_last_us: int
     received: ReceivedStream
     schema: Schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof import accuracy
@@ -19,8 +20,14 @@ _WINDOWS: Final = 240
 _WORST: Final = 5
 
 
-def judge_tentative(scene: Scene, output: StreamId, tables: Tables, keep: Keep) -> tuple[Tentative, Accuracy | None]:
-    """The counts, without what the model expects, and the accuracy where anything was tentative."""
+def judge_tentative(
+    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool]
+) -> tuple[Tentative, Accuracy | None]:
+    """The counts, without what the model expects, and the accuracy where anything was tentative.
+
+    Args:
+      right: is all right that was received as stable?  Waits until that is known.
+    """
     corrections = tables.corrections
     total = corrections["tentative"] or 0
     if not total:
@@ -36,7 +43,9 @@ def judge_tentative(scene: Scene, output: StreamId, tables: Tables, keep: Keep) 
         )
         return none, None
     how = measured(scene.plan, output)
-    met = keep("tentative", accuracy.against_truth(tables, how, in_order=output not in scene.plan.sources))
+    met = keep(
+        "tentative", accuracy.against_truth(tables, how, in_order=output not in scene.plan.sources, right=right())
+    )
     row = accuracy.overall(met, how).first()
     assert row is not None
     found = Tentative(

@@ -25,7 +25,8 @@ TUPLE = "tuple struct<n: long, x: double, s: string>"
 TRUTH = f"partition int, place long, time_us long, {TUPLE}"
 RECEIVED = f"partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, {TUPLE}"
 STRETCHES = (
-    "partition int, episode long, undone_sequence long, undone_at_us long, kept_id long, stable_id long, reach_us long"
+    "partition int, episode long, undone_sequence long, undone_at_us long, kept_id long, stable_id long, "
+    "settled_us long, reach_us long"
 )
 #: By what tuples meet; floats of a key by their first digits.
 HOW = Measured(key=("n", "s"), shares=("overlap",), errors=("x",), window_us=10)
@@ -39,6 +40,7 @@ def tables(spark: SparkSession, true: list[Any], given: list[Any], stretches: li
         sums=[{"stable": len(true), "tentative": len(given)}],  # type: ignore[list-item]
         corrections={},  # type: ignore[arg-type]
         truth=spark.createDataFrame(true, TRUTH),
+        true_count=len(true),
         true_last_us=max((r[2] for r in true), default=0),
         received=received,
         schema=SCHEMA,
@@ -46,8 +48,8 @@ def tables(spark: SparkSession, true: list[Any], given: list[Any], stretches: li
     )
 
 
-def met(one: Tables, how: Measured = HOW, *, in_order: bool = True) -> list[Row]:
-    return frame_of(accuracy.against_truth(one, how, in_order=in_order)).collect()
+def met(one: Tables, how: Measured = HOW, *, in_order: bool = True, right: bool = False) -> list[Row]:
+    return frame_of(accuracy.against_truth(one, how, in_order=in_order, right=right)).collect()
 
 
 def some_tuple(rng: random.Random) -> tuple[Any, ...]:
@@ -56,8 +58,9 @@ def some_tuple(rng: random.Random) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", long_but([0], range(6)))
 @pytest.mark.parametrize("few", [True, False], ids=["times told to Parquet", "pieces of time"])
+@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
 def test_what_meets_in_stretches_that_overlap(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, few: bool
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, few: bool, right: bool
 ) -> None:
     if not few:
         monkeypatch.setattr(accuracy, "_SPANS", 0)
@@ -69,12 +72,17 @@ def test_what_meets_in_stretches_that_overlap(
     stretches, stable = [], dict.fromkeys(undos, 0)
     for p, each in undos.items():
         for episode, undo in enumerate([*each, None]):
-            # Also an undo that takes back stable tuples, and one behind more than there is.
-            kept = rng.choice([None, rng.randrange(60), 0, 3]) if undo else None
             stable[p] += rng.randrange(8)
+            if right:
+                stable[p] = min(stable[p], len(times.get(p, ())))
+                kept = rng.choice([None, stable[p]]) if undo else None
+                settled = times[p][stable[p] - 1] if stable[p] else None
+            else:  # an undo that takes back stable tuples, or is behind more than there is; times of anywhere
+                kept = rng.choice([None, rng.randrange(60), 0, 3]) if undo else None
+                settled = rng.randrange(60)
             reach = rng.choice([None, rng.randrange(-5, 40), END_OF_TIME - 1])
             at = None if undo is None else 1_000 + undo
-            stretches.append((p, episode, undo, at, kept, stable[p] or None, reach))
+            stretches.append((p, episode, undo, at, kept, stable[p] or None, settled, reach))
     given = [
         (p, sequence, row, sequence * 3, "tentative", None, rng.randrange(30), some_tuple(rng))
         for p in undos
@@ -87,7 +95,7 @@ def test_what_meets_in_stretches_that_overlap(
         episode = sum(1 for undo in undos[p] if undo < sequence)
         undone = 1_000 + undos[p][episode] if episode < len(undos[p]) else None
         sides[p, episode, time, tuple_[0], tuple_[2]][0].append((arrived, undone, tuple_))
-    for p, episode, _, _, kept, stable_id, reach in stretches:
+    for p, episode, _, _, kept, stable_id, _, reach in stretches:
         for q, place, time, tuple_ in true:
             behind = kept if kept is not None else stable_id or 0
             if p == q and reach is not None and place > behind and time <= reach:
@@ -102,7 +110,7 @@ def test_what_meets_in_stretches_that_overlap(
     found = [
         (r["partition"], r["episode"], r["window_us"], r["arrived_us"], r["undone_at_us"], text(r["tentative"]),
          text(r["true"]), r["right"])
-        for r in met(tables(spark, true, given, stretches))
+        for r in met(tables(spark, true, given, stretches), right=right)
     ]  # fmt: skip
     assert sorted(found, key=str) == sorted(expected, key=str)
     assert {f[-1] for f in found} == {True, False}
@@ -134,14 +142,14 @@ def test_floats_of_a_key_meet_by_their_first_digits(
 ) -> None:
     given = [(0, 2, 0, 7, "tentative", None, 5, (1, one, "s"))]
     how = Measured(key=("x",), shares=("overlap",), errors=(), window_us=0)
-    found = met(tables(spark, [(0, 1, 5, (1, other, "s"))], given, [(0, 0, 3, 8, None, None, 5)]), how)
+    found = met(tables(spark, [(0, 1, 5, (1, other, "s"))], given, [(0, 0, 3, 8, None, None, None, 5)]), how)
     assert [r["right"] for r in found] == ([right] if meet else [False, False])
 
 
 def test_a_source_whose_times_go_back_behind_the_last_stable_tuple(spark: SparkSession) -> None:
     """Ids of a source's output are in order of arrival, and its times need not be."""
     true = [(0, place, time, (place, 0.0, "s")) for place, time in enumerate([5, 9, 7, 12, 8, 20, 11], 1)]
-    found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 11)]), in_order=False)
+    found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 9, 11)]), in_order=False)
     assert sorted(r["true"]["n"] for r in found) == [3, 5, 7]
 
 
