@@ -1,4 +1,4 @@
-"""Tables on a disk that all executors have, as they have the run: what is made in Arrow, tasks write themselves."""
+"""Tables on a disk that all executors have."""
 
 from __future__ import annotations
 

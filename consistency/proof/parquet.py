@@ -1,4 +1,4 @@
-"""Parquet files that a task writes itself, from Arrow, without going through Spark's rows."""
+"""Parquet files that tasks write themselves, from Arrow."""
 
 from __future__ import annotations
 
