@@ -115,7 +115,7 @@ def test_executors_read_the_same_there_as_on_this_machine(run_dir: Path, spark: 
             keep = keeper(spark, f"{uri}/tables")
             kept = keep("some", spark.range(3).selectExpr("id", "struct(id, timestamp_micros(id) t) s"))
             assert keep("none", kept.where("id > 5")).count() == 0
-            assert keep("made", MadeByTasks(kept, iter, kept.schema)).count() == 3
+            assert keep("made", MadeByTasks(kept, lambda batches: batches, kept.schema)).count() == 3
             assert kept.count() == 3
     system = folder().place.system
     assert pq.read_table(f"{BUCKET}/runs/same/tables/some.parquet", filesystem=system).num_rows == 3
