@@ -32,8 +32,9 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Tuples of a task, without texts and with them.
-_ROWS: Final = (1_000_000, 250_000)
+#: Tuples of a task, and where they have texts.
+_ROWS: Final = 1_000_000
+_ROWS_WITH_TEXTS: Final = 250_000
 #: Spans of time that Parquet is told.
 _SPANS: Final = 100
 
@@ -64,8 +65,8 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
         "tuple",
     )  # fmt: skip
     same = [n for n in how.key if tables.schema[n].type is not AttributeType.FLOAT64]
-    texts = any(one.type is AttributeType.STRING for one in tables.schema)
-    tasks = 1 + (tables.true_count + sum(s["tentative"] for s in tables.sums)) // _ROWS[texts]
+    rows = _ROWS_WITH_TEXTS if any(one.type is AttributeType.STRING for one in tables.schema) else _ROWS
+    tasks = 1 + (tables.true_count + sum(s["tentative"] for s in tables.sums)) // rows
     both = given.unionByName(stood).repartition(tasks, *of_time, *[F.col(f"tuple.`{name}`") for name in same])
     tuple_, long_ = both.schema["tuple"].dataType, T.LongType()
     types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())

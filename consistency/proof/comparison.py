@@ -11,7 +11,6 @@ collected; what is wrong comes out as a frame of FLAWS:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -61,7 +60,7 @@ def all_alike(one: str, other: str, schema: Schema, tolerance: float = FLOAT_TOL
     return reduce(lambda a, b: a & b, same, F.lit(True))
 
 
-def content(column: str, schema: Schema, names: Sequence[str] | None = None) -> Column:
+def content(column: str, schema: Schema) -> Column:
     """A number that is equal for equal tuples of a struct column; floats count by their first digits.
 
     Two floats within the tolerance may, once in some millions, differ in it, and two tuples, once in 2^64, may not:
@@ -71,7 +70,7 @@ def content(column: str, schema: Schema, names: Sequence[str] | None = None) -> 
 
     parts: list[Column] = []
     nulls: list[Column] = []
-    for name in schema.names if names is None else names:
+    for name in schema.names:
         value: Column = F.col(f"{column}.`{name}`")
         nulls.append(value.isNull())
         if schema[name].type is AttributeType.FLOAT64:

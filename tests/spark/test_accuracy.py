@@ -64,7 +64,7 @@ def test_what_meets_in_stretches_that_overlap(
 ) -> None:
     if not few:
         monkeypatch.setattr(accuracy, "_SPANS", 0)
-    monkeypatch.setattr(accuracy, "_ROWS", (50, 50))  # several tasks
+    monkeypatch.setattr(accuracy, "_ROWS_WITH_TEXTS", 50)  # several tasks
     rng = random.Random(seed)
     times = {p: sorted(rng.randrange(30) for _ in range(rng.randrange(20, 60))) for p in (0, 1)}
     true = [(p, place, at, some_tuple(rng)) for p in times for place, at in enumerate(times[p], 1)]
