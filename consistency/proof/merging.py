@@ -62,25 +62,32 @@ class Merge:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the spans of these numbers."""
-        read: dict[tuple[int, TimedStretch], _Segment] = {}  # several spans lie in one
+        read: dict[tuple[int, int], _Segment] = {}  # by source and number; several spans lie in one
+        times = [np.array([one[1:] for one in each], np.int64).reshape(-1, 2).T for each in self.segments]
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 begin, end = self.edges[number : number + 2]
-                yield from self._span(begin, end, read)
-                read = {key: segment for key, segment in read.items() if key[1].most_us >= end}
+                yield from self._span(begin, end, times, read)
+                read = {(source, at): one for (source, at), one in read.items() if times[source][1, at] >= end}
 
-    def _span(self, begin: int, end: int, read: dict[tuple[int, TimedStretch], _Segment]) -> Iterator[pa.RecordBatch]:
+    def _span(
+        self,
+        begin: int,
+        end: int,
+        times: Sequence[np.ndarray[tuple[int, int], np.dtype[np.int64]]],
+        read: dict[tuple[int, int], _Segment],
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows from ``begin`` on and before ``end``; ``times`` are the least and the largest of all segments."""
         found: list[tuple[int, _Segment, Int64Array]] = []
-        for source, segments in enumerate(self.segments):
-            for one in segments:
-                if one.lies_in(begin, end):
-                    if (source, one) not in read:
-                        read[source, one] = _Segment.read(self.tables[source], one.stretch)
-                    time = read[source, one].rows.time
-                    found.append((source, read[source, one], np.flatnonzero((time >= begin) & (time < end))))
-        times = [segment.rows.time[inside] for _, segment, inside in found]
-        order = np.concatenate([*times, _NOTHING]).argsort(kind="stable")  # of one time by source and id
-        begins = np.cumsum([0, *map(len, times)])[:-1]
+        for source, (least, most) in enumerate(times):
+            for at in np.flatnonzero((least < end) & (most >= begin)).tolist():
+                if (source, at) not in read:
+                    read[source, at] = _Segment.read(self.tables[source], self.segments[source][at].stretch)
+                time = read[source, at].rows.time
+                found.append((source, read[source, at], np.flatnonzero((time >= begin) & (time < end))))
+        all_ = [segment.rows.time[inside] for _, segment, inside in found]
+        order = np.concatenate([*all_, _NOTHING]).argsort(kind="stable")  # of one time by source and id
+        begins = np.cumsum([0, *map(len, all_)])[:-1]
         for first in range(0, len(order), BATCH_ROWS):
             yield from self._batch(found, begins, order[first : first + BATCH_ROWS])
 

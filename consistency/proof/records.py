@@ -110,10 +110,6 @@ class TimedStretch(NamedTuple):
     least_us: int
     most_us: int
 
-    def lies_in(self, begin: int, end: int) -> bool:
-        """Has it anything from ``begin`` on and before ``end``?"""
-        return self.least_us < end and self.most_us >= begin
-
 
 #: Is an element to be read?  Asked with its partition and the number of its record.
 Wanted = Callable[[int, int, Element], bool]

@@ -38,7 +38,7 @@ _FIELDS: Final = (
     "piece", "tuples", "peak", "promise",
     "below", "below_id", "below_time", "below_expected",
     "above", "least_id", "least_time", "most_id", "most_time",
-    "lowest_id", "lowest_time", "highest_time",
+    "lowest_id", "lowest_time", "highest_id", "highest_time",
 )  # fmt: skip
 
 
@@ -122,9 +122,7 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
                 found |= _extreme("least", ids, time, high[np.argmin(time[high])], found["least_time"], -1)
                 found |= _extreme("most", ids, time, high[np.argmax(time[high])], found["most_time"], 1)
             found |= _extreme("lowest", ids, time, np.argmin(time), found["lowest_time"], -1)
-            highest = int(time.max())
-            known = found["highest_time"]
-            found["highest_time"] = highest if known is None else max(highest, known)
+            found |= _extreme("highest", ids, time, np.argmax(time), found["highest_time"], 1)
         if how.promises:
             promise = decode_source_state(record.body).bound_us
     return found | {"tuples": tuples, "below": below, "above": above, "peak": peak, "promise": promise}

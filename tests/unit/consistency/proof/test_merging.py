@@ -73,7 +73,8 @@ def test_rows_come_by_time_source_and_id_and_each_once(monkeypatch: pytest.Monke
     ]
     assert found == sorted(expected, key=lambda row: row[:3])
     assert depth(segments, merge.edges) == max(
-        sum(one.lies_in(*span) for each in segments for one in each) for span in pairwise(merge.edges)
+        sum(one.least_us < end and one.most_us >= begin for each in segments for one in each)
+        for begin, end in pairwise(merge.edges)
     )
     assert len(reads) <= 2 * len(set(reads))  # a task reads a segment once, however many spans lie in it
 
