@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 import spe
 from consistency.proof.evidence import evidence
@@ -101,6 +103,11 @@ def names(uri: str = URI) -> set[str]:
     return {str(name) for name, _ in folder(uri).files()}
 
 
+def breaks_off(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield next(batches)
+    raise ValueError("broken off")
+
+
 @pytest.mark.usefixtures("_spark_has_it")
 def test_executors_read_the_same_there_as_on_this_machine(run_dir: Path, spark: SparkSession) -> None:
     uri = f"s3://{BUCKET}/runs/same"
@@ -117,6 +124,9 @@ def test_executors_read_the_same_there_as_on_this_machine(run_dir: Path, spark: 
             assert keep("none", kept.where("id > 5")).count() == 0
             assert keep("made", MadeByTasks(kept, lambda batches: batches, kept.schema)).count() == 3
             assert kept.count() == 3
+            with pytest.raises(PySparkException, match="broken off"):
+                keep("broken", MadeByTasks(kept.coalesce(1), breaks_off, kept.schema))
+            assert not [name for name in names(uri) if "broken" in name]
     system = folder().place.system
     assert pq.read_table(f"{BUCKET}/runs/same/tables/some.parquet", filesystem=system).num_rows == 3
     assert pq.read_table(f"{BUCKET}/runs/same/tables/made.parquet", filesystem=system).num_rows == 3
