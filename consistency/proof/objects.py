@@ -107,15 +107,13 @@ class ObjectFolder:
         """Copies a file to this machine."""
         system, path = self.place.system, self.place.path(name)
         with _told(f"{self.uri}/{name}"), system.open_input_stream(path) as there, (into / name).open("wb") as here:
-            while part := there.read(_BYTES_AT_ONCE):
-                here.write(part)
+            copyfileobj(there, here, _BYTES_AT_ONCE)
 
     def put(self, file: Path, name: PurePosixPath) -> None:
         """Copies a file of this machine there, over what there is."""
         system, path = self.place.system, self.place.path(name)
         with _told(f"{self.uri}/{name}"), file.open("rb") as here, system.open_output_stream(path) as there:
-            while part := here.read(_BYTES_AT_ONCE):
-                there.write(part)
+            copyfileobj(here, there, _BYTES_AT_ONCE)
 
     def remove(self, name: PurePosixPath) -> None:
         """Removes a file or a directory, if it is there."""
