@@ -26,6 +26,7 @@ from spe.stream.hashing import HASH_VERSION
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import StreamId, UnitId
 from spe.stream.schema import Schema
+from spe.wire.framing import FRAME_BYTES
 
 
 class Partitioning(enum.StrEnum):
@@ -207,7 +208,7 @@ class Limits:
     output_bytes: int = 256 << 20
     suffix_bytes: int = 64 << 20
     input_bytes: int = 256 << 20
-    frame_bytes: int = 16 << 20
+    frame_bytes: int = FRAME_BYTES
     spill_bytes: int = 4 << 30
     slice_rows: int = 20_000
 

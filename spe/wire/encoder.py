@@ -8,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from spe.errors import LocalProtocolError
-from spe.plan.plan import Limits
 from spe.stream.batch import AnyArray, Batch, Boundary, Element, RecDone, Undo
 from spe.stream.schema import Schema
-from spe.wire.framing import MAGIC, FrameType
+from spe.wire.framing import FRAME_BYTES, MAGIC, FrameType
 from spe.wire.layout import (
     BATCH_FRAME,
     BIT,
@@ -29,9 +28,6 @@ from spe.wire.layout import (
     layout_of,
 )
 from spe.wire.string_table import SendTable
-
-#: What a peer accepts unless the configuration says otherwise.
-FRAME_BYTES: Final = Limits().frame_bytes
 
 _ZEROS: Final = tuple(bytes(n) for n in range(8))
 

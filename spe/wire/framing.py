@@ -21,6 +21,8 @@ UNAUTHENTICATED_BYTES: Final = 64 << 10
 CONTROL_BYTES: Final = 256 << 10
 #: The same of a status, which has an entry for each replica or channel; accepted by those who ask for one only.
 STATUS_BYTES: Final = 4 << 20
+#: A frame with tuples, unless the configuration says otherwise.
+FRAME_BYTES: Final = 16 << 20
 #: Boundary, undo and rec_done have bodies of fixed size, all below this.
 MARK_BYTES: Final = 32
 
