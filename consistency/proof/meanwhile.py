@@ -7,9 +7,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from threading import Thread
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
+
+#: The setting of a session whose threads may have pools of their own.
+OWN_POOLS: Final = "spark.spe.ownPools"
 
 
 class Meanwhile(Protocol):
@@ -30,8 +33,11 @@ def meanwhile() -> Iterator[Meanwhile]:
     def begin(work: Callable[[], T]) -> Callable[[], T]:
         context, result = copy_context(), Future[T]()
 
+        pool = f"beside-{len(threads)}"
+
         def run() -> None:
             try:
+                _own_pool(pool)
                 result.set_result(context.run(work))
             except BaseException as error:
                 result.set_exception(error)
@@ -46,6 +52,15 @@ def meanwhile() -> Iterator[Meanwhile]:
     finally:
         for thread in threads:
             thread.join()
+
+
+def _own_pool(name: str) -> None:
+    """This thread's jobs take turns with others for free processors, unless Spark is set up by somebody else."""
+    from pyspark import SparkContext
+
+    sc = SparkContext._active_spark_context
+    if sc is not None and sc.getConf().get(OWN_POOLS):
+        sc.setLocalProperty("spark.scheduler.pool", name)
 
 
 def at_once(work: Callable[[], T], /) -> Callable[[], T]:

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consistency.proof.java import java_home, java_options
 from consistency.proof.master import check_answers
+from consistency.proof.meanwhile import OWN_POOLS
 from consistency.proof.trouble import essence
 from spe.errors import SpeError
 
@@ -36,6 +37,8 @@ SEMANTICS: Final = {
     ),
 }
 _DEFAULTS: Final = {
+    "spark.scheduler.mode": "FAIR",  # small jobs beside a large one
+    OWN_POOLS: "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
@@ -51,6 +54,9 @@ _DEFAULTS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Both sides of a join, each numbered by some of its keys before, need not be shuffled again.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    # Memory that a task's arrays had is kept for the next ones: to get it anew took a seventh of the workers' time.
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(512 << 20),
     # With a network of many operators the planner inferred constraints until it ran out of memory.
     "spark.sql.constraintPropagation.enabled": "false",
 }
@@ -148,9 +154,23 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
     for name, value in {**_DEFAULTS, **options, **given, **SEMANTICS}.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        found = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise SpeError(f"Spark does not start: {essence(error)}") from error
+    _say_once_that_java_is_gone(found)
+    return found
+
+
+def _say_once_that_java_is_gone(spark: SparkSession) -> None:
+    """Spark's server of accumulators would print a traceback, too, where its connection breaks."""
+    server = spark.sparkContext._accumulatorServer
+    told = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | OSError):
+            told(request, address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign,assignment]
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

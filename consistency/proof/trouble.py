@@ -41,6 +41,8 @@ _MEMORY: Final = (
 )
 
 
+#: What Spark writes above the traceback of a worker.
+_OF_A_WORKER: Final = "An exception was thrown from the Python worker"
 #: Of the extra ``spark``.
 _PACKAGES: Final = ("pyspark", "py4j")
 
@@ -132,9 +134,11 @@ def said(error: BaseException, status: int | None = None) -> str:
 
 
 def essence(error: BaseException) -> str:
-    """The one line that says what is wrong: of an error of Java its message, else the first line."""
+    """The line that says what is wrong: of an error of Java its message, of a worker's the last, else the first."""
     text = str(error)
     if java := _JAVAS.search(text):
         return java[1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if lines[0].startswith(_OF_A_WORKER) else lines[0]
