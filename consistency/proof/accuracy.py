@@ -15,17 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
+from consistency.proof.arrow import arrow_schema, spark_schema
 from consistency.proof.comparison import FLOAT_TOLERANCE
-from consistency.proof.kept import MadeByTasks
-from consistency.proof.matching import MET, Stretches, TaskMatcher
+from consistency.proof.files import TRUE_ROWS, through
+from consistency.proof.kept import MadeByTasks, on_disk
+from consistency.proof.matching import MET, PACKAGES, Packer, Stretches, TaskMatcher
 from consistency.proof.measures import Measured
 from consistency.proof.scene import Tables
-from consistency.proof.truth.windows import floor_div
+from consistency.proof.tally import TALLIED, WindowTally
 from spe.stream.schema import AttributeType
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
@@ -53,25 +54,26 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
     from pyspark.sql import types as T
 
     stretches = Stretches.of(tables.stretches.toArrow())
-    of_time = [F.col(name) for name in ("partition", "time_us")]
-    given = tables.received.tentative().select(
-        *of_time, F.col("sequence").alias("major"), F.col("row").alias("minor"), "arrived_us", "tuple"
-    )
     from_us = [BEFORE_TIME] * len(stretches.episode)
     if in_order:
         from_us = stretches.settled_us.tolist() if right else _times_of(tables.truth, stretches.places())
-    stood = _within(tables.truth, stretches.spans(from_us, tables.true_last_us)).select(
-        *of_time, F.col("place").alias("major"), F.lit(0).alias("minor"), F.lit(None).cast("long").alias("arrived_us"),
-        "tuple",
-    )  # fmt: skip
-    same = [n for n in how.key if tables.schema[n].type is not AttributeType.FLOAT64]
+    spans = stretches.spans(from_us, tables.true_last_us)
     rows = _ROWS_WITH_TEXTS if any(one.type is AttributeType.STRING for one in tables.schema) else _ROWS
     tasks = 1 + (tables.true_count + sum(s["tentative"] for s in tables.sums)) // rows
-    both = given.unionByName(stood).repartition(tasks, *of_time, *[F.col(f"tuple.`{name}`") for name in same])
-    tuple_, long_ = both.schema["tuple"].dataType, T.LongType()
+    theirs, long_ = tables.truth.schema["tuple"].dataType, T.LongType()
+    assert isinstance(theirs, T.StructType)
+    tuple_ = T.StructType([T.StructField(one.name, one.dataType) for one in theirs])  # may be null, all of it
     types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())
     made = T.StructType([T.StructField(name, type_) for name, type_ in zip(MET, types, strict=True)])
-    return MadeByTasks(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE), made)
+    type_ = arrow_schema(made).field("true").type
+    given = tables.received.tentative(Packer(type_, how.key, tasks), PACKAGES)
+    pack = Packer(type_, how.key, tasks, spans)
+    if tables.files is None:
+        stood = _within(tables.truth, spans).select(*TRUE_ROWS).mapInArrow(pack, spark_schema(PACKAGES))
+    else:
+        stood = tables.files.through(pack, PACKAGES, spans)
+    both = given.unionByName(stood).repartitionById(tasks, F.col("task"))
+    return MadeByTasks(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE, type_), made)
 
 
 def _times_of(truth: DataFrame, places: Sequence[tuple[int, int]]) -> list[int]:
@@ -85,69 +87,76 @@ def _times_of(truth: DataFrame, places: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _within(truth: DataFrame, spans: Sequence[tuple[int, int]]) -> DataFrame:
-    """The tuples of these spans of time, and possibly others."""
+    """The tuples of these spans of time, and of times between them where there are too many to tell Parquet."""
     from pyspark.sql import functions as F
 
-    if len(spans) <= _SPANS:  # Parquet is told, and skips the rest
-        return truth.where(reduce(or_, (F.col("time_us").between(*span) for span in spans), F.lit(False)))
-    width_us = 1 + sum(end - begin for begin, end in spans) // len(spans)
-    pieces = {piece for begin, end in spans for piece in range(begin // width_us, end // width_us + 1)}
-    cut = truth.sparkSession.createDataFrame(pa.table({"piece": sorted(pieces)}))
-    pieced = truth.withColumn("piece", floor_div(F.col("time_us"), width_us))
-    return pieced.join(F.broadcast(cut), "piece", how="left_semi").drop("piece")
+    told = _hulls(spans, _SPANS)
+    return truth.where(reduce(or_, (F.col("time_us").between(*span) for span in told), F.lit(False)))
 
 
-def windows(met: DataFrame, how: Measured) -> DataFrame:
+def _hulls(spans: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """So many spans that cover these, which are apart and in order: the smallest gaps are closed."""
+    if len(spans) <= most:
+        return list(spans)
+    gaps = [later[0] - earlier[1] for earlier, later in pairwise(spans)]
+    kept = sorted(sorted(range(len(gaps)), key=gaps.__getitem__)[len(gaps) + 1 - most :])
+    begins, ends = [0, *(at + 1 for at in kept)], [*kept, len(gaps)]
+    return [(spans[begin][0], spans[end][1]) for begin, end in zip(begins, ends)]
+
+
+def tallies(met: DataFrame, how: Measured) -> DataFrame:
+    """What :class:`WindowTally` makes of what met; kept on disk."""
+    from pyspark.sql import types as T
+
+    tally, type_ = WindowTally(how.errors), met.schema["true"].dataType
+    assert isinstance(type_, T.StructType)
+    # Of the others it does not matter what they are, but whether there is a tuple: texts are long.
+    short = [one.name for one in type_ if not isinstance(one.dataType, T.StringType)]
+    some = how.errors or (short or type_.names)[:1]
+    names = [*TALLIED, *(f"{side}.{name}" for side in ("tentative", "true") for name in some)]
+    return on_disk(through(met, tally, tally.made, names))
+
+
+def windows(tallies: DataFrame, how: Measured) -> DataFrame:
     """A row per window: ``episode, window_us, at_us, tentative, truth``, then each measure by name."""
     from pyspark.sql import functions as F
 
-    counted = met.groupBy("episode", "window_us").agg(F.min("arrived_us").alias("at_us"), *_sums(how))
+    of_windows = tallies.where(F.col("episode").isNotNull()).groupBy("episode", "window_us")
+    counted = of_windows.agg(F.min("at_us").alias("at_us"), *_sums(how))
     return counted.select("episode", "window_us", "at_us", "tentative", "truth", *_measures(how))
 
 
-def overall(met: DataFrame, how: Measured) -> DataFrame:
+def overall(tallies: DataFrame, how: Measured) -> DataFrame:
     """One row: tuples, how many were right, how long wrong ones stood, and each measure over everything."""
     from pyspark.sql import functions as F
 
-    wrong = F.col("tentative").isNotNull() & ~F.col("right")
-    stood = F.when(wrong, F.col("undone_at_us") - F.col("arrived_us"))
-    counted = met.agg(
-        *_sums(how),
-        F.sum(F.when(F.col("right"), 1).otherwise(0)).alias("right_count"),
-        F.max(stood).alias("stood_max_us"),
-        F.percentile_approx(stood, 0.5, 1_000).alias("stood_median_us"),
+    median = F.percentile("stood_us", 0.5, F.col("stood"))
+    counted = tallies.agg(
+        *_sums(how), F.max("stood_us").alias("stood_max_us"), F.round(median).cast("long").alias("stood_median_us")
     )
-    return counted.select("tentative", "truth", "right_count", "stood_max_us", "stood_median_us", *_measures(how))
+    right = F.col("right").alias("right_count")
+    return counted.select("tentative", "truth", right, "stood_max_us", "stood_median_us", *_measures(how))
 
 
 def _sums(how: Measured) -> list[Column]:
     from pyspark.sql import functions as F
 
-    given, stood = F.col("tentative").isNotNull(), F.col("true").isNotNull()
-    both = given & stood
-    sums = [
-        F.count(F.when(given, 1)).alias("tentative"),
-        F.count(F.when(stood, 1)).alias("truth"),
-        F.count(F.when(both, 1)).alias("_both"),
-        F.count(F.when(F.col("right"), 1)).alias("_right"),
-    ]
-    for name in how.errors:
-        one, other = (F.col(f"{side}.`{name}`").cast("double") for side in ("tentative", "true"))
-        off = F.abs(one - other)
-        relative = F.when(other == 0, F.when(off == 0, 0.0).otherwise(1.0)).otherwise(off / F.abs(other))
-        sums.append(F.avg(F.when(both, relative)).alias(f"error {name}"))
-    return sums
+    of_errors = [f"{what} {name}" for name in how.errors for what in ("sum", "count")]
+    return [F.sum(f"`{name}`").alias(name) for name in ("tentative", "truth", "both", "right", *of_errors)]
 
 
 def _measures(how: Measured) -> list[Column]:
     from pyspark.sql import functions as F
 
-    both, given, stood = F.col("_both"), F.col("tentative"), F.col("truth")
+    both, given, stood = F.col("both"), F.col("tentative"), F.col("truth")
     shares = {
         "overlap": both / F.nullif(given + stood - both, F.lit(0)),
         "topk": both / F.nullif(stood, F.lit(0)),
         "precision": both / F.nullif(given, F.lit(0)),
         "recall": both / F.nullif(stood, F.lit(0)),
-        "exact": F.col("_right") / F.nullif(stood, F.lit(0)),
+        "exact": F.col("right") / F.nullif(stood, F.lit(0)),
     }
-    return [shares[name].alias(name) for name in how.shares] + [F.col(f"`error {name}`") for name in how.errors]
+    errors = [
+        (F.col(f"`sum {name}`") / F.nullif(f"`count {name}`", F.lit(0))).alias(f"error {name}") for name in how.errors
+    ]
+    return [*(shares[name].alias(name) for name in how.shares), *errors]

@@ -67,6 +67,15 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
 
 
+def spark_schema(schema: pa.Schema) -> T.StructType:
+    """The schema of a frame whose tasks give this in Arrow."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    found = from_arrow_schema(schema)
+    assert isinstance(found, T.StructType)
+    return found
+
+
 def arrow_fields(schema: Schema) -> list[pa.Field]:
     return [pa.field(a.name, _ARROW[a.type]) for a in schema]
 

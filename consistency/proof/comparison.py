@@ -14,7 +14,7 @@ import math
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.digests import BLOCK, block_digests, null_masks
+from consistency.proof.digests import BLOCK, BLOCKS, BlockDigests, block_digests, null_masks, summed
 from consistency.proof.elements import STABLE, TENTATIVE
 from consistency.proof.kept import on_disk
 from consistency.proof.received import ReceivedStream
@@ -23,6 +23,8 @@ from spe.stream.schema import AttributeType, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from consistency.proof.truth import TruthFiles
 
 #: Two floats are equal when they differ by at most this share of the larger one: Spark adds up in another order than
 #: the engine does.  All else is exact.
@@ -81,17 +83,26 @@ def content(column: str, schema: Schema) -> Column:
     return F.xxhash64(*null_masks(nulls), *parts) if parts else F.lit(0)
 
 
-def unplaced(truth: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame | None:
+def unplaced(
+    truth: DataFrame, received: ReceivedStream, schema: Schema, files: TruthFiles | None = None
+) -> DataFrame | None:
     """Stages one and two: true and received tuples that do not meet at their place; None where digests say that all do.
 
     Columns: ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.
     A true tuple that was received several times at its place leaves the later copies over.
+
+    Args:
+      files: of the truth, where tasks can read it themselves.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
-    wrong = _differing(theirs, received, schema)
+    if files is None:
+        digests = block_digests(theirs, "expected", "true_us", schema, "their")
+    else:
+        digests = summed(files.through(BlockDigests(schema), BLOCKS), "their")
+    wrong = _differing(digests, received, schema)
     if wrong.isEmpty():
         return None
     block = F.floor(F.col("place") / BLOCK)
@@ -132,9 +143,10 @@ def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> D
     from pyspark.sql import functions as F
 
     key = ["partition", "block"]
-    one, other = block_digests(theirs, "expected", "true_us", schema, "their"), received.digests(schema)
     same = [F.col(f"their_{what}").eqNullSafe(F.col(f"our_{what}")) for what in ("count", "digest")]
-    return on_disk(one.join(other, key, how="full_outer").where(~(same[0] & same[1])).select(*key))
+    return on_disk(
+        theirs.join(received.digests(schema), key, how="full_outer").where(~(same[0] & same[1])).select(*key)
+    )
 
 
 def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None]:

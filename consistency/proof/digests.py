@@ -1,4 +1,4 @@
-"""Digests of stable tuples with their places: by Spark of the truth, by NumPy of a recording.
+"""Digests of stable tuples with their places: by NumPy of a recording and of files, by Spark of any other table.
 
 Both are XXH64, chained over columns as Spark's ``xxhash64`` does it.  A null leaves the chain as it is, so a mask says
 which attributes are null; a text counts by its own hash, so that a dictionary is hashed once.
@@ -6,12 +6,15 @@ which attributes are null; a text counts by its own hash, so that a dictionary i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
+from consistency.proof.arrow import from_arrow
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary, UInt64Array
@@ -21,9 +24,15 @@ if TYPE_CHECKING:
 
 #: Places (ordinals of stable tuples) that share a digest.
 BLOCK: Final = 1 << 14
+#: How many tuples a block of places has, or a part of it, and their digest.
+BLOCKS: Final = pa.schema(
+    [("partition", pa.int32()), ("block", pa.int64()), ("count", pa.int64()), ("digest", pa.int64())]
+)
 #: Attributes whose nulls are told in one number.
 _MASKED: Final = 62
 
+#: Numbers that are hashed at once, in a processor's cache: four times as fast as many.
+_CACHED: Final = 1 << 15
 _SEED: Final = np.uint64(42)
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(n)
@@ -57,6 +66,15 @@ def block_digests(frame: DataFrame, tuple_: str, time: str, schema: Schema, name
     block = F.floor(F.col("place") / BLOCK).alias("block")
     return frame.groupBy("partition", block).agg(
         F.count(F.lit(1)).alias(f"{name}_count"), digest.alias(f"{name}_digest")
+    )
+
+
+def summed(parts: DataFrame, name: str) -> DataFrame:
+    """The same of BLOCKS, of which a block has several."""
+    from pyspark.sql import functions as F
+
+    return parts.groupBy("partition", "block").agg(
+        F.sum("count").alias(f"{name}_count"), F.bit_xor("digest").alias(f"{name}_digest")
     )
 
 
@@ -122,6 +140,24 @@ class Digester:
         return hashes
 
 
+@dataclass(frozen=True)
+class BlockDigests:
+    """What a task makes of ``partition, time_us, place, tuple``: BLOCKS.  Spark carries it there."""
+
+    schema: Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        digester = Digester(self.schema)
+        for batch in batches:
+            partition, time, place = (np.asarray(column) for column in batch.columns[:3])
+            rows = from_arrow(batch.column(3).flatten(), self.schema, time)
+            begins = np.flatnonzero(np.diff(partition, prepend=-1))  # of the runs of one partition
+            for begin, end in pairwise([*begins.tolist(), len(partition)]):
+                found = digester.blocks(place[begin:end], rows.slice(begin, end))
+                columns = [np.full(len(found[0]), partition[begin], np.int32), *found]
+                yield pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=BLOCKS)
+
+
 def text_hashes(texts: Sequence[str]) -> UInt64Array:
     """XXH64 of each text in UTF-8, with the seed 42; those of one length are hashed together."""
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
@@ -177,10 +213,12 @@ def seeds(count: int) -> UInt64Array:
 
 def chain(chained: UInt64Array, values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> None:
     """XXH64 of eight bytes each, with what is there as the seed; in place."""
-    word = values.astype(np.int64).view(np.uint64) if values.dtype == bool else values.view(np.uint64)
-    chained += _P5 + np.uint64(8)
-    chained ^= _rotated(word * _P2, 31) * _P1
-    chained[:] = _mixed(_rotated(chained, 27) * _P1 + _P4)
+    words = values.astype(np.int64).view(np.uint64) if values.dtype == bool else values.view(np.uint64)
+    for begin in range(0, len(words), _CACHED):
+        word, some = words[begin : begin + _CACHED], chained[begin : begin + _CACHED]
+        some += _P5 + np.uint64(8)
+        some ^= _rotated(word * _P2, 31) * _P1
+        some[:] = _mixed(_rotated(some, 27) * _P1 + _P4)
 
 
 def _rotated(values: UInt64Array, by: int) -> UInt64Array:

@@ -11,8 +11,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from consistency.proof.arrow import ToArrow, arrow_fields
-from consistency.proof.source import spark_schema
+from consistency.proof.arrow import ToArrow, arrow_fields, spark_schema
 from consistency.proof.truth.stream import TIME, quoted
 from consistency.proof.writing import write_log
 from spe.errors import SpeError

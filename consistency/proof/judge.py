@@ -109,11 +109,13 @@ def judge_run(
     with freed_at_the_end(), meanwhile() as beside:
         tell("digests of the run's files")
         digests = beside(lambda: None if going_on else evidence(run, spark))
+        look = {s: partial(look_through, spark, run, s, run.reading.sources[s]) for s in plan.sources}
+        looked = {} if going_on else {s: beside(one) for s, one in look.items()}
         with steps.step("what the clients received"):
-            # Before the logs: those read from now on hold all that was received by now, also while the run goes on.
+            # Before the logs of a run that goes on: those read from now on hold all that was received by now.
             came = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
-        heard = {of: beside(partial(received_tables, one, keepers[of])) for of, one in came.items()}
-        looked = {s: beside(partial(look_through, spark, run, s, run.reading.sources[s])) for s in plan.sources}
+        heard = {of: beside(partial(received_tables, one, keepers[of], beside)) for of, one in came.items()}
+        looked = looked or {s: beside(one) for s, one in look.items()}
         network = TruthNetwork(spark, run, None if going_on else lambda source: looked[source]().segments)
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
@@ -193,10 +195,10 @@ def _received(
     spark: SparkSession, run: Run, client: str, output: StreamId, keep: Keep, *, at_once: bool
 ) -> ReceivedStream:
     from consistency.proof.received import ReceivedRecording
-    from consistency.proof.recording import changes, summary
+    from consistency.proof.recording import changes, summary, tentative
 
-    read = partial(changes, spark, run, client, output, None)
-    return ReceivedRecording(summary(spark, run, client, output), read, keep, at_once=at_once)
+    read, through = (partial(changes, spark, run, client, output, None), partial(tentative, spark, run, client, output))
+    return ReceivedRecording(summary(spark, run, client, output), read, through, keep, at_once=at_once)
 
 
 def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceState]) -> Scene:

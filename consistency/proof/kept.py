@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+#: What a task makes of the batches of a partition.
+OfBatches = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+
+
 @dataclass(frozen=True)
 class MadeByTasks:
     """What tasks make of a frame's partitions in Arrow; written as a table it need not become rows of Spark's.
@@ -27,7 +31,7 @@ class MadeByTasks:
     """
 
     of: DataFrame
-    each: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    each: OfBatches
     schema: StructType
 
 

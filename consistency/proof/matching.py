@@ -1,7 +1,8 @@
 """Tentative tuples and the true ones that they stood for, met within a task by NumPy.  No Spark here.
 
-A task has all tuples of both sides that may meet: those of one partition, time and key.  What stood for a true tuple
-is known by the stretch: it lies behind the last stable tuple and not beyond the reach.
+Those who read a side hand it on in packages, which Spark carries as they are: a package is what one task gets of some
+rows.  A task has all tuples of both sides that may meet: those of one partition, time and key.  What stood for a true
+tuple is known by the stretch: it lies behind the last stable tuple and not beyond the reach.
 """
 
 from __future__ import annotations
@@ -13,19 +14,27 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 
 from consistency.proof.digests import chain, seeds
 from spe.stream.batch import AnyArray, Int64Array
 from spe.stream.strings import UInt64Array
 from spe.stream.times import BEFORE_TIME
 
-#: What a task gets.  ``major, minor``: ``sequence, row`` of a tentative tuple, ``place`` and 0 of a true one, which has
-#: no ``arrived_us``.
-GIVEN: Final = ("partition", "time_us", "major", "minor", "arrived_us", "tuple")
+#: What is read of a side.  ``major, minor``: ``sequence, row`` of a tentative tuple, ``place`` and 0 of a true one,
+#: which has no ``arrived_us``.
+_GIVEN: Final = ("partition", "time_us", "major", "minor", "arrived_us", "tuple")
+#: The rows in which Spark carries it: the number of a task, and a package for it.
+PACKAGES: Final = pa.schema([("task", pa.int32()), ("package", pa.binary())])
 #: What it makes of them, see ``accuracy.against_truth``.
 MET: Final = ("partition", "episode", "window_us", "arrived_us", "undone_at_us", "tentative", "true", "right")
-#: Rows of one Arrow batch.
+#: Rows of one Arrow batch, and those that are packed together.
 _BATCH: Final = 65_536
+_PACKED: Final = 1 << 18
+_PACKED_BYTES: Final = 16 << 20
+#: By so many bytes of its beginning, and of its end, a text finds its task.
+_TEXT_BYTES: Final = 64
+_ODD: Final = np.uint64(0x9E3779B185EBCA87)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -94,6 +103,70 @@ class Stretches:
 
 
 @dataclass(frozen=True)
+class Packer:
+    """What a task makes of rows of one side; Spark carries it there.
+
+    Attributes:
+      type: of tuples, in Arrow.
+      key: attributes by which tuples meet, beside their time.
+      tasks: among how many they are distributed.
+      spans: see ``Stretches.spans``; what lies in none of them is left out.
+    """
+
+    type: pa.DataType
+    key: tuple[str, ...]
+    tasks: int
+    spans: list[tuple[int, int]] | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """PACKAGES of TENTATIVE_ROWS or TRUE_ROWS."""
+        for some in _together(self._inside(batches)):
+            rows = self._given(some)
+            task = self._tasks(rows)
+            order = task.astype(np.uint16 if self.tasks < 1 << 16 else np.int64).argsort(kind="stable")  # by digits
+            rows, found = rows.take(pa.array(order)), np.unique(task)
+            begins = [*task[order].searchsorted(found).tolist(), len(order)]
+            packages = [rows.slice(a, b - a).serialize().to_pybytes() for a, b in pairwise(begins)]
+            columns = [pa.array(found.astype(np.int32)), pa.array(packages, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=PACKAGES)
+
+    def _inside(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Those within the spans."""
+        if self.spans is None:
+            yield from batches
+            return
+        begins, ends = np.array([(_LEAST, _LEAST), *self.spans]).T
+        for batch in batches:
+            time = np.asarray(batch.column(1))
+            inside = time <= ends[begins.searchsorted(time, "right") - 1]
+            if inside.any():
+                yield batch.filter(pa.array(inside))
+
+    def _given(self, some: pa.Table) -> pa.RecordBatch:
+        """As they are packed; the columns of a side have the order of ``_GIVEN``."""
+        columns = some.columns
+        if some.num_columns < len(_GIVEN):  # of true ones
+            more = pa.array(np.zeros(len(some), np.int64)), pa.nulls(len(some), pa.int64())
+            columns = [*columns[:3], *more, *columns[3:]]
+        (made,) = (
+            pa.Table.from_arrays(columns, names=list(_GIVEN)).cast(_packed(self.type)).combine_chunks().to_batches()
+        )
+        return made
+
+    def _tasks(self, rows: pa.RecordBatch) -> UInt64Array:
+        """The number of the task of each."""
+        chained, tuples = seeds(len(rows)), rows.column("tuple")
+        for name in ("partition", "time_us"):
+            chain(chained, np.asarray(rows.column(name)))
+        for name in self.key:
+            values = tuples.field(name)
+            if not pa.types.is_floating(values.type):  # equal ones may differ in their last digits
+                chain(chained, np.asarray(values.is_valid()).astype(np.int64))
+                chain(chained, _alike_words(values))
+        return chained % np.uint64(self.tasks)
+
+
+@dataclass(frozen=True)
 class TaskMatcher:
     """What a task does; Spark carries it there.
 
@@ -101,20 +174,27 @@ class TaskMatcher:
       key: attributes that make a tentative tuple and a true one the same result, beside their time.
       window_us: results are taken together by so much tuple time; 0: by equal times.
       tolerance: share of the larger one by which two equal floats may differ.
+      type: of tuples, in Arrow.
     """
 
     stretches: Stretches
     key: tuple[str, ...]
     window_us: int
     tolerance: float
+    type: pa.DataType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """MET of GIVEN: the n-th tentative tuple of a key and a stretch with the n-th true one."""
-        every = [batch for batch in batches if len(batch)]
+        """MET of packages: the n-th tentative tuple of a key and a stretch with the n-th true one."""
+        schema = _packed(self.type)
+        every = [
+            pa.ipc.read_record_batch(package.as_buffer(), schema)
+            for batch in batches
+            for package in batch.column("package")
+        ]
         if not every:
             return
-        (both,) = _wide(pa.Table.from_batches(every)).combine_chunks().to_batches()
-        partition, time, major, minor = (np.asarray(both.column(name)).astype(np.int64) for name in GIVEN[:4])
+        (both,) = pa.Table.from_batches(every).combine_chunks().to_batches()
+        partition, time, major, minor = (np.asarray(both.column(name)) for name in _GIVEN[:4])
         is_true = np.asarray(both.column("arrived_us").is_null())
         row, stretch = self._placed(partition, time, major, is_true)
         values = _values(both.column("tuple"))
@@ -145,8 +225,7 @@ class TaskMatcher:
         )
         for first in range(0, len(at), _BATCH):
             here = slice(first, first + _BATCH)
-            tuples = (both.column("tuple").take(which[here]).cast(every[0].schema.field("tuple").type)
-                      for which in (ours, theirs))  # fmt: skip
+            tuples = (both.column("tuple").take(which[here]).cast(self.type) for which in (ours, theirs))
             columns = [*(column[here] for column in made), *tuples, pa.array(right[here])]
             yield pa.RecordBatch.from_arrays(columns, names=list(MET))
 
@@ -221,11 +300,45 @@ class _Values:
         return found
 
 
-def _wide(table: pa.Table) -> pa.Table:
-    """With texts that may be more than 2 GiB together."""
-    at, field = table.schema.get_field_index("tuple"), table.schema.field("tuple")
-    wide = [one.with_type(pa.large_string()) if pa.types.is_string(one.type) else one for one in field.type]
-    return table.cast(table.schema.set(at, field.with_type(pa.struct(wide))))
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches in tables that are worth their while."""
+    some: list[pa.RecordBatch] = []
+    rows, size = 0, 0
+    for batch in batches:
+        some.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= _PACKED or size >= _PACKED_BYTES:
+            yield pa.Table.from_batches(some)
+            some, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(some)
+
+
+def _alike_words(values: Any) -> Int64Array:
+    """A number of each value that is equal for equal ones; of a text, of its length, its beginning and its end."""
+    if not pa.types.is_large_string(values.type):
+        return np.asarray(values.cast(pa.int64()).fill_null(0))
+    values = values.fill_null("")
+    _, places, bytes_ = values.buffers()
+    edges = np.frombuffer(places, np.int64, len(values) + 1, 8 * values.offset)
+    data = np.append(np.frombuffer(bytes_ or b"", np.uint8), np.zeros(8, np.uint8))
+    eight, found = sliding_window_view(data, 8), np.diff(edges).view(np.uint64)
+    left, size = np.arange(len(values)), np.diff(edges)
+    for at in range(0, _TEXT_BYTES, 8):
+        left = left[size[left] > at]
+        word = eight[edges[left] + at]
+        word[np.arange(8) >= (size[left] - at)[:, None]] = 0
+        found[left] = found[left] * _ODD + word.view(np.uint64)[:, 0]
+    left = left[size[left] > _TEXT_BYTES]
+    for at in range(8, _TEXT_BYTES + 1, 8):
+        found[left] = found[left] * _ODD + eight[edges[left + 1] - at].view(np.uint64)[:, 0]
+    return found.view(np.int64)
+
+
+def _packed(type_: pa.DataType) -> pa.Schema:
+    """Of a package.  Texts may be more than 2 GiB together."""
+    wide = pa.struct([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in type_])
+    return pa.schema([*[(name, pa.int64()) for name in _GIVEN[:-1]], ("tuple", wide)])
 
 
 def _values(tuples: Any) -> Mapping[str, _Values]:

@@ -97,9 +97,10 @@ class Merge:
         """Rows in an order; texts are written out for no more than these."""
         of = begins.searchsorted(order, "right") - 1
         parts, places = [], []
-        for number in np.unique(of).tolist():
-            source, segment, inside = found[number]
+        for number, (source, segment, inside) in enumerate(found):
             here = np.flatnonzero(of == number)
+            if not len(here):
+                continue
             which = inside[order[here] - begins[number]]
             schema, rows = self.tables[source].schema, segment.rows.take(which)
             attributes = dict(zip(schema.names, segment.to_arrow.arrays(rows, schema)))
@@ -109,7 +110,9 @@ class Merge:
             places.append(here)
         made = pa.Table.from_batches(parts)
         if len(parts) > 1:
-            made = made.take(pa.array(np.concatenate(places).argsort()))
+            back = np.empty(len(order), np.int64)
+            back[np.concatenate(places)] = np.arange(len(order))
+            made = made.take(pa.array(back))
         batches: list[pa.RecordBatch] = made.combine_chunks().to_batches()
         return batches
 

@@ -66,7 +66,11 @@ def judge_output(
     tables = tables_of(truth, received, plan.query.schema_of(output), heard)
     stable = meanwhile(partial(judge_stable, scene, output, tables, keep))
     over_time = meanwhile(partial(_over_time, scene, client, output, tables, truth.count))
-    tentative, accuracy = judge_tentative(scene, output, tables, keep, lambda: not stable()[2] and not tables.mistyped)
+
+    def right() -> bool:
+        return not stable()[2] and not tables.mistyped
+
+    tentative, accuracy = judge_tentative(scene, output, tables, keep, right, meanwhile)
     (verdict, reasons, findings), time = stable(), over_time()
     return OutputReport(
         client=client,
@@ -113,11 +117,12 @@ def _over_time(scene: Scene, client: str, output: StreamId, tables: Tables, true
     return _OverTime(delay, expected, gaps, bin_us, _bins(tables, known, scene.begun_us, bin_us))
 
 
-def received_tables(received: ReceivedStream, keep: Keep) -> ReceivedTables:
+def received_tables(received: ReceivedStream, keep: Keep, meanwhile: Meanwhile = at_once) -> ReceivedTables:
     """What needs no truth, and everything else is computed from."""
     parts = keep("elements", elements(received.records))
+    sums = meanwhile(partial(_sums, parts))
     stretches = keep("episodes", episodes(parts))
-    return ReceivedTables(parts, stretches, _sums(parts), _corrections(stretches))
+    return ReceivedTables(parts, stretches, sums(), _corrections(stretches))
 
 
 def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, heard: ReceivedTables) -> Tables:
@@ -133,6 +138,7 @@ def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, heard: Rec
         sums=heard.sums,
         corrections=heard.corrections,
         truth=true,
+        files=truth.files if true is truth.rows else None,
         true_count=truth.count,
         true_last_us=truth.last_us,
         received=received,
@@ -175,7 +181,7 @@ def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None,
     from pyspark.sql import DataFrame
 
     truth, received, schema = tables.truth, tables.received, tables.schema
-    rest = comparison.unplaced(truth, received, schema)
+    rest = comparison.unplaced(truth, received, schema, tables.files)
     found: list[DataFrame] = []
     to_come = 0
     if rest is not None:

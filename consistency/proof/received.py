@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.digests import BLOCK, block_digests
+from consistency.proof.arrow import spark_schema
+from consistency.proof.digests import BLOCK, block_digests, summed
 from consistency.proof.elements import STABLE, TENTATIVE
-from consistency.proof.kept import Keep, on_disk
-from consistency.proof.records import Wanted, WantedRecords
+from consistency.proof.kept import Keep, OfBatches, on_disk
+from consistency.proof.records import TENTATIVE_ROWS, Wanted, WantedRecords
 from spe.stream.batch import Batch, Element
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 #: Records and blocks that tasks are told by number; of more than that everything is read.
@@ -41,11 +43,15 @@ class ReceivedStream:
         """RECEIVED (consistency.proof.elements)."""
         return self._rows
 
-    def tentative(self) -> DataFrame:
-        """The rows of tentative tuples."""
+    def tentative(self, each: OfBatches, made: pa.Schema) -> DataFrame:
+        """What tasks make of tentative tuples: of batches of TENTATIVE_ROWS.
+
+        Args:
+          made: the schema of that.
+        """
         from pyspark.sql import functions as F
 
-        return self.rows.where(F.col("kind") == TENTATIVE)
+        return _through(self.rows.where(F.col("kind") == TENTATIVE), each, made)
 
     def of_records(self, which: DataFrame) -> DataFrame:
         """The rows of some records; ``which`` has ``partition, sequence``."""
@@ -75,12 +81,19 @@ class ReceivedRecording(ReceivedStream):
     """Read from the recording when it is asked for, and no more than that."""
 
     def __init__(
-        self, summary: DataFrame, read: Callable[[Wanted | None], DataFrame], keep: Keep, *, at_once: bool = False
+        self,
+        summary: DataFrame,
+        read: Callable[[Wanted | None], DataFrame],
+        through: Callable[[Wanted, OfBatches, pa.Schema], DataFrame],
+        keep: Keep,
+        *,
+        at_once: bool = False,
     ) -> None:
         """
         Args:
           summary: SUMMARY (consistency.proof.records).
           read: RECEIVED, or the wanted part of it.
+          through: what tasks make of TENTATIVE_ROWS of the wanted part.
           keep: stores all rows, where they are needed.
           at_once: store them now, for there will be more later.
         """
@@ -91,6 +104,7 @@ class ReceivedRecording(ReceivedStream):
         self.records = records_of(summary)
         self._blocks = summary.where(F.col("kind").isNull()).select("partition", "block", "count", "digest")
         self._read = read
+        self._through = through
         self._keep = keep
         self._all: DataFrame | None = None
         self._one = Lock()  # several threads may ask, and the table has one name
@@ -104,13 +118,14 @@ class ReceivedRecording(ReceivedStream):
                 self._all = self._keep("received", self._read(None))
             return self._all
 
-    def tentative(self) -> DataFrame:
+    def tentative(self, each: OfBatches, made: pa.Schema) -> DataFrame:
         from pyspark.sql import functions as F
 
         if self._all is not None:
-            return super().tentative()
+            return super().tentative(each, made)
         some = _numbers(self.records.where(F.col("kind") == TENTATIVE), "sequence")
-        return self._read(_is_tentative if some is None else WantedRecords(some))
+        wanted = _is_tentative if some is None else WantedRecords(some)
+        return self._through(wanted, each, made)
 
     def of_records(self, which: DataFrame) -> DataFrame:
         some = None if self._all is not None else _numbers(which, "sequence")
@@ -123,11 +138,7 @@ class ReceivedRecording(ReceivedStream):
         return ReceivedStream(self.records, self._read(_Blocks(some))).of_blocks(which)
 
     def digests(self, schema: Schema) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        return self._blocks.groupBy("partition", "block").agg(
-            F.sum("count").alias("our_count"), F.bit_xor("digest").alias("our_digest")
-        )
+        return summed(self._blocks, "our")
 
 
 def records_of(summary: DataFrame) -> DataFrame:
@@ -146,6 +157,10 @@ def _numbers(which: DataFrame, name: str) -> Mapping[int, frozenset[int]] | None
     for row in rows:
         found.setdefault(row["partition"], set()).add(row[name])
     return {partition: frozenset(numbers) for partition, numbers in found.items()}
+
+
+def _through(rows: DataFrame, each: OfBatches, made: pa.Schema) -> DataFrame:
+    return rows.select(*TENTATIVE_ROWS).mapInArrow(each, spark_schema(made))
 
 
 def _is_tentative(_partition: int, _sequence: int, element: Element) -> bool:

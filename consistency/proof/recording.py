@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from consistency.proof.records import CHANGES, SUMMARY, Stretch, Table, Wanted, WantedRecords, read_stretch, summarize
+from consistency.proof.arrow import spark_schema
+from consistency.proof.files import tasks_for
+from consistency.proof.kept import OfBatches
+from consistency.proof.records import (
+    CHANGES,
+    SUMMARY,
+    Stretch,
+    Table,
+    Wanted,
+    WantedRecords,
+    read_stretch,
+    summarize,
+    tentative_batches,
+)
 from consistency.proof.run import Run
-from consistency.proof.source import all_stretches, recording_table, source_table, spark_schema
+from consistency.proof.source import all_stretches, recording_table, source_table
 from spe.stream.names import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-#: A task takes a tenth of a second of its own, as long as some hundred thousand tuples.
-_TASKS_PER_CORE: Final = 4
 
 
 def changes(
@@ -44,14 +54,31 @@ def changes(
     """
     table = recording_table(run, client, output, CHANGES)
     names = [name for name, _ in table.added]
-    if isinstance(wanted, WantedRecords):
-        pieces = [s for s in (all_stretches(table) if pieces is None else pieces) if wanted.in_stretch(s)]
-    flat = load(spark, run, table, pieces, wanted)
+    flat = load(spark, run, table, _with_some(table, pieces, wanted), wanted)
     carries = F.col("_kind").isin("stable", "tentative")
     return flat.select(
         *[F.col(name).alias(name.removeprefix("_")) for name in names],
         F.when(carries, as_tuple(table)).alias("tuple"),
     )
+
+
+def tentative(
+    spark: SparkSession, run: Run, client: str, output: StreamId, wanted: Wanted, each: OfBatches, made: pa.Schema
+) -> DataFrame:
+    """What tasks make of TENTATIVE_ROWS (consistency.proof.records), which need not become rows of Spark's.
+
+    Args:
+      wanted: which elements, all of them tentative.
+      made: the schema of that.
+
+    Raises as :func:`changes`.
+    """
+    table = recording_table(run, client, output, CHANGES)
+
+    def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        return each(tentative_batches(table, stretch, content, wanted))
+
+    return over_stretches(spark, run, table, read, made, _with_some(table, None, wanted))
 
 
 def summary(
@@ -123,11 +150,6 @@ def over_stretches(
     return spark.range(0, len(pieces), 1, tasks_for(spark, len(pieces))).mapInArrow(each, schema)
 
 
-def tasks_for(spark: SparkSession, pieces: int) -> int:
-    """How many tasks so many pieces are worth, at least one."""
-    return max(1, min(pieces, _TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
-
-
 def _over_remote(
     spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch], read: Read, schema: StructType
 ) -> DataFrame:
@@ -139,6 +161,13 @@ def _over_remote(
     folders = [run.relative(Path(folder)) for folder in table.folders]
     names = [f"{folders[s.partition]}/{s.segment.name}" for s in pieces]
     return folder_of(spark, run.origin).over(names, lambda n, content: read(n, pieces[n], content), schema)
+
+
+def _with_some(table: Table, pieces: Sequence[Stretch] | None, wanted: Wanted | None) -> Sequence[Stretch] | None:
+    """The stretches in which some of what is wanted is."""
+    if not isinstance(wanted, WantedRecords):
+        return pieces
+    return [s for s in (all_stretches(table) if pieces is None else pieces) if wanted.in_stretch(s)]
 
 
 def as_tuple(table: Table) -> Column:

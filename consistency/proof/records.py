@@ -51,6 +51,10 @@ _CHANGES: Final = [
 ]
 
 
+#: Of a recording's tentative tuples; the last one has the attributes.
+TENTATIVE_ROWS: Final = ("partition", "time_us", "sequence", "row", "arrived_us", "tuple")
+
+
 @dataclass(frozen=True)
 class Table:
     """What is read.
@@ -171,6 +175,18 @@ def read_log(table: Table, stretch: Stretch) -> Iterator[Batch]:
     for _, _, batch in _logged(table, stretch, records, StringPool()):
         assert isinstance(batch, Batch)
         yield batch
+
+
+def tentative_batches(
+    table: Table, stretch: Stretch, content: memoryview | None, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    """TENTATIVE_ROWS of what is wanted of a stretch, all of which has tuples.  Takes and raises as read_stretch."""
+    attributes = arrow_fields(table.schema)
+    for batch in read_stretch(table, stretch, content, wanted):
+        added, values = batch.columns[: len(_CHANGES)], batch.columns[len(_CHANGES) :]
+        named = dict(zip((name.removeprefix("_") for name, _ in _CHANGES), added))
+        named["tuple"] = pa.StructArray.from_arrays(values, fields=attributes)
+        yield pa.RecordBatch.from_arrays([named[name] for name in TENTATIVE_ROWS], names=list(TENTATIVE_ROWS))
 
 
 def stable_batches(table: Table, partition: int, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
@@ -297,7 +313,8 @@ def _recorded(
     table: Table, folder: Path, records: Iterable[Record], pool: StringPool
 ) -> Iterator[tuple[int, int, Element]]:
     """(record, time of arrival, element) of a recording.  Raises LogCorrupt for what is no change of its schema."""
-    return (decode_recorded(record, table.schema, pool, PurePosixPath(folder)) for record in records)
+    where = PurePosixPath(folder)
+    return (decode_recorded(record, table.schema, pool, where) for record in records)
 
 
 def _logged(

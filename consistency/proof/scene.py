@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from consistency.proof.received import ReceivedStream
+    from consistency.proof.truth import TruthFiles
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ class Tables(ReceivedTables):
 
     Attributes:
       true_count, true_last_us: tuples of the truth, and their largest time.
+      files: of the truth, where its tuples were not reshaped and tasks can read it themselves.
       truth, received: TRUTH (consistency.proof.elements) and what was received, with tuples of one shape.
       schema: of those tuples.
       mistyped: a sentence for each attribute that was received in another type than the truth has.
     """
 
     truth: DataFrame
+    files: TruthFiles | None
     true_count: int
     true_last_us: int
     received: ReceivedStream

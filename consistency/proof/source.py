@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from consistency.proof.arrow import spark_schema
 from consistency.proof.records import CHANGES, STABLE, Stretch, Table, read_stretch, scan_stretch, whole
 from consistency.proof.run import Run
 from spe.errors import LogCorrupt, SpeError
@@ -71,12 +71,6 @@ class SpeDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _StreamReader(self._table(), int(self.options.get("rows", 0)))
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    found = from_arrow_schema(schema)
-    assert isinstance(found, StructType)
-    return found
 
 
 def source_table(run: Run, stream: StreamId) -> Table:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from consistency.proof import accuracy
 from consistency.proof.kept import Keep
+from consistency.proof.meanwhile import Meanwhile
 from consistency.proof.measures import Measured, measured
 from consistency.proof.report.model import Accuracy, Tentative, WindowAccuracy
 from consistency.proof.report.words import moment
@@ -21,12 +22,13 @@ _WORST: Final = 5
 
 
 def judge_tentative(
-    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool]
+    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool], meanwhile: Meanwhile
 ) -> tuple[Tentative, Accuracy | None]:
     """The counts, without what the model expects, and the accuracy where anything was tentative.
 
     Args:
       right: is all right that was received as stable?  Waits until that is known.
+      meanwhile: computes one thing beside another.
     """
     corrections = tables.corrections
     total = corrections["tentative"] or 0
@@ -46,8 +48,10 @@ def judge_tentative(
     met = keep(
         "tentative", accuracy.against_truth(tables, how, in_order=output not in scene.plan.sources, right=right())
     )
-    row = accuracy.overall(met, how).first()
+    tallies = accuracy.tallies(met, how)
+    row = accuracy.overall(tallies, how).first()
     assert row is not None
+    worst, shown = _windows(keep("accuracy", accuracy.windows(tallies, how)), how, meanwhile)
     found = Tentative(
         count=total,
         right=row["right_count"],
@@ -58,7 +62,6 @@ def judge_tentative(
         stood_max_us=row["stood_max_us"],
         predicted=None,
     )
-    worst, shown = _windows(keep("accuracy", accuracy.windows(met, how)), how)
     accurate = Accuracy(
         key=list(how.key) if how.key != tables.schema.names else [],
         measures=how.names,
@@ -69,7 +72,7 @@ def judge_tentative(
     return found, accurate
 
 
-def _windows(by_window: DataFrame, how: Measured) -> tuple[list[Row], list[Row]]:
+def _windows(by_window: DataFrame, how: Measured, meanwhile: Meanwhile) -> tuple[list[Row], list[Row]]:
     """The worst windows by the first measure, and those that are drawn, in order."""
     from pyspark.sql import functions as F
 
@@ -78,7 +81,9 @@ def _windows(by_window: DataFrame, how: Measured) -> tuple[list[Row], list[Row]]
     if len(shown) <= _WINDOWS:
         return sorted(shown, key=lambda r: tuple(2 if r[n] is None else r[n] for n in first))[:_WORST], shown
     order = [F.col(f"`{name}`").asc_nulls_last() for name in first]
-    return by_window.orderBy(*order, "window_us").limit(_WORST).collect(), _merged(by_window, how)
+    worst = meanwhile(by_window.orderBy(*order, "window_us").limit(_WORST).collect)
+    drawn = _merged(by_window, how)
+    return worst(), drawn
 
 
 def _merged(by_window: DataFrame, how: Measured) -> list[Row]:

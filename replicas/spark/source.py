@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
+from consistency.proof.arrow import spark_schema
 from consistency.proof.records import CHANGES
-from consistency.proof.source import SpeDataSource, spark_schema
+from consistency.proof.source import SpeDataSource
 from replicas.spark.live import LiveOutput
 from replicas.spark.options import read_options, write_options
 from replicas.spark.readers import ChangesReader, LiveReader, StableReader

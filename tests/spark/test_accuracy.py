@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from consistency.proof import accuracy
+from consistency.proof.files import TruthFiles, local_files
 from consistency.proof.kept import frame_of
+from consistency.proof.local import LocalTables
 from consistency.proof.measures import Measured
 from consistency.proof.received import ReceivedStream
 from consistency.proof.scene import Tables
@@ -32,14 +36,22 @@ STRETCHES = (
 HOW = Measured(key=("n", "s"), shares=("overlap",), errors=("x",), window_us=10)
 
 
-def tables(spark: SparkSession, true: list[Any], given: list[Any], stretches: list[Any]) -> Tables:
+def tables(
+    spark: SparkSession, true: list[Any], given: list[Any], stretches: list[Any], folder: Path | None = None
+) -> Tables:
+    """With the truth in files below a folder."""
     received = ReceivedStream(spark.range(0), spark.createDataFrame(given, RECEIVED))
+    truth, files = spark.createDataFrame(true, TRUTH), None
+    if folder is not None:
+        truth = LocalTables(spark, folder).keep("truth", truth)
+        files = TruthFiles(spark, local_files(truth), None)
     return Tables(
         parts=spark.range(0),
         stretches=spark.createDataFrame(stretches, STRETCHES),
         sums=[{"stable": len(true), "tentative": len(given)}],  # type: ignore[list-item]
         corrections={},  # type: ignore[arg-type]
-        truth=spark.createDataFrame(true, TRUTH),
+        truth=truth,
+        files=files,
         true_count=len(true),
         true_last_us=max((r[2] for r in true), default=0),
         received=received,
@@ -57,10 +69,11 @@ def some_tuple(rng: random.Random) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", long_but([0], range(6)))
-@pytest.mark.parametrize("few", [True, False], ids=["times told to Parquet", "pieces of time"])
+@pytest.mark.parametrize("few", [True, False], ids=["all spans told to Parquet", "one that covers them"])
 @pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
+@pytest.mark.parametrize("files", [True, False], ids=["of files", "of Spark's"])
 def test_what_meets_in_stretches_that_overlap(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, few: bool, right: bool
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int, few: bool, right: bool, files: bool
 ) -> None:
     if not few:
         monkeypatch.setattr(accuracy, "_SPANS", 0)
@@ -110,7 +123,7 @@ def test_what_meets_in_stretches_that_overlap(
     found = [
         (r["partition"], r["episode"], r["window_us"], r["arrived_us"], r["undone_at_us"], text(r["tentative"]),
          text(r["true"]), r["right"])
-        for r in met(tables(spark, true, given, stretches), right=right)
+        for r in met(tables(spark, true, given, stretches, tmp_path if files else None), right=right)
     ]  # fmt: skip
     assert sorted(found, key=str) == sorted(expected, key=str)
     assert {f[-1] for f in found} == {True, False}
@@ -151,6 +164,30 @@ def test_a_source_whose_times_go_back_behind_the_last_stable_tuple(spark: SparkS
     true = [(0, place, time, (place, 0.0, "s")) for place, time in enumerate([5, 9, 7, 12, 8, 20, 11], 1)]
     found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 9, 11)]), in_order=False)
     assert sorted(r["true"]["n"] for r in found) == [3, 5, 7]
+
+
+def test_true_attributes_that_are_never_null(spark: SparkSession) -> None:
+    """Where there is no true tuple, they are all the same."""
+    one = tables(spark, [(0, 1, 5, (1, 1.0, "s"))], [(0, 2, 0, 7, "tentative", None, 5, (2, 1.0, "s"))], [])
+    never = "struct(coalesce(tuple.n, 0L) AS n, coalesce(tuple.x, 0D) AS x, coalesce(tuple.s, '') AS s)"
+    truth = one.truth.selectExpr("partition", "place", "time_us", f"{never} AS tuple")
+    assert not any(field.nullable for field in truth.schema["tuple"].dataType)  # type: ignore[attr-defined]
+    stretches = spark.createDataFrame([(0, 0, 3, 8, None, None, None, 5)], STRETCHES)
+    found = met(replace(one, truth=truth, stretches=stretches))
+    assert sorted((r["tentative"] is None, r["true"] is None) for r in found) == [(False, True), (True, False)]
+
+
+def test_how_long_wrong_tuples_stood(spark: SparkSession) -> None:
+    """Each in a stretch of its own, taken back at 100.  What was right, and what still stands, does not count."""
+    arrived = [99, 98, 98, 70, 5, 1]
+    given = [(0, 2 * n, 0, at, "tentative", None, 5, (n, 1.0, "s")) for n, at in enumerate(arrived)]
+    ends = [(0, n, 2 * n + 1, 100, 0, None, None, 5) for n in range(5)]
+    one = tables(spark, [(0, 1, 5, (4, 1.0, "s"))], given, [*ends, (0, 5, None, None, None, None, None, 5)])
+    tallies = accuracy.tallies(frame_of(accuracy.against_truth(one, HOW, in_order=True, right=False)), HOW)
+    found = accuracy.overall(tallies, HOW).first()
+    assert found is not None
+    assert (found["tentative"], found["right_count"]) == (6, 1)
+    assert (found["stood_median_us"], found["stood_max_us"]) == (2, 30)  # of 1, 2, 2 and 30
 
 
 def test_no_stretch_finds_nothing(spark: SparkSession) -> None:

@@ -8,10 +8,12 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkConf
 
 from consistency.proof.delay import judge_delay
 from consistency.proof.experience import delays
 from consistency.proof.kept import Keep, MadeByTasks, frame_of
+from consistency.proof.meanwhile import meanwhile
 from consistency.proof.output import SKIP_US, judge_output, judge_stable, received_tables, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
 from consistency.proof.scene import Scene
@@ -239,6 +241,23 @@ def test_all_that_was_received_is_stored_once_whoever_asks_for_it(spark: SparkSe
     other.join()
     assert stored == ["received"]
     assert came.rows is first
+
+
+def test_work_beside_other_work_has_a_pool_of_its_own(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it was begun by such work; but not where Spark is set up by somebody else."""
+    sc = spark.sparkContext
+
+    def pool() -> str | None:
+        return sc.getLocalProperty("spark.scheduler.pool")
+
+    with meanwhile() as beside:
+        inner = beside(lambda: (pool(), beside(pool)()))
+        pools = {*inner(), beside(pool)()}
+    assert len(pools - {None}) == 3
+    assert pool() is None
+    monkeypatch.setattr(sc, "getConf", lambda: SparkConf(loadDefaults=False))
+    with meanwhile() as beside:
+        assert beside(pool)() is None
 
 
 def test_a_wrong_tuple_is_shown_with_the_true_one_and_its_neighbours(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
-from consistency.proof.kept import Keep
+from consistency.proof.kept import Keep, OfBatches
 from consistency.proof.received import ReceivedRecording, ReceivedStream
 from consistency.proof.records import SUMMARY, Wanted, summaries
 from consistency.proof.truth import Truth
@@ -64,7 +64,10 @@ def received(
         ddl = "partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long"
         return _with_timestamps(spark.createDataFrame(rows, f"{ddl}, tuple {struct_of(schema)}"), schema)
 
-    return ReceivedRecording(summary, read, keep)
+    def through(wanted: Wanted, each: OfBatches, made: pa.Schema) -> DataFrame:
+        return ReceivedStream(summary, read(wanted)).tentative(each, made)
+
+    return ReceivedRecording(summary, read, through, keep)
 
 
 def truth(spark: SparkSession, streams: Sequence[str], schema: Schema = PAYLOAD) -> Truth:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
+from consistency.proof.files import ROW, TASK_BITS, TruthFiles, footers, local_files
 from consistency.proof.kept import Keep
 from consistency.proof.truth.network import TimeRange, TruthNetwork
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
@@ -21,10 +23,7 @@ from spe.stream.names import StreamId
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-__all__ = ["TimeRange", "Truth", "TruthNetwork", "truth"]
-
-_ROW: Final = "__row"
-_PIECE: Final = "__piece"
+__all__ = ["TimeRange", "Truth", "TruthFiles", "TruthNetwork", "truth"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,13 @@ class Truth:
         1, 2, 3, … in each partition (of a range, counted from its beginning on, but for sources).
       counts: tuples, by partition.
       last_us: the largest time; 0 without any.
+      files: the same, where tasks can read it themselves.
     """
 
     rows: DataFrame
     counts: Mapping[int, int]
     last_us: int
+    files: TruthFiles | None = None
 
     @property
     def count(self) -> int:
@@ -61,30 +62,38 @@ def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
         stream = stream.since(network.part.since_us).before(network.part.until_us)
     if output in network.plan.sources:  # a source's ids are those of its log, in order of arrival
         kept = keep(str(output), _named(stream, stream.frame, F.col(stream.order[0]).cast("long").alias("place")))
-        return _truth(kept, _pieces(kept, F.lit(0)))
+        files = local_files(kept)
+        return _truth(kept, _pieces(kept, files, "place"), files, None)
     ordered = stream.frame
     if not stream.in_order:
         ordered = _ordered(stream, network.plan.partitions_of(output), network.edges(output))
-    kept = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(_ROW)))
-    pieces = _pieces(kept, F.shiftright(_ROW, 33), F.min(_ROW).alias("first"))
-    return _truth(_placed(kept, pieces), pieces)
+    kept = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(ROW)))
+    files = local_files(kept)
+    pieces = _pieces(kept, files, ROW)
+    added = _added(pieces)
+    return _truth(_placed(kept, added), pieces, files, added)
 
 
-def _placed(kept: DataFrame, pieces: Sequence[Row]) -> DataFrame:
-    """With places: a row's number begins with that of its task, so that of a task's first row says what to add.
+def _added(pieces: Sequence[_Piece]) -> dict[int, dict[int, int]]:
+    """What makes a place of a row's number, by task and partition.
 
-    Not by a join, below which Spark would not tell Parquet which times are asked for.
+    The number begins with that of the task, and counts its rows: that of the first one of a partition says it.
     """
     added, before = dict[int, dict[int, int]](), Counter[int]()
-    for piece in sorted(pieces, key=lambda row: (row["partition"], row[_PIECE])):
-        of_task = added.setdefault(piece[_PIECE], {})
-        of_task[piece["partition"]] = before[piece["partition"]] - piece["first"] + 1
-        before[piece["partition"]] += piece["count"]
+    for piece in sorted(pieces):
+        of_task = added.setdefault(piece.first >> TASK_BITS, {})
+        of_task.setdefault(piece.partition, before[piece.partition] - piece.first + 1)
+        before[piece.partition] += piece.rows
+    return added
+
+
+def _placed(kept: DataFrame, added: Mapping[int, Mapping[int, int]]) -> DataFrame:
+    """With places.  Not by a join, below which Spark would not tell Parquet which times are asked for."""
     tasks = [added.get(task, {}) for task in range(1 + max(added, default=-1))]
     maps = [f"map({', '.join(f'{p}, {number}L' for p, number in one.items())})" if one else "null" for one in tasks]
     known = F.expr(f"cast(array({', '.join(maps)}) as array<map<int, bigint>>)")  # of literals: Spark makes it once
-    add = F.get(known, F.shiftright(_ROW, 33).cast("int"))[F.col("partition")]
-    return kept.select("partition", (F.col(_ROW) + add).alias("place"), "time_us", "tuple")
+    add = F.get(known, F.shiftright(ROW, TASK_BITS).cast("int"))[F.col("partition")]
+    return kept.select("partition", (F.col(ROW) + add).alias("place"), "time_us", "tuple")
 
 
 def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> DataFrame:
@@ -97,17 +106,32 @@ def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> Data
     return stream.frame.repartitionById(partitions * (len(edges) + 1), part).sortWithinPartitions(*by)
 
 
-def _pieces(kept: DataFrame, piece: Column, *more: Column) -> list[Row]:
-    """What a task wrote of a partition: how many rows, and the largest time."""
-    count, last = F.count(F.lit(1)).alias("count"), F.max("time_us").alias("last_us")
-    return kept.groupBy("partition", piece.alias(_PIECE)).agg(count, last, *more).collect()
+class _Piece(NamedTuple):
+    """What a task wrote of a partition, or a part of that: its first number, how many rows, and the largest time."""
+
+    partition: int
+    first: int
+    rows: int
+    last_us: int
 
 
-def _truth(rows: DataFrame, pieces: Sequence[Row]) -> Truth:
+def _pieces(kept: DataFrame, files: Sequence[Path], number: str) -> list[_Piece]:
+    found: Sequence[Mapping[str, int] | Row] | None = footers(files, number) if files else None
+    if found is None:
+        first, count, last = F.min(number).alias("first"), F.count(F.lit(1)).alias("rows"), F.max("time_us")
+        task = F.shiftright(number, TASK_BITS).alias("__task")
+        found = kept.groupBy("partition", task).agg(first, count, last.alias("last_us")).collect()
+    return [_Piece(*(int(one[name]) for name in _Piece._fields)) for one in found]
+
+
+def _truth(
+    rows: DataFrame, pieces: Sequence[_Piece], files: Sequence[Path], added: Mapping[int, Mapping[int, int]] | None
+) -> Truth:
     counts: Counter[int] = Counter()
     for piece in pieces:
-        counts[piece["partition"]] += piece["count"]
-    return Truth(rows, counts, max((piece["last_us"] for piece in pieces), default=0))
+        counts[piece.partition] += piece.rows
+    last_us = max((piece.last_us for piece in pieces), default=0)
+    return Truth(rows, counts, last_us, TruthFiles(rows.sparkSession, files, added) if files else None)
 
 
 def _named(stream: TruthStream, frame: DataFrame, number: Column) -> DataFrame:

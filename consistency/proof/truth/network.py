@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
+from consistency.proof.arrow import spark_schema
+from consistency.proof.files import tasks_for
 from consistency.proof.kept import on_disk
 from consistency.proof.merging import Merge, depth, edges
 from consistency.proof.reading import (
@@ -23,10 +25,10 @@ from consistency.proof.reading import (
     Reading,
     TopKEntry,
 )
-from consistency.proof.recording import source_log, tasks_for
+from consistency.proof.recording import source_log
 from consistency.proof.records import Stretch, TimedStretch
 from consistency.proof.run import Run
-from consistency.proof.source import last_state, segment_times, source_table, spark_schema
+from consistency.proof.source import last_state, segment_times, source_table
 from consistency.proof.truth.aggregate import aggregate, open_rows
 from consistency.proof.truth.join import join
 from consistency.proof.truth.stream import (
