@@ -15,8 +15,6 @@ from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import iso_timestamp
 
 _HOUR_US: Final = 3_600_000_000
-#: Of an hour.
-_SECONDS: Final = np.array([f"{m:02d}:{s:02d}" for m in range(60) for s in range(60)], object)
 _BOOLS: Final = np.array(["false", "true"], object)
 
 
@@ -27,10 +25,14 @@ def json_lines(batch: Batch, schema: Schema, corrections: bool, begin: str = "")
       corrections: with ``_kind`` and ``_tentative``.
       begin: an object whose members come first, such as ``{"_partition": 0}``.
     """
-    names, texts = ["_id", "_time"], [_numbers(batch.row_ids()), _times(batch.rows.time)]
+    time = batch.rows.time
+    names, texts = ["_id", "_time"], [_numbers(batch.row_ids()), _times(time)]
     for attribute, column in zip(schema, batch.rows.columns):
         names.append(attribute.name)
-        texts.append(_column(column, attribute.type))
+        if attribute.type is AttributeType.TIMESTAMP and column.valid is None and np.array_equal(column.values, time):
+            texts.append(texts[1])  # the attribute by which its source has a time
+        else:
+            texts.append(_column(column, attribute.type))
     if corrections:
         tentative = "true" if batch.kind is Kind.TENTATIVE else "false"
         names = ["_kind", "_tentative", *names]
@@ -90,15 +92,37 @@ def _strings(codes: AnyArray, strings: Sequence[str]) -> list[str]:
 
 
 def _times(values: Int64Array) -> list[str]:
-    """``"2026-01-01T00:00:00.500000Z"``, six digits only where one is not 0.  Each distinct time is formatted once, of
-    parts: the hour, which takes long, the second in it, and the digits."""
+    """``"2026-01-01T00:00:00.500000Z"``, six digits only where one is not 0.  Each distinct time is made once: its hour
+    as a text, which takes long, and all digits behind it at once, as columns of characters."""
     used, at = np.unique(values, return_inverse=True)
     hours, rest = np.divmod(used, _HOUR_US)
     distinct, of = np.unique(hours, return_inverse=True)
-    begins = _taken([f'"{iso_timestamp(hour * _HOUR_US)[:-5]}' for hour in distinct.tolist()], of)
-    seconds, digits = np.divmod(rest, 1_000_000)
-    parts = zip(begins, _SECONDS[seconds].tolist(), digits.tolist())
-    return _taken([f'{hour}{s}.{us:06d}Z"' if us else f'{hour}{s}Z"' for hour, s, us in parts], at)
+    begins = [f'"{iso_timestamp(hour * _HOUR_US)[:-5]}' for hour in distinct.tolist()]
+    lengths = np.array([len(begin) for begin in begins], np.int64)
+    texts = np.empty(len(used), object)
+    for length in set(lengths.tolist()):  # years have four digits, but for extreme ones
+        some = np.flatnonzero(lengths[of] == length)
+        texts[some] = _with_digits(np.array(begins)[of[some]], length, rest[some])
+    found: list[str] = texts[at].tolist()
+    return found
+
+
+def _with_digits(begins: Any, length: int, rest: Int64Array) -> list[str]:
+    """Texts of one length, each with ``MM:SS``, the digits of the second where there are any, ``Z`` and a quote."""
+    chars = np.zeros((len(rest), length + 14), np.uint32)
+    chars[:, :length] = begins.astype(f"U{length}").view(np.uint32).reshape(-1, length)
+    seconds, micros = np.divmod(rest, 1_000_000)
+    minute, second = np.divmod(seconds, 60)
+    colon, point, z, quote = map(ord, ':.Z"')
+    chars[:, length + 2] = colon
+    for first, number, digits in ((0, minute, 2), (3, second, 2), (6, micros, 6)):
+        for place in range(digits):
+            chars[:, length + first + place] = ord("0") + number // 10 ** (digits - 1 - place) % 10
+    chars[:, length + 5], chars[:, length + 12], chars[:, length + 13] = point, z, quote
+    whole = np.flatnonzero(micros == 0)
+    chars[whole, length + 5 :] = [z, quote, *[0] * 7]
+    found: list[str] = chars.view(f"U{length + 14}")[:, 0].tolist()
+    return found
 
 
 def _taken(texts: list[str], at: Any) -> list[str]:

@@ -54,8 +54,12 @@ def row_by_row(batch: Batch, schema: Schema, corrections: bool, first: dict[str,
     return lines
 
 
-@given(rows=ROWS, corrections=st.booleans(), kind=st.sampled_from(Kind))
-def test_each_line_is_that_of_its_row(rows: list[tuple[Any, ...]], corrections: bool, kind: Kind) -> None:
+@given(rows=ROWS, corrections=st.booleans(), kind=st.sampled_from(Kind), stamped=st.booleans())
+def test_each_line_is_that_of_its_row(
+    rows: list[tuple[Any, ...]], corrections: bool, kind: Kind, stamped: bool
+) -> None:
+    if stamped:  # by the attribute
+        rows = [(*r[:2], r[0], *r[3:]) for r in rows]
     batch = Batch(kind, 7, 7 + len(rows), None, Rows.from_tuples(SCHEMA, [r[0] for r in rows], [r[1:] for r in rows]))
     assert json_lines(batch, SCHEMA, corrections) == row_by_row(batch, SCHEMA, corrections, {})
     first = {"_stream": "50% ü", "_partition": 3}
