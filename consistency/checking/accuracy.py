@@ -30,7 +30,7 @@ from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.in_force import InForce
 from consistency.checking.origins import Origin, Origins, SourceTimes, reaches_back_us, source_times
-from consistency.checking.rows import Reference, only_adds, row_digests
+from consistency.checking.rows import Reference, among, only_adds, row_digests
 from consistency.checking.schedule import FaultInterval, Paths, World, hosts_behind
 from consistency.checking.tentative_runs import TentativeRun, tentative_runs
 from spe.plan.delays import longest_path
@@ -84,7 +84,7 @@ def _invented(
         if rows is None:
             continue
         counters.add("accuracy rows that were sent", len(rows))
-        wrong = ~np.isin(row_digests(rows), right)
+        wrong = ~among(row_digests(rows), right)
         if wrong.any():
             place = int(wrong.argmax())
             ends = np.cumsum([0 if b is None else len(b) for b in run.batches])

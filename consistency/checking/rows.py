@@ -33,6 +33,19 @@ def row_digests(rows: Rows, columns: Sequence[int] | None = None) -> Digests:
     return total
 
 
+def among(digests: Digests, others: Digests) -> npt.NDArray[np.bool_]:
+    """Which of the first are also in the second.
+
+    Of a million, nearly all distinct, ``np.isin`` takes ten times as long: it hashes them.
+    """
+    ordered, order = np.sort(others), np.argsort(digests)
+    asked = digests[order]  # in order, each search begins where the last one ended
+    found = np.zeros(len(digests), np.bool_)
+    if len(ordered):
+        found[order] = ordered.take(np.searchsorted(ordered, asked), mode="clip") == asked
+    return found
+
+
 def joined(batches: Sequence[Batch]) -> tuple[Int64Array, Rows]:
     """Ids and tuples of many batches (at least one), in order."""
     return np.concatenate([b.row_ids() for b in batches]), concat_rows([b.rows for b in batches])

@@ -5,18 +5,18 @@ A client that begins anew goes on at the position that its first subscription an
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding, show_row
-from consistency.checking.rows import Reference, joined, lineage_columns, only_adds, row_digests
+from consistency.checking.rows import Digests, Reference, among, joined, lineage_columns, only_adds, row_digests
 from spe.plan.plan import Plan
-from spe.stream.batch import Batch, Int64Array, Rows, Undo
+from spe.stream.batch import Batch, Int64Array, Undo
 from spe.stream.history import Delivered, History, Opened, ProcessUp
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
@@ -33,13 +33,13 @@ class _Received:
 def check_switching(history: History, plan: Plan, reference: Reference, counters: Counters) -> Iterator[Finding]:
     """See the module.  Yields findings of P2."""
     for (client, channel), received in _by_client(history).items():
-        batches = [
-            e.element
-            for e in received.events
-            if isinstance(e, Delivered) and isinstance(e.element, Batch) and len(e.element)
-        ]
-        counters.add("tuples delivered", sum(map(len, batches)))
-        yield from _follow(client, received.events, _Lives(plan, channel, reference, batches))
+        delivered = sum(
+            len(e.element) for e in received.events if isinstance(e, Delivered) and isinstance(e.element, Batch)
+        )
+        counters.add("tuples delivered", delivered)
+        tentative: list[_Tentative] = []
+        yield from _follow(client, received.events, tentative)
+        yield from _lives_twice(client, channel, plan, reference, tentative)
         yield from _prefix(client, channel, received.events, reference)
 
 
@@ -60,91 +60,109 @@ def _by_client(history: History) -> dict[tuple[str, Channel], _Received]:
     return dict(found)
 
 
-def _follow(client: str, events: list[Delivered | int], lives: _Lives) -> Iterator[Finding]:
-    """Checks the order of ids, that an undo precedes corrections, and that nothing comes twice."""
-    position = 0
+@dataclass(frozen=True, slots=True)
+class _Tentative:
+    """A batch of tentative tuples.
+
+    Attributes:
+      position: the stable id that the client had come to.
+      undone: how often it had taken tentative tuples back before.
+    """
+
+    event: Delivered
+    batch: Batch
+    position: int
+    undone: int
+
+
+def _follow(client: str, events: list[Delivered | int], tentative: list[_Tentative]) -> Iterator[Finding]:
+    """Checks the order of ids, and that an undo precedes corrections; adds what was tentative."""
+    position = undone = 0
+    lives = False
     for event in events:
         if not isinstance(event, Delivered):
-            position = event
-            lives.undo()
+            position, lives, undone = event, False, undone + 1
             continue
         element = event.element
         if isinstance(element, Undo):
-            lives.undo()
+            lives, undone = False, undone + 1
         elif isinstance(element, Batch) and len(element):
-            ids = element.row_ids()
             if element.kind is Kind.TENTATIVE:
-                for at, why in lives.tentative(len(element), position):
-                    what = f"{event.channel}: id {ids[at]}, {show_row(element.rows, at)}: {why}"
-                    yield Finding("P2", "no result lives twice", event.at_us, client, what)
+                tentative.append(_Tentative(event, element, position, undone))
+                lives = True
                 continue
-            if lives.any:
+            ids = element.row_ids()
+            if lives:
                 what = f"{event.channel}: id {ids[0]}, {show_row(element.rows, 0)}, while tentative tuples live"
                 yield Finding("P2", "an undo comes before corrections", event.at_us, client, what)
-                lives.undo()
+                lives, undone = False, undone + 1
             if int(ids[0]) != position + 1 or int(ids[-1]) != position + len(ids) or bool((np.diff(ids) != 1).any()):
                 what = f"{event.channel}: ids {ids[0]} … {ids[-1]} ({len(ids)}) after id {position}"
                 yield Finding("P2", "stable ids are consecutive", event.at_us, client, what)
             position = int(ids[-1])
 
 
-class _Lives:
-    """The results that one client holds of one channel: those that were not taken back.
+def _lives_twice(
+    client: str, channel: Channel, plan: Plan, reference: Reference, tentative: list[_Tentative]
+) -> Iterator[Finding]:
+    """No result may live twice, among those that were not taken back.  One finding a batch, of its first such tuple.
 
     Where more input only adds results, a tentative result that is right (equal to one of the reference) may live as
     often as there; of an aggregate there may be one result per group and window, right or wrong.
     """
+    if not tentative or channel not in reference:
+        return
+    #: What counts as equal (None: all), how often what the reference has not may live, and what to say.
+    rules: list[tuple[tuple[int, ...] | None, float, str]] = []
+    if only_adds(plan, channel.stream):
+        rules.append((None, np.inf, "it lives already, as often as a run without failures gives it"))
+    if (columns := lineage_columns(plan, channel)) is not None:
+        rules.append((columns, 1, "another result of its group and window lives"))
+    ids, ours = joined([one.batch for one in tentative])
+    sizes = [len(one.batch) for one in tentative]
+    ends = np.cumsum(sizes)
+    undone = np.repeat([one.undone for one in tentative], sizes)
+    expected_ids, expected = reference[channel]
+    come = np.repeat(np.searchsorted(expected_ids, [one.position for one in tentative], side="right"), sizes)
+    found: dict[int, tuple[int, str]] = {}
+    for columns, unknown, why in rules:
+        digests, theirs = row_digests(ours, columns), row_digests(expected, columns)
+        order = np.argsort(digests)  # searches in order are quick
+        allowed = _allowed(digests[order], theirs, come[order], unknown)
+        for place in np.sort(order[_occurrence(digests, undone)[order] > allowed]).tolist():
+            found.setdefault(int(np.searchsorted(ends, place, side="right")), (place, why))
+    for at, (place, why) in sorted(found.items()):
+        what = f"{channel}: id {ids[place]}, {show_row(ours, place)}: {why}"
+        yield Finding("P2", "no result lives twice", tentative[at].event.at_us, client, what)
 
-    def __init__(self, plan: Plan, channel: Channel, reference: Reference, batches: list[Batch]) -> None:
-        self.any = False
-        tentative = [b for b in batches if b.kind is Kind.TENTATIVE]
-        self._next = 0
-        self._digests: list[list[int]] = []
-        self._expected: list[dict[int, list[int]]] = []
-        self._live: list[Counter[int]] = []
-        self._unknown: list[int | None] = []  # how often what the reference has not may live; None: no claim
-        self._why: list[str] = []
-        if not tentative or channel not in reference:
-            return
-        ids, rows = reference[channel]
-        _, ours = joined(tentative)
-        if only_adds(plan, channel.stream):
-            self._rules(ids, rows, ours, None, "it lives already, as often as a run without failures gives it")
-        columns = lineage_columns(plan, channel)
-        if columns is not None:
-            self._rules(ids, rows, ours, columns, "another result of its group and window lives")
 
-    def _rules(self, ids: Int64Array, rows: Rows, ours: Rows, columns: tuple[int, ...] | None, why: str) -> None:
-        digests, theirs = row_digests(ours, columns), row_digests(rows, columns)
-        met = np.isin(theirs, digests)
-        expected: dict[int, list[int]] = defaultdict(list)
-        for digest, id in zip(theirs[met].tolist(), ids[met].tolist(), strict=True):
-            expected[digest].append(id)
-        self._expected.append(expected)
-        self._digests.append(digests.tolist())
-        self._live.append(Counter())
-        self._unknown.append(None if columns is None else 1)
-        self._why.append(why)
+def _allowed(digests: Digests, theirs: Digests, come: Int64Array, unknown: float) -> npt.NDArray[np.float64]:
+    """How many tentative results may be equal to each: as many as the reference has, less those that are stable.
 
-    def undo(self) -> None:
-        self.any = False
-        for live in self._live:
-            live.clear()
+    Args:
+      digests: in ascending order.
+      theirs: of the reference, in its order.
+      come: per tuple, how many tuples of the reference are stable.
+      unknown: for those that the reference has not.
+    """
+    places = np.flatnonzero(among(theirs, digests))
+    places = places[np.argsort(theirs[places], kind="stable")]  # by digest, each in the order of the reference
+    theirs = theirs[places]
+    first, last = (np.searchsorted(theirs, digests, side=side) for side in ("left", "right"))
+    groups = np.cumsum(np.diff(theirs, prepend=theirs[:1]) != 0)
+    group = groups.take(first, mode="clip") if len(groups) else first
+    beyond = int(come.max()) + int(places.max(initial=0)) + 1
+    stable = np.searchsorted(groups * beyond + places, group * beyond + come) - first
+    return np.where(last > first, last - first - stable, unknown)
 
-    def tentative(self, count: int, position: int) -> Iterator[tuple[int, str]]:
-        """The next ``count`` tentative tuples come; yields (place, why) of those that live already."""
-        self.any = True
-        first, self._next = self._next, self._next + count
-        rules = zip(self._expected, self._digests, self._live, self._unknown, self._why, strict=True)
-        for expected, digests, live, unknown, why in rules:
-            for at, digest in enumerate(digests[first : self._next]):
-                live[digest] += 1
-                right = expected.get(digest)
-                allowed = unknown if right is None else len(right)
-                stable = 0 if right is None else bisect_right(right, position)
-                if allowed is not None and stable + live[digest] > allowed:
-                    yield at, why
-                    return
+
+def _occurrence(digests: Digests, undone: Int64Array) -> Int64Array:
+    """The how-manieth of its digest each tuple is, from 1, since tuples were taken back last."""
+    order = np.lexsort((digests, undone))
+    begins = np.flatnonzero(np.append(True, (np.diff(digests[order]) != 0) | (np.diff(undone[order]) != 0)))
+    found = np.empty(len(digests), np.int64)
+    found[order] = np.arange(1, len(digests) + 1) - np.repeat(begins, np.diff(np.append(begins, len(digests))))
+    return found
 
 
 def _prefix(client: str, channel: Channel, events: list[Delivered | int], reference: Reference) -> Iterator[Finding]:

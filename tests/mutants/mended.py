@@ -253,7 +253,7 @@ def rec_done_judged_by_its_time(original: Any, self: Any, event: Any) -> Any:
 edited(
     "right-results-always-count",
     "a result of part of the input that equals another one counts as doubled",
-    Edit(switching._Lives, "__init__", "if only_adds(plan, channel.stream):", "if True:"),
+    Edit(switching, "_lives_twice", "if only_adds(plan, channel.stream):", "if True:"),
 )
 
 
