@@ -18,7 +18,7 @@ import trio
 
 from replicas.connectors.http_client import HttpClient, retry_after_s
 from replicas.connectors.http_outbox import Outbox
-from replicas.connectors.json_text import json_lines
+from replicas.connectors.json_text import json_text
 from replicas.connectors.secret import secret
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
 from spe.connectors.declaration import CURRENT, STABLE
@@ -139,11 +139,10 @@ class HttpSink(ServerSink):
             channel = entry.channel
             begin = json.dumps({_RESERVED: channel.stream, "_partition": channel.partition}, ensure_ascii=False)
             if entry.batch is None:
-                texts = [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}']
+                yield f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()
             else:
-                texts = json_lines(entry.batch, self.schemas[channel], self.mode != STABLE, begin)
-            for text in texts:
-                yield f"{text}\n".encode()
+                for text in json_text(entry.batch, self.schemas[channel], self.mode != STABLE, begin):
+                    yield from text.splitlines(keepends=True)
 
 
 def _kept(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:

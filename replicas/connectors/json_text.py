@@ -1,130 +1,127 @@
-"""Rows as lines of JSON, column by column: what ``json.dumps`` gives of each row, at a fraction of its time."""
+"""Rows as lines of JSON, column by column: what ``json.dumps`` gives of each row, at a small part of its time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from spe.stream.batch import AnyArray, Batch, BoolArray, Column, Int64Array
+from replicas.connectors.byte_texts import Texts, booleans, floats, integers, packed, replaced, timestamps
+from spe.stream.batch import AnyArray, Batch, Column
 from spe.stream.names import Kind
 from spe.stream.schema import AttributeType, Schema
-from spe.stream.times import iso_timestamp
 
-_HOUR_US: Final = 3_600_000_000
-_BOOLS: Final = np.array(["false", "true"], object)
+#: Rows that are made at once, so that their columns stay in a processor's cache.
+_ROWS: Final = 4_096
+#: Bytes of the longest text up to which all texts of an attribute are given as much room.
+_NARROW: Final = 128
 
 
-def json_lines(batch: Batch, schema: Schema, corrections: bool, begin: str = "") -> list[str]:
-    """One line per tuple of a batch, without its end.
+@dataclass(frozen=True, slots=True)
+class _Long:
+    """The values of a member of which some are long."""
+
+    texts: list[bytes]
+
+
+def json_text(batch: Batch, schema: Schema, corrections: bool, begin: str = "") -> Iterator[bytes]:
+    """One line per tuple of a batch, each with its end, some thousands at once.
 
     Args:
       corrections: with ``_kind`` and ``_tentative``.
       begin: an object whose members come first, such as ``{"_partition": 0}``.
+
+    Raises:
+      UnicodeEncodeError: a text cannot be encoded.
     """
-    time = batch.rows.time
-    names, texts = ["_id", "_time"], [_numbers(batch.row_ids()), _times(time)]
-    for attribute, column in zip(schema, batch.rows.columns):
-        names.append(attribute.name)
-        if attribute.type is AttributeType.TIMESTAMP and column.valid is None and np.array_equal(column.values, time):
-            texts.append(texts[1])  # the attribute by which its source has a time
-        else:
-            texts.append(_column(column, attribute.type))
+    ids, rows = batch.row_ids(), batch.rows
+    kind: dict[str, Texts] = {}
     if corrections:
-        tentative = "true" if batch.kind is Kind.TENTATIVE else "false"
-        names = ["_kind", "_tentative", *names]
-        texts = [['"insert"'] * len(batch), [tentative] * len(batch), *texts]
-    return _lines(names, texts, begin)
+        kind = {"_kind": [b'"insert"'], "_tentative": [b"true" if batch.kind is Kind.TENTATIVE else b"false"]}
+    for start in range(0, len(batch), _ROWS):
+        part = slice(start, start + _ROWS)
+        time = rows.time[part]
+        stamp = [b'"', *timestamps(time), b'"']
+        # An attribute may have a name of ours, and stands for it then.
+        members: dict[str, Texts | _Long] = {**kind, "_id": integers(ids[part]), "_time": stamp}
+        for attribute, whole in zip(schema, rows.columns):
+            column = whole.slice(part.start, part.stop)
+            is_time = attribute.type is AttributeType.TIMESTAMP and column.valid is None
+            if is_time and np.array_equal(column.values, time):
+                members[attribute.name] = stamp  # the attribute by which its source has a time
+            else:
+                members[attribute.name] = _values(column, attribute.type)
+        yield _lines(members, len(time), begin)
+
+
+def json_lines(batch: Batch, schema: Schema, corrections: bool, begin: str = "") -> list[str]:
+    """The lines of :func:`json_text`, each alone and without its end."""
+    return [line for text in json_text(batch, schema, corrections, begin) for line in _decoded(text)]
 
 
 def json_rows(columns: Sequence[Column], schema: Schema) -> list[str]:
     """One object per row, of its attributes alone."""
-    return _lines(schema.names, [_column(column, a.type) for a, column in zip(schema, columns)])
+    members = {a.name: _values(column, a.type) for a, column in zip(schema, columns)}
+    return _decoded(_lines(members, len(columns[0])))
 
 
-def _lines(names: Sequence[str], texts: Sequence[list[str]], begin: str = "") -> list[str]:
-    place = {name: at for at, name in enumerate(names)}  # an attribute may have a name of ours, and stands for it then
-    pieces: list[Iterable[str]] = []
-    for name, at in place.items():
-        before = ", " if pieces else f"{begin[:-1]}, " if begin else "{"
-        pieces += [repeat(f"{before}{encode_basestring(name)}: "), texts[at]]
-    return list(map("".join, zip(*pieces, repeat("}"))))
+def _decoded(text: bytes) -> list[str]:
+    return [line.decode() for line in text.splitlines()]
 
 
-def _column(column: Column, type_: AttributeType) -> list[str]:
+def _lines(members: Mapping[str, Texts | _Long], count: int, begin: str = "") -> bytes:
+    """What stands between long texts is made for all rows at once."""
+    pieces: list[list[bytes]] = []
+    narrow: Texts = []
+    before = f"{begin[:-1]}, " if begin else "{"
+    for name, values in members.items():
+        narrow.append(f"{before}{encode_basestring(name)}: ".encode())
+        before = ", "
+        if isinstance(values, _Long):
+            pieces += [packed([*narrow, b"\n"], count).splitlines(), values.texts]
+            narrow = []
+        else:
+            narrow += values
+    ends = packed([*narrow, b"}\n"], count)
+    return b"".join(chain.from_iterable(zip(*pieces, ends.splitlines(keepends=True)))) if pieces else ends
+
+
+def _values(column: Column, type_: AttributeType) -> Texts | _Long:
     if column.dictionary is not None:
         texts = _strings(column.values, column.dictionary.strings)
     elif type_ is AttributeType.TIMESTAMP:
-        texts = _times(column.values)
+        texts = [b'"', *timestamps(column.values), b'"']
     elif type_ is AttributeType.FLOAT64:
         texts = _floats(column.values)
     elif type_ is AttributeType.BOOL:
-        texts = _BOOLS[column.values.astype(np.intp)].tolist()
+        texts = booleans(column.values)
     else:
-        texts = _numbers(column.values)
-    return texts if column.valid is None else _with_nulls(texts, column.valid)
-
-
-def _with_nulls(texts: list[str], valid: BoolArray) -> list[str]:
-    for at in np.flatnonzero(~valid).tolist():
-        texts[at] = "null"
+        texts = integers(column.values)
+    if column.valid is None:
+        return texts
+    nulls = np.flatnonzero(~column.valid)
+    if not isinstance(texts, _Long):
+        return replaced(texts, nulls, [b"null"])
+    for at in nulls.tolist():
+        texts.texts[at] = b"null"
     return texts
 
 
-def _numbers(values: AnyArray) -> list[str]:
-    return list(map(repr, values.tolist()))
+def _floats(values: npt.NDArray[np.float64]) -> Texts:
+    odd = np.flatnonzero(~np.isfinite(values))
+    names = [b'"NaN"' if np.isnan(v) else b'"Infinity"' if v > 0 else b'"-Infinity"' for v in values[odd].tolist()]
+    return replaced(floats(values), odd, names)
 
 
-def _floats(values: AnyArray) -> list[str]:
-    texts = _numbers(values)
-    for at in np.flatnonzero(~np.isfinite(values)).tolist():
-        texts[at] = '"NaN"' if np.isnan(values[at]) else '"Infinity"' if values[at] > 0 else '"-Infinity"'
-    return texts
-
-
-def _strings(codes: AnyArray, strings: Sequence[str]) -> list[str]:
+def _strings(codes: AnyArray, strings: Sequence[str]) -> Texts | _Long:
     """Each distinct text is encoded once."""
     used, at = np.unique(codes, return_inverse=True)
-    return _taken([encode_basestring(strings[c]) for c in used.tolist()], at)
-
-
-def _times(values: Int64Array) -> list[str]:
-    """``"2026-01-01T00:00:00.500000Z"``, six digits only where one is not 0.  Each distinct time is made once: its hour
-    as a text, which takes long, and all digits behind it at once, as columns of characters."""
-    used, at = np.unique(values, return_inverse=True)
-    hours, rest = np.divmod(used, _HOUR_US)
-    distinct, of = np.unique(hours, return_inverse=True)
-    begins = [f'"{iso_timestamp(hour * _HOUR_US)[:-5]}' for hour in distinct.tolist()]
-    lengths = np.array([len(begin) for begin in begins], np.int64)
-    texts = np.empty(len(used), object)
-    for length in set(lengths.tolist()):  # years have four digits, but for extreme ones
-        some = np.flatnonzero(lengths[of] == length)
-        texts[some] = _with_digits(np.array(begins)[of[some]], length, rest[some])
-    found: list[str] = texts[at].tolist()
-    return found
-
-
-def _with_digits(begins: Any, length: int, rest: Int64Array) -> list[str]:
-    """Texts of one length, each with ``MM:SS``, the digits of the second where there are any, ``Z`` and a quote."""
-    chars = np.zeros((len(rest), length + 14), np.uint32)
-    chars[:, :length] = begins.astype(f"U{length}").view(np.uint32).reshape(-1, length)
-    seconds, micros = np.divmod(rest, 1_000_000)
-    minute, second = np.divmod(seconds, 60)
-    colon, point, z, quote = map(ord, ':.Z"')
-    chars[:, length + 2] = colon
-    for first, number, digits in ((0, minute, 2), (3, second, 2), (6, micros, 6)):
-        for place in range(digits):
-            chars[:, length + first + place] = ord("0") + number // 10 ** (digits - 1 - place) % 10
-    chars[:, length + 5], chars[:, length + 12], chars[:, length + 13] = point, z, quote
-    whole = np.flatnonzero(micros == 0)
-    chars[whole, length + 5 :] = [z, quote, *[0] * 7]
-    found: list[str] = chars.view(f"U{length + 14}")[:, 0].tolist()
-    return found
-
-
-def _taken(texts: list[str], at: Any) -> list[str]:
-    found: list[str] = np.array(texts, object)[at].tolist()
-    return found
+    texts = [encode_basestring(strings[code]).encode() for code in used.tolist()]
+    if max(map(len, texts), default=0) <= _NARROW:
+        return [np.array(texts, np.bytes_).take(at)]
+    return _Long([texts[i] for i in at.tolist()])

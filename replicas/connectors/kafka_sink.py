@@ -11,9 +11,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from replicas.connectors.json_text import json_lines
+from replicas.connectors.json_text import json_text
 from replicas.connectors.kafka_client import REQUEST_S, Codes, in_words, library, made, settings
 from replicas.connectors.kafka_positions import read_position, topic_for_positions
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
@@ -206,15 +207,16 @@ class KafkaSink(ServerSink):
         batch, schema = entry.batch, self.schemas[entry.channel]
         assert batch is not None
         begin = f'{{"_partition": {entry.channel.partition}}}'
-        lines = json_lines(batch, schema, self.mode == CORRECTIONS, begin)
+        texts = json_text(batch, schema, self.mode == CORRECTIONS, begin)
+        lines = chain.from_iterable(text.splitlines() for text in texts)
         ids = batch.row_ids().tolist()
         if not self._key:
             for line, row in zip(lines, ids):
-                yield Outgoing(topic, line.encode(), None, home, row)
+                yield Outgoing(topic, line, None, home, row)
             return
         columns = [batch.rows.columns[schema.index(name)].to_list() for name in self._key]
         for line, row, cells in zip(lines, ids, zip(*columns)):
-            yield Outgoing(topic, line.encode(), _key(cells), None, row)
+            yield Outgoing(topic, line, _key(cells), None, row)
 
     def _topic_of(self, channel: Channel) -> str:
         return self._topic.replace(_STREAM, channel.stream)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
-from replicas.connectors.json_text import json_lines
+from replicas.connectors.json_text import json_text
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import LogCorrupt
 from spe.log.format import write_whole
@@ -237,10 +237,9 @@ class _JsonLinesFile:
 
     def _append(self, entry: SinkEntry) -> None:
         if entry.batch is None:
-            lines = [json.dumps({"_kind": entry.kind, "_id": entry.id})]
+            write_whole(self._file, (json.dumps({"_kind": entry.kind, "_id": entry.id}) + "\n").encode())
         else:
-            lines = json_lines(entry.batch, self._schema, self._mode == CORRECTIONS)
-        write_whole(self._file, ("\n".join(lines) + "\n").encode())
+            write_whole(self._file, *json_text(entry.batch, self._schema, self._mode == CORRECTIONS))
 
     async def commit(self) -> None:
         self._withdraw()

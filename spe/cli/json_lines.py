@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from replicas.connectors.json_text import json_lines
+from replicas.connectors.json_text import json_text
 from replicas.connectors.sink import SinkCursor, SinkEntry
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.plan.plan import Plan
@@ -14,12 +14,12 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 
 
-def change_lines(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> list[str]:
+def change_text(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> Iterable[bytes]:
     """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
     begin = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)
     if entry.batch is None:
-        return [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}']
-    return json_lines(entry.batch, plan.query.schema_of(channel.stream), corrections, begin)
+        return [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()]
+    return json_text(entry.batch, plan.query.schema_of(channel.stream), corrections, begin)
 
 
 def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
@@ -30,8 +30,7 @@ def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
         cursor = cursors.setdefault(change.channel, SinkCursor(CORRECTIONS if corrections else STABLE))
         entry = cursor.take(change)
         if entry is not None:
-            for line in change_lines(plan, entry, change.channel, corrections):
-                print(line)
-            sys.stdout.flush()
+            sys.stdout.buffer.writelines(change_text(plan, entry, change.channel, corrections))
+            sys.stdout.buffer.flush()
 
     return show

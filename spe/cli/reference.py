@@ -10,7 +10,7 @@ from replicas.connectors.sink import SinkCursor
 from replicas.connectors.sink_registry import open_sink
 from replicas.reference import run_reference
 from replicas.source.proxy import Intake, reference_elements
-from spe.cli.json_lines import change_lines
+from spe.cli.json_lines import change_text
 from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
 from spe.connectors.declaration import STABLE
@@ -96,22 +96,21 @@ def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:
 
 
 def _write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
-    file = sys.stdout if output is None else output.open("w", encoding="utf-8")
+    file = sys.stdout.buffer if output is None else output.open("wb")
     try:
-        for lines in _lines(plan, results):
-            file.write("\n".join([*lines, ""]))
+        file.writelines(_texts(plan, results))
     finally:
         if output is not None:
             file.close()
 
 
-def _lines(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[list[str]]:
+def _texts(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[bytes]:
     """Of each batch."""
     cursors: dict[Channel, SinkCursor] = {}
     for channel, element in results:
         entry = cursors.setdefault(channel, SinkCursor(STABLE)).take(Change(channel, element, 0))
         if entry is not None:
-            yield change_lines(plan, entry, channel, corrections=False)
+            yield from change_text(plan, entry, channel, corrections=False)
 
 
 def _write_folder(plan: Plan, results: Iterable[tuple[Channel, Element]], folder: Path, format_: str) -> None:
