@@ -40,7 +40,7 @@ def reference(config: Path, data: Path | None, run_dir: Path | None, output: Pat
         inputs = file_inputs(plan, intakes)
     results = run_reference(plan, inputs)
     if output is None or output.suffix == ".jsonl":
-        _write_lines(plan, results, output)
+        write_lines(plan, results, output)
     else:
         _write_folder(plan, results, output, format_)
     for stream, intake in intakes.items():
@@ -95,7 +95,8 @@ def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:
         raise SpeError(f"{folder} ran another plan ({logged.fingerprint}) than {config} has now ({given.fingerprint})")
 
 
-def _write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
+def write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
+    """Lines of JSON; to standard output where no file is given."""
     file = sys.stdout.buffer if output is None else output.open("wb")
     try:
         file.writelines(_texts(plan, results))
