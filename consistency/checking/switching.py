@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,8 @@ def check_switching(history: History, plan: Plan, reference: Reference, counters
             len(e.element) for e in received.events if isinstance(e, Delivered) and isinstance(e.element, Batch)
         )
         counters.add("tuples delivered", delivered)
-        tentative: list[_Tentative] = []
-        yield from _follow(client, received.events, tentative)
+        findings, tentative = _follow(client, received.events)
+        yield from findings
         yield from _lives_twice(client, channel, plan, reference, tentative)
         yield from _prefix(client, channel, received.events, reference)
 
@@ -75,8 +76,24 @@ class _Tentative:
     undone: int
 
 
-def _follow(client: str, events: list[Delivered | int], tentative: list[_Tentative]) -> Iterator[Finding]:
-    """Checks the order of ids, and that an undo precedes corrections; adds what was tentative."""
+class _Rule(NamedTuple):
+    """How often results that are equal may live.
+
+    Attributes:
+      columns: in which they are equal; None: in all.
+      unknown: how often those may live that the reference has not.
+      why: what is said of one too many.
+    """
+
+    columns: tuple[int, ...] | None
+    unknown: float
+    why: str
+
+
+def _follow(client: str, events: list[Delivered | int]) -> tuple[list[Finding], list[_Tentative]]:
+    """Checks the order of ids, and that an undo precedes corrections; and gives the tentative tuples."""
+    findings: list[Finding] = []
+    tentative: list[_Tentative] = []
     position = undone = 0
     lives = False
     for event in events:
@@ -94,30 +111,31 @@ def _follow(client: str, events: list[Delivered | int], tentative: list[_Tentati
             ids = element.row_ids()
             if lives:
                 what = f"{event.channel}: id {ids[0]}, {show_row(element.rows, 0)}, while tentative tuples live"
-                yield Finding("P2", "an undo comes before corrections", event.at_us, client, what)
+                findings.append(Finding("P2", "an undo comes before corrections", event.at_us, client, what))
                 lives, undone = False, undone + 1
             if int(ids[0]) != position + 1 or int(ids[-1]) != position + len(ids) or bool((np.diff(ids) != 1).any()):
                 what = f"{event.channel}: ids {ids[0]} … {ids[-1]} ({len(ids)}) after id {position}"
-                yield Finding("P2", "stable ids are consecutive", event.at_us, client, what)
+                findings.append(Finding("P2", "stable ids are consecutive", event.at_us, client, what))
             position = int(ids[-1])
+    return findings, tentative
 
 
 def _lives_twice(
     client: str, channel: Channel, plan: Plan, reference: Reference, tentative: list[_Tentative]
 ) -> Iterator[Finding]:
-    """No result may live twice, among those that were not taken back.  One finding a batch, of its first such tuple.
+    """No result may live twice, among those that were not taken back.
 
+    One finding a batch, of its first such tuple; those behind it live as well, and count for what follows.
     Where more input only adds results, a tentative result that is right (equal to one of the reference) may live as
     often as there; of an aggregate there may be one result per group and window, right or wrong.
     """
     if not tentative or channel not in reference:
         return
-    #: What counts as equal (None: all), how often what the reference has not may live, and what to say.
-    rules: list[tuple[tuple[int, ...] | None, float, str]] = []
+    rules: list[_Rule] = []
     if only_adds(plan, channel.stream):
-        rules.append((None, np.inf, "it lives already, as often as a run without failures gives it"))
+        rules.append(_Rule(None, np.inf, "it lives already, as often as a run without failures gives it"))
     if (columns := lineage_columns(plan, channel)) is not None:
-        rules.append((columns, 1, "another result of its group and window lives"))
+        rules.append(_Rule(columns, 1, "another result of its group and window lives"))
     ids, ours = joined([one.batch for one in tentative])
     sizes = [len(one.batch) for one in tentative]
     ends = np.cumsum(sizes)
@@ -127,10 +145,12 @@ def _lives_twice(
     found: dict[int, tuple[int, str]] = {}
     for columns, unknown, why in rules:
         digests, theirs = row_digests(ours, columns), row_digests(expected, columns)
-        order = np.argsort(digests)  # searches in order are quick
+        order = np.argsort(digests, kind="stable")  # searches in order are quick
         allowed = _allowed(digests[order], theirs, come[order], unknown)
-        for place in np.sort(order[_occurrence(digests, undone)[order] > allowed]).tolist():
-            found.setdefault(int(np.searchsorted(ends, place, side="right")), (place, why))
+        places = np.sort(order[_occurrence(digests[order], undone[order]) > allowed])
+        batches, first = np.unique(np.searchsorted(ends, places, side="right"), return_index=True)
+        for batch, place in zip(batches.tolist(), places[first].tolist()):
+            found.setdefault(batch, (place, why))
     for at, (place, why) in sorted(found.items()):
         what = f"{channel}: id {ids[place]}, {show_row(ours, place)}: {why}"
         yield Finding("P2", "no result lives twice", tentative[at].event.at_us, client, what)
@@ -149,6 +169,7 @@ def _allowed(digests: Digests, theirs: Digests, come: Int64Array, unknown: float
     places = places[np.argsort(theirs[places], kind="stable")]  # by digest, each in the order of the reference
     theirs = theirs[places]
     first, last = (np.searchsorted(theirs, digests, side=side) for side in ("left", "right"))
+    # A place in the group of a digest, as one number to search by: below 2**63 for some 10**9 tuples.
     groups = np.cumsum(np.diff(theirs, prepend=theirs[:1]) != 0)
     group = groups.take(first, mode="clip") if len(groups) else first
     beyond = int(come.max()) + int(places.max(initial=0)) + 1
@@ -157,12 +178,13 @@ def _allowed(digests: Digests, theirs: Digests, come: Int64Array, unknown: float
 
 
 def _occurrence(digests: Digests, undone: Int64Array) -> Int64Array:
-    """The how-manieth of its digest each tuple is, from 1, since tuples were taken back last."""
-    order = np.lexsort((digests, undone))
-    begins = np.flatnonzero(np.append(True, (np.diff(digests[order]) != 0) | (np.diff(undone[order]) != 0)))
-    found = np.empty(len(digests), np.int64)
-    found[order] = np.arange(1, len(digests) + 1) - np.repeat(begins, np.diff(np.append(begins, len(digests))))
-    return found
+    """Counts equal tuples since any were last taken back: 1 for the first of its digest, 2 for the next, and so on.
+
+    Args:
+      digests: in ascending order, equal ones as they came.
+    """
+    begins = np.flatnonzero(np.append(True, (np.diff(digests) != 0) | (np.diff(undone) != 0)))
+    return np.arange(1, len(digests) + 1) - np.repeat(begins, np.diff(begins, append=len(digests)))
 
 
 def _prefix(client: str, channel: Channel, events: list[Delivered | int], reference: Reference) -> Iterator[Finding]:

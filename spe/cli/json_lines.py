@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -22,6 +23,29 @@ def change_text(plan: Plan, entry: SinkEntry, channel: Channel, corrections: boo
     return json_text(entry.batch, plan.query.schema_of(channel.stream), corrections, begin)
 
 
+def write_out(texts: Iterable[bytes]) -> None:
+    """To standard output, behind what was printed before.
+
+    Where it is not buffered (``PYTHONUNBUFFERED``), a signal may end a write before its end, so what is left follows.
+
+    Raises:
+      OSError: it cannot be written, or not now.
+    """
+    sys.stdout.flush()
+    out = getattr(sys.stdout, "buffer", None)
+    for text in texts:
+        if out is None:  # a program of the user's has put something else in its place
+            sys.stdout.write(text.decode())
+            continue
+        rest = memoryview(text)
+        while rest:
+            written = out.write(rest)
+            if written is None:
+                raise BlockingIOError(errno.EAGAIN, "standard output takes nothing now")
+            rest = rest[written:]
+    sys.stdout.flush()
+
+
 def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
     """Prints each change that it is given; final tuples only, or all with their undos."""
     cursors: dict[Channel, SinkCursor] = {}
@@ -30,7 +54,6 @@ def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
         cursor = cursors.setdefault(change.channel, SinkCursor(CORRECTIONS if corrections else STABLE))
         entry = cursor.take(change)
         if entry is not None:
-            sys.stdout.buffer.writelines(change_text(plan, entry, change.channel, corrections))
-            sys.stdout.buffer.flush()
+            write_out(change_text(plan, entry, change.channel, corrections))
 
     return show

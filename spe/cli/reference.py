@@ -10,7 +10,7 @@ from replicas.connectors.sink import SinkCursor
 from replicas.connectors.sink_registry import open_sink
 from replicas.reference import run_reference
 from replicas.source.proxy import Intake, reference_elements
-from spe.cli.json_lines import change_text
+from spe.cli.json_lines import change_text, write_out
 from spe.cli.run_dir import load_target
 from spe.config import load_plan, missing_files
 from spe.connectors.declaration import STABLE
@@ -97,12 +97,11 @@ def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:
 
 def write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
     """Lines of JSON; to standard output where no file is given."""
-    file = sys.stdout.buffer if output is None else output.open("wb")
-    try:
+    if output is None:
+        write_out(_texts(plan, results))
+        return
+    with output.open("wb") as file:
         file.writelines(_texts(plan, results))
-    finally:
-        if output is not None:
-            file.close()
 
 
 def _texts(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[bytes]:

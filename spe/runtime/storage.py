@@ -20,6 +20,8 @@ _ASIDE: Final = ".aside-"
 #: Data are for their owner and group only.
 _FILE_MODE: Final = 0o640
 _FOLDER_MODE: Final = 0o750
+#: Parts that the system writes at once: UIO_MAXIOV of Linux, and of macOS.
+_PARTS_MAX: Final = 1_024
 
 
 class DiskFile:
@@ -34,7 +36,7 @@ class DiskFile:
         self._check()
         rest = list(parts)
         while rest:
-            written = os.writev(self._descriptor, rest)
+            written = os.writev(self._descriptor, rest[:_PARTS_MAX])
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
             if written:

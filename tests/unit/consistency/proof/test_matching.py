@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyspark", reason="needs the extra spark")
 from consistency.proof import matching
 from consistency.proof.accuracy import _hulls
 from consistency.proof.files import TRUE_ROWS

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicas.connectors.byte_texts import floats, packed
-from replicas.connectors.json_text import json_lines, json_text
-from spe.stream.batch import Batch, Rows
+from replicas.connectors.json_text import json_lines, json_rows, json_text
+from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, iso_timestamp
 
 SCHEMA = Schema.of(**{"n": "int64", "at": "timestamp", '100% "of" ä': "float64", "is": "bool", "s": "string"})
@@ -101,3 +102,17 @@ def test_so_many_rows_that_they_are_made_in_parts(long: bool) -> None:
 @given(st.lists(FLOATS, min_size=1))
 def test_floats_are_as_repr_gives_them(values: list[float]) -> None:
     assert packed([*floats(np.array(values)), b" "], len(values)).decode().split() == list(map(repr, values))
+
+
+def test_rows_that_are_rejected_may_hold_anything() -> None:
+    """What a reader of the user's gives was not looked at yet."""
+    dictionary = StringDictionary(["half: \udc80"])
+    columns = [Column(np.array([1, -2], np.int32)), Column(np.zeros(2, np.int32), np.array([True, False]), dictionary)]
+    assert json_rows(columns, Schema.of(n="int64", s="string")) == [
+        '{"n": 1, "s": "half: \udc80"}',
+        '{"n": -2, "s": null}',
+    ]
+    columns = [Column(np.array([0.1, 2], np.float32)), Column(np.array([2, 0], np.uint8))]
+    wanted = [f'{{"x": {float(np.float32(0.1))!r}, "is": true}}', '{"x": 2.0, "is": false}']
+    assert json_rows(columns, Schema.of(x="float64", **{"is": "bool"})) == wanted
+    assert json_rows([Column(np.zeros(0, np.int64))], Schema.of(n="int64")) == []

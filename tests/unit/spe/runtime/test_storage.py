@@ -48,6 +48,14 @@ async def test_parts_are_appended_in_order_however_few_bytes_the_system_takes_at
     file.close()
 
 
+async def test_any_number_of_parts_is_appended(storage: DiskStorage) -> None:
+    """The system takes 1,024 at once."""
+    file = storage.open(FILE)
+    file.append(*(b"%04d" % part for part in range(3_000)))
+    assert file.read(0, 20_000) == b"".join(b"%04d" % part for part in range(3_000))
+    file.close()
+
+
 async def test_an_existing_file_is_continued(storage: DiskStorage) -> None:
     first = storage.open(FILE)
     first.append(b"one")
