@@ -109,25 +109,31 @@ class SourceRetention:
         Raises:
           OSError, SpeError: the archive or the disk refused; nothing that was not released is lost.
         """
-        retain, log = self._retain, self._log
-        log.remove_released()
-        newest_us = self._newest_us()
-        self._leave_old(newest_us)
+        self._log.remove_released()
+        self._leave_old(self._newest_us())
+        free = self._free()
+        if free and self._retain.archive:
+            await self._copy(free)
+            # That takes time: who has begun anew since, or is new, holds what it needs.
+            free = self._free()[: len(free)]
+        if free:
+            await self._release(free)
+
+    def _free(self) -> list[ClosedSegment]:
+        """The oldest segments that are due and that nobody holds."""
+        retain = self._retain
         closed = self._closed()
-        found = closed[: due(closed, log.nbytes, newest_us, retain)]
+        found = closed[: due(closed, self._log.nbytes, self._newest_us(), retain)]
         known = proved_of_source(self._env.storage, self._stream, self._identity) if found else None
         proved = needed_from(retain, known)
         now = self._env.clock.wall_us()
         free, held = self._holders.free(found, now, needs_all=self._needs_all, proved=proved)
         self._held = tuple(held)
         tell_if_long(self._over, held, now)
-        if free:
-            await self._release(found[:free])
+        return found[:free]
 
     async def _release(self, segments: list[ClosedSegment]) -> None:
         log, last = self._log, segments[-1]
-        if self._retain.archive:
-            await self._copy(segments)
         kept = KeptLog(
             last.last + 1,
             last.last_id,
@@ -136,6 +142,9 @@ class SourceRetention:
             log.kept.bytes + sum(one.nbytes for one in segments),
             self._retain.archive,
         )
+        if self._env.history is not None:
+            now = self._env.clock.monotonic_us()
+            self._env.history(LogReleased(now, Channel(self._stream, 0), kept.last_id))
         try:
             await log.release(kept)
         finally:
@@ -148,9 +157,6 @@ class SourceRetention:
         self._env.trace.event(
             "log_released", stream=self._stream, last_id=kept.last_id, segments=segments, bytes=self._log.nbytes
         )
-        if self._env.history is not None:
-            now = self._env.clock.monotonic_us()
-            self._env.history(LogReleased(now, Channel(self._stream, 0), kept.last_id))
 
     async def _copy(self, segments: list[ClosedSegment]) -> None:
         place = archived(self._stream, self._identity)

@@ -236,7 +236,7 @@ class LogAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class LogReleased:
-    """A source deletes everything up to a tuple (E4)."""
+    """A source begins to delete everything up to a tuple (E4): from here on nobody can hold it."""
 
     at_us: int
     channel: Channel

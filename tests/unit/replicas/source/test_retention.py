@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 import pytest
@@ -191,6 +192,38 @@ async def test_a_copy_is_in_the_archive_before_anything_goes(autojump_clock: tri
         n: data for n, data in before.items() if n not in left
     }
     assert read_kept(storage, FOLDER).archive == "/archive"
+
+
+class SlowArchive(SimDisk):
+    """Something happens while it writes."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+        self.happens()
+        await super().write_atomic(path, data)
+
+
+@pytest.mark.parametrize("line", [0, 60])
+async def test_who_begins_anew_while_copies_are_made_holds_what_it_needs(
+    line: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """An archive may take minutes."""
+    retain = Retain(size_bytes=8_000, archive="/archive")
+    archive = SlowArchive(lambda: retention.acknowledged(READERS[1], 2, line))
+    proxy, retention = await opened(await filled(retain), retain, archive)
+    acknowledge(retention, ROWS)
+    await retention.look()
+    assert archive.files
+    assert proxy.base_id <= line
+    assert bool(proxy.base_id) is bool(line)
+    assert [h.holder for h in retention.status().holders] == [READERS[1]]
+    retention.acknowledged(READERS[1], 2, ROWS)
+    archive.happens = lambda: None
+    await retention.look()
+    assert proxy.base_id > line
 
 
 @pytest.mark.parametrize("found", ["another file", "torn"])
