@@ -35,6 +35,7 @@ from replicas.simulation import simulate
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.driver import FaultDriver
+from replicas.source.retention import SourceRetention
 from spe.stream.batch import RecDone, Undo
 from spe.stream.names import NodeState
 from tests.mutants.patching import Edit, edited, mutant
@@ -50,6 +51,11 @@ edited(
     "slice-asked-of-a-refused-log",
     "a log that is begun anew waits for a slice behind the end of the one that was refused (G5)",
     Edit(_Writer, "_ask", " and self._asked == (state, again)", ""),
+)
+edited(
+    "what-is-archived-is-deleted",
+    "a source deletes what it has archived, whoever has begun anew meanwhile and needs it (E2)",
+    Edit(SourceRetention, "look", "free = self._free()[: len(free)]", "pass"),
 )
 edited(
     "log-of-another-state-stays-as-it-is",
@@ -368,6 +374,7 @@ PAIRS: Final = {
     "a-client-is-cut-off-from-all-whom-it-knows": "only-known-producers-are-asked",
     "a-clock-is-behind-and-the-disk-is-lost": "smaller-number-never-counts",
     "a-cut-that-ends-at-the-heal": "cut-that-ends-at-the-heal-stays",
+    "a-copy-is-archived-as-its-reader-begins-anew": "what-is-archived-is-deleted",
     "a-disk-that-lied-leaves-a-hole-in-a-recording": "recording-is-whole-though-its-disk-lied",
     "a-fault-due-at-the-heal": "faults-go-on-beside-the-heal",
     "a-feed-is-lost-as-the-run-ends": "run-is-over-before-a-loss-is-noticed",
