@@ -56,8 +56,9 @@ soak: $(READY)
 	$(VENV)/bin/python -m tests.soak.simulation --hours $(or $(HOURS),1)
 
 # Real processes under random faults for MINUTES; memory and descriptors must return to their level.
+# STEADY=yes: without faults, for more than 20 minutes; memory must stay level.
 soak-processes: $(READY)
-	$(VENV)/bin/python -m tests.soak.processes --minutes $(or $(MINUTES),10)
+	$(VENV)/bin/python -m tests.soak.processes --minutes $(or $(MINUTES),10) $(if $(STEADY),--steady)
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (set PYTHON=...)"; exit 1; }

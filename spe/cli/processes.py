@@ -34,7 +34,16 @@ from spe.runtime.log_line import Level, configure_log, say
 from spe.runtime.logged_trace import ListenerLog, LoggedTrace
 from spe.runtime.network import parse_address
 from spe.runtime.process_figures import process_figures
-from spe.runtime.production import FileTrace, NullTrace, SystemClock, production_env, tune_gc, tune_malloc
+from spe.runtime.production import (
+    FileTrace,
+    NullTrace,
+    SystemClock,
+    give_back_memory,
+    malloc_trim,
+    production_env,
+    tune_gc,
+    tune_malloc,
+)
 from spe.runtime.storage import in_folder
 from spe.runtime.tls import TlsNetwork
 from spe.status import ProcessStatus
@@ -327,6 +336,8 @@ async def _main(
                 await serve(here, task_status)
 
             nursery.start_soon(end_on_signal)
+            if (trim := malloc_trim()) is not None:
+                nursery.start_soon(give_back_memory, clock, trim)
             if isinstance(env.network, TlsNetwork):
                 nursery.start_soon(env.network.watch)
             if (port := metrics_address(target, name, options.metrics)) is not None:

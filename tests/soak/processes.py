@@ -1,9 +1,11 @@
 """Real processes under random faults for minutes: correct results, and no growth of memory or descriptors.
 
     make soak-processes MINUTES=10
+    make soak-processes MINUTES=120 STEADY=yes
 
 A fault every few seconds within the fault model, with a quiet time at the beginning and at the end; memory and
-descriptors of both times are compared.
+descriptors of both times are compared.  With STEADY there are no faults, but checkpoint logs and retention: no process
+may grow by more than 1 MB in ten minutes, measured after its first ten minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
+import numpy as np
 import yaml
 
 #: Length of the quiet time without faults at both ends.
@@ -28,24 +31,35 @@ _SAMPLE_S: Final = 2.0
 #: Allowed growth of a process: arenas of buffers are not returned to the system.
 RSS_SLACK_BYTES: Final = 48 << 20
 DESCRIPTOR_SLACK: Final = 8
+#: A steady process: how long it may grow at first, and how fast afterwards.
+WARM_UP_S: Final = 600
+SLOPE_BYTES_MAX: Final = 1 << 20
+SLOPE_S: Final = 600
 
 KINDS: Final = ("kill", "freeze", "cut", "cut one way", "cut source", "delay", "flap", "kill after cut")
 REPLICAS: Final = {"totals": ("n1", "n2"), "ranking": ("n3", "n4")}
 SOURCES: Final = ("source:a", "source:b", "source:c")
 
 
-def config(minutes: float) -> dict[str, Any]:
-    """Three sources, two partitions of windows, a top-k behind them; X of a second."""
-    seconds = round(60 * minutes)
+def config(minutes: float, *, steady: bool = False) -> dict[str, Any]:
+    """Three sources, two partitions of windows, a top-k behind them; X of 1.5 s.
+
+    Args:
+      steady: half the rate, fifty times the groups, checkpoint logs, and logs that are kept for two minutes only.
+    """
+    orders = {"rate": 150, "keys": 2000} if steady else {"rate": 300, "keys": 40}
+    checkpoint = {"checkpoint": {"continuous": True, "recovery": "4s"}} if steady else {}
+    retain = {"retain": {"for": "2m", "unproved": "delete"}} if steady else {}
     sources = {
         name: {
-            "from": {"generator": {"name": "orders", "rate": 300, "keys": 40, "seed": at, "duration": f"{seconds}s"}},
+            "from": {"generator": orders | {"name": "orders", "seed": at, "duration": f"{round(60 * minutes)}s"}},
             "boundary": "50ms",
             "disorder": "50ms",
         }
+        | retain
         for at, name in enumerate("abc")
     }
-    window = {"sliding": "2s", "slide": "500ms"}
+    window = {"sliding": "60s", "slide": "2s"} if steady else {"sliding": "2s", "slide": "500ms"}
     return {
         "cluster": "soak",
         "bucket": "50ms",
@@ -60,11 +74,12 @@ def config(minutes: float) -> dict[str, Any]:
         },
         "outputs": ["best"],
         "fragments": {
-            "totals": {"operators": ["all", "sums"], "key": "key", "partitions": 2, "replicas": [["n1", "n2"]] * 2},
-            "ranking": {"operators": ["best"], "replicas": ["n3", "n4"]},
+            "totals": {"operators": ["all", "sums"], "key": "key", "partitions": 2, "replicas": [["n1", "n2"]] * 2}
+            | checkpoint,
+            "ranking": {"operators": ["best"], "replicas": ["n3", "n4"]} | checkpoint,
         },
         "nodes": [n for nodes in REPLICAS.values() for n in nodes],
-        "clients": {"screen": {"reads": ["best"]}},
+        "clients": {"screen": {"reads": ["best"]} | retain},
     }
 
 
@@ -107,10 +122,16 @@ def _one(kind: str, at: float, random: Random) -> list[dict[str, Any]]:
 
 @dataclass
 class Sample:
-    """Memory and descriptors of a process at a time."""
+    """Memory and descriptors of a process at a time.
+
+    Attributes:
+      at: monotonic clock, seconds.
+      rss, anonymous: bytes that are in memory; those of them that are of no file.
+    """
 
     at: float
     rss: int
+    anonymous: int
     descriptors: int
 
 
@@ -137,8 +158,8 @@ class Watch:
                 descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             except OSError:
                 continue  # just killed
-            line = next((part for part in status.splitlines() if part.startswith("VmRSS")), "VmRSS: 0 kB")
-            self.samples[name].append(Sample(time.monotonic(), 1024 * int(line.split()[1]), descriptors))
+            rss, anonymous = (_kilobytes(status, field) << 10 for field in ("VmRSS", "RssAnon"))
+            self.samples[name].append(Sample(time.monotonic(), rss, anonymous, descriptors))
 
     def levels(self, began: float, ended: float) -> list[tuple[str, int, int, int, int]]:
         """(process, RSS and descriptors in the first quiet, the same in the last)."""
@@ -150,16 +171,34 @@ class Watch:
                 found.append((name, *_level(first), *_level(last)))
         return found
 
+    def slopes(self) -> dict[str, float]:
+        """Growth of each process's anonymous memory after its warm-up, in bytes per :data:`SLOPE_S`.
+
+        Of processes that were seen for as long as that afterwards.  Use where none is restarted.
+        """
+        slopes: dict[str, float] = {}
+        for name, samples in sorted(self.samples.items()):
+            warm = [s for s in samples if s.at >= samples[0].at + WARM_UP_S]
+            if warm and warm[-1].at - warm[0].at >= SLOPE_S:
+                slope = np.polyfit([s.at - warm[0].at for s in warm], [float(s.anonymous) for s in warm], 1)[0]
+                slopes[name] = float(slope) * SLOPE_S
+        return slopes
+
+
+def _kilobytes(status: str, field: str) -> int:
+    """A figure of /proc/PID/status; 0 where it is missing."""
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{field}:")), 0)
+
 
 def _level(samples: list[Sample]) -> tuple[int, int]:
     return round(median(s.rss for s in samples)), round(median(s.descriptors for s in samples))
 
 
-def soak(minutes: float, seed: int, folder: Path, links: str) -> int:
+def soak(minutes: float, seed: int, folder: Path, links: str, *, steady: bool) -> int:
     """Returns 0 when everything held."""
     folder.mkdir(parents=True, exist_ok=True)
-    schedule = faults(minutes, Random(seed))
-    (folder / "config.yaml").write_text(yaml.safe_dump(config(minutes), sort_keys=False))
+    schedule = [] if steady else faults(minutes, Random(seed))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config(minutes, steady=steady), sort_keys=False))
     (folder / "faults.yaml").write_text(yaml.safe_dump(schedule, sort_keys=False))
     run_dir = folder / "run"
     print(f"{minutes:g} minutes, seed {seed}, {len(schedule)} faults, links made to fail by: {links}; in {folder}")
@@ -169,16 +208,33 @@ def soak(minutes: float, seed: int, folder: Path, links: str) -> int:
     began = time.monotonic()
     with subprocess.Popen([*command, *options]) as run:
         while run.poll() is None:
-            watch.look()
+            if not steady or time.monotonic() < began + 60 * minutes:  # the comparison follows
+                watch.look()
             time.sleep(_SAMPLE_S)
-    ended = began + 60 * minutes  # the comparison follows
     wrong = [] if run.returncode == 0 else [f"the run ended with status {run.returncode}"]
+    if steady:
+        wrong += judge_slopes(watch.slopes())
+    else:
+        wrong += judge_delays(run_dir) + judge_levels(watch, began, began + 60 * minutes)
+        if not schedule:
+            wrong.append("there was no time for a fault: more minutes, please")
+    print("\n".join(wrong) or "all held")
+    return 1 if wrong else 0
+
+
+def judge_delays(run_dir: Path) -> list[str]:
+    """Which results came later than allowed."""
     summary = json.loads((run_dir / "summary.json").read_text())
-    wrong += [
+    return [
         f"{c['client']} {c['channel']}: a delay of {c['delay_max_us'] / 1e6:.2f} s, {c['bound_us'] / 1e6:.2f} s allowed"
         for c in summary["channels"]
         if c["delay_max_us"] > c["bound_us"]
     ]
+
+
+def judge_levels(watch: Watch, began: float, ended: float) -> list[str]:
+    """Prints memory and descriptors of both quiet times; returns which process holds more than before the faults."""
+    wrong = []
     print(f"{'process':14} {'MB before':>10} {'after':>6} {'descriptors':>12} {'after':>6}")
     levels = watch.levels(began, ended)
     for name, rss, descriptors, rss_after, descriptors_after in levels:
@@ -187,16 +243,25 @@ def soak(minutes: float, seed: int, folder: Path, links: str) -> int:
             wrong.append(f"{name} holds {(rss_after - rss) >> 20} MB more than before the faults")
         if descriptors_after > descriptors + DESCRIPTOR_SLACK:
             wrong.append(f"{name} holds {descriptors_after - descriptors} descriptors more than before the faults")
-    seen = {name for name, *_ in levels}
+    measured = {name for name, *_ in levels}
     wrong += [
-        f"{name} was not seen in both quiet times: the run was too short" for name in sorted({*watch.samples} - seen)
+        f"{name} was not seen in both quiet times: the run was too short"
+        for name in sorted({*watch.samples} - measured)
     ]
-    if not levels:
-        wrong.append("no levels were seen: the run was too short")
-    if not schedule:
-        wrong.append("there was no time for a fault: more minutes, please")
-    print("\n".join(wrong) or "all held")
-    return 1 if wrong else 0
+    return wrong if levels else [*wrong, "no levels were seen: the run was too short"]
+
+
+def judge_slopes(slopes: dict[str, float]) -> list[str]:
+    """Prints how fast the memory of each process grew; returns which grew too fast."""
+    for name, slope in slopes.items():
+        print(f"{name:14} {slope / (1 << 20):+7.2f} MB in {SLOPE_S // 60} minutes")
+    wrong = [
+        f"{name} grows by {slope / (1 << 20):.2f} MB in {SLOPE_S // 60} minutes; allowed: {SLOPE_BYTES_MAX >> 20}"
+        for name, slope in slopes.items()
+        if slope > SLOPE_BYTES_MAX
+    ]
+    minutes = (WARM_UP_S + SLOPE_S) // 60
+    return wrong if slopes else [f"no slopes: the run was too short, more than {minutes} minutes are needed"]
 
 
 def main() -> int:
@@ -205,10 +270,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--links", choices=["inside", "proxy"], default="proxy")
+    parser.add_argument("--steady", action="store_true")
     arguments = parser.parse_args()
     seed = int(time.time()) % 1_000_000 if arguments.seed is None else arguments.seed
     folder = arguments.folder or Path("runs") / f"soak-{time.strftime('%Y%m%d-%H%M%S')}"
-    return soak(arguments.minutes, seed, folder, arguments.links)
+    return soak(arguments.minutes, seed, folder, arguments.links, steady=arguments.steady)
 
 
 if __name__ == "__main__":

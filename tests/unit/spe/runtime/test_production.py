@@ -13,7 +13,15 @@ import pytest
 import trio
 
 from spe.runtime.env import Awaited
-from spe.runtime.production import FileTrace, production_env, tune_gc, tune_malloc
+from spe.runtime.production import (
+    FileTrace,
+    SystemClock,
+    give_back_memory,
+    malloc_trim,
+    production_env,
+    tune_gc,
+    tune_malloc,
+)
 
 
 class FixedClock:
@@ -97,6 +105,50 @@ def test_a_trace_may_be_given_as_a_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_malloc_is_tuned_where_there_is_glibc() -> None:
     assert tune_malloc()
+
+
+class HeapClock(SystemClock):
+    """A clock whose steps take as long as the trims that :meth:`trim` plays."""
+
+    def __init__(self, *trims_ms: int) -> None:
+        self._trims_ms = list(trims_ms)
+        self._now_ns = 0
+        self.pauses_s: list[float] = []
+
+    def step_ns(self) -> int:  # type: ignore[override]
+        return self._now_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses_s.append(seconds)
+        if not self._trims_ms:
+            raise EOFError
+
+    def trim(self) -> None:
+        self._now_ns += 1_000_000 * self._trims_ms.pop(0)
+
+
+async def test_a_large_heap_is_trimmed_less_often() -> None:
+    """A trim stops the process, so it takes at most 1/10,000 of the time: 40 ms every 400 s."""
+    clock = HeapClock(2, 40, 1)
+    with pytest.raises(EOFError):
+        await give_back_memory(clock, clock.trim)
+    assert clock.pauses_s == [60, 60, 400, 60]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
+def test_a_trim_returns_free_pages_between_live_ones() -> None:
+    """4,000 blocks of 16 KiB, of which every 16th stays: the pages of the others go back to the system."""
+
+    def resident_pages() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    trim = malloc_trim()
+    assert trim is not None
+    blocks: list[bytearray | None] = [bytearray(16 << 10) for _ in range(4000)]
+    blocks[:] = [block if at % 16 == 0 else None for at, block in enumerate(blocks)]
+    before = resident_pages()
+    trim()
+    assert before - resident_pages() > 4000 * 2
 
 
 def test_the_cycle_collector_leaves_small_reads_alone() -> None:
