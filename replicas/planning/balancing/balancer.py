@@ -256,8 +256,19 @@ class Balancer:
         assert order.target != self._draining, "L8: nothing moves to who is leaving"
         assert order.source in hosts, "L5: who leaves runs it"
         assert order.target not in hosts, "L5: two replicas are on two nodes"
+        assert self._fits(order, now), "L5: the target stays within its caps"
         assert self._cluster.rested(order.partition, now), "L7: a partition rests where it was moved to"
         assert self._refused(self._cluster.running, order.partition, order.target) is None, "L6: it keeps its X"
+
+    def _fits(self, order: MovePartition, now: int) -> bool:
+        """Has the target room below its caps for what comes?"""
+        load, room = self._cluster.load(order.partition, now), self._cluster.nodes[order.target].room
+        assert load is not None, "L4: what has no known load is not ordered"
+        cpu, memory = self._cluster.need(order.target, now)
+        cap = self._settings.cap + 2 * _LITTLE
+        return (not load.cpu or cpu + load.cpu <= cap * room.capacity) and (
+            not load.memory or memory + load.memory <= cap * room.memory
+        )
 
     # --- for people ---
 

@@ -31,7 +31,7 @@ _ROUNDS_IN_TURN: Final = 5
 _MOST_IN_TURN: Final = 150
 #: Sets of moves after which there is no way on, until the search for an order is given up.
 _DEAD_ENDS: Final = 500
-#: Of a core: what must be left over.
+#: Of a core: what must be left over; of a cap: what loads may differ by.
 _LITTLE: Final = 1e-6
 
 
@@ -90,7 +90,7 @@ class BalanceState:
 
     @cached_property
     def order(self) -> list[tuple[int, int]] | None:
-        """All moves (replica, node), each of which can catch up when those before it are made (L4); None: not found."""
+        """All moves (replica, node), each with room when those before it are made (L4, L5); None: not found."""
         many = len(self.problem.moves(self.where))
         made: list[tuple[int, int]] = []
         ways, dead = [self._ways(made)], set[frozenset[tuple[int, int]]]()
@@ -108,17 +108,14 @@ class BalanceState:
         return made
 
     def _ways(self, made: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Moves that can catch up when some are made."""
-        free, cpu = self.cores - self.problem.load(self._after(made))[0], self.problem.need[0]
-        return ((r, n) for r, n in self._rated(made) if cpu[r] == 0 or free[n] - cpu[r] > _LITTLE)
-
-    def _rated(self, made: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """What is left when some are made: first those that have room at once, and of those the shortest."""
-        rated = []
-        for replica, node in set(self.problem.moves(self.where)) - set(made):
-            over = float(self.problem.excess(self._after([*made, (replica, node)]))[:, node].sum())
-            rated.append((over, float(self.problem.seconds[replica, node]), replica, node))
-        return [(replica, node) for *_, replica, node in sorted(rated)]
+        """Moves that have room below the caps, and can catch up, when some are made; the shortest first."""
+        load, seconds = self.problem.load(self._after(made)), self.problem.seconds
+        room = (self.problem.cap - load) / self.problem.unit
+        for replica, node in sorted(set(self.problem.moves(self.where)) - set(made), key=lambda m: (seconds[m], m)):
+            need = self.problem.need[:, replica]
+            fits = (need == 0) | (need / self.problem.unit[:, node] <= room[:, node] + _LITTLE)
+            if fits.all() and (need[0] == 0 or self.cores[node] - load[0, node] - need[0] > _LITTLE):
+                yield replica, node
 
     def _after(self, made: list[tuple[int, int]]) -> Ints:
         where = self.problem.home.copy()
