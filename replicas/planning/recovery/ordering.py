@@ -7,33 +7,65 @@ from typing import Final
 
 import numpy as np
 
+from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.goals import RecoveryGoal
 from replicas.planning.topology import Bools, Floats
 
-#: So many extensions are put in the best of all orders.
+#: So many partitions, or else extensions, are put in the best of all orders.
 MOST_EXACT: Final = 14
 #: Seconds that an order takes though there is nothing to do: among equals the one with fewer partitions comes first.
 _MOMENT: Final = 1e-3
 
 
 def in_order(goal: RecoveryGoal, alive: Bools, chosen: Bools, work: Floats) -> list[Bools]:
-    """Disjoint sets, together all of ``chosen``.
+    """Disjoint sets, together all of ``chosen``, in the order with the largest area under the value.
 
-    What completes nothing comes last.  One worker is assumed that does one partition after the other.
+    Exact up to :data:`MOST_EXACT` partitions; beyond them as :func:`by_extensions`.  What completes nothing comes last.
+    One worker is assumed that does one partition after the other.
+    """
+    if chosen.sum() > MOST_EXACT:
+        return by_extensions(goal, alive, chosen, work)
+    singles = list(np.eye(len(chosen), dtype=np.bool_)[chosen])
+    return _raising(goal, alive, best_order(goal, alive, singles, work + _MOMENT))
+
+
+def by_extensions(goal: RecoveryGoal, alive: Bools, chosen: Bools, work: Floats) -> list[Bools]:
+    """The best order of up to :data:`MOST_EXACT` extensions; of more, those come first that are worth most per second.
+
+    For complete queries the former is the best of all orders.  For fidelity it is not: of the ways to feed a partition
+    an extension has the cheapest.
     """
     work = work + _MOMENT
     sets = goal.extensions(alive, chosen)
     if len(sets) <= MOST_EXACT:
         return _disjoint(best_order(goal, alive, sets, work), chosen)
-    running, found = alive.copy(), []
+    running, ordered = alive.copy(), []
     for grown in goal.growth(alive, chosen, work):
         inside = goal.extensions(running, grown) if grown.sum() > 2 else []
         if 1 < len(inside) <= MOST_EXACT:  # the densest may consist of several
-            found += _disjoint(best_order(goal, running, inside, work), grown)
+            ordered += _disjoint(best_order(goal, running, inside, work), grown)
         else:
-            found.append(grown)
+            ordered.append(grown)
         running |= grown
-    return _disjoint(found, chosen)
+    return _disjoint(ordered, chosen)
+
+
+def area(goal: RecoveryGoal, alive: Bools, ordered: Sequence[Bools], work: Floats) -> float:
+    """Value times seconds of work while these sets come back one after the other."""
+    running = np.vstack([alive, *(alive | row for row in np.logical_or.accumulate(ordered))])
+    spent = np.diff(running @ work)
+    return float(goal.values(running)[:-1] @ spent)
+
+
+def _raising(goal: RecoveryGoal, alive: Bools, ordered: Sequence[Bools]) -> list[Bools]:
+    """Partitions in their order, joined to sets that each raise the value; what raises nothing is the last set."""
+    if not ordered:
+        return []
+    running = np.vstack([alive, alive | np.logical_or.accumulate(ordered)])
+    values = goal.values(running)
+    ends = [*(np.flatnonzero(np.diff(values) > LITTLE) + 1).tolist(), len(ordered)]
+    starts = [0, *ends[:-1]]
+    return [np.logical_or.reduce(ordered[at:end]) for at, end in zip(starts, ends, strict=True) if end > at]
 
 
 def _disjoint(ordered: Sequence[Bools], whole: Bools) -> list[Bools]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity
-from replicas.planning.recovery.ordering import in_order
+from replicas.planning.generator import Shape, random_topology
+from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
+from replicas.planning.recovery.ordering import area, in_order
 from replicas.planning.recovery.placing import PlannedInstall, RecoveryProblem, plan_recovery
 from replicas.planning.topology import OperatorDescription, Topology
 from spe.plan.plan import Partitioning
@@ -70,6 +75,35 @@ def test_shared_work_is_done_once() -> None:
     work = parts.amounts({"p": 10, "a": 1, "b": 1, "c": 5})
     ordered = in_order(parts.queries(), parts.mask(""), parts.mask("pabc"), work)
     assert [parts.text(one) for one in ordered] == ["p a", "b", "c"]
+
+
+SHAPES = st.builds(
+    partial(Shape, operators=3, parallelism=(1, 3)),
+    branching=st.sampled_from([0.4, 1.0]),
+    joins=st.sampled_from([0, 1]),
+)
+
+
+@settings(max_examples=40)
+@given(shape=SHAPES, seed=st.integers(0, 10_000), complete=st.booleans())
+def test_the_order_of_few_is_the_best_of_all_orders(shape: Shape, seed: int, complete: bool) -> None:
+    """Six partitions are lost at random; all 720 orders are tried."""
+    random = np.random.default_rng(seed)
+    topology = random_topology(shape, random)
+    goal: RecoveryGoal = (CompleteQueries if complete else OutputFidelity).of(topology)
+    chosen = np.zeros(topology.tasks, np.bool_)
+    chosen[random.permutation(topology.tasks)[:6]] = True
+    work = random.uniform(1, 5, topology.tasks)
+    singles = np.eye(topology.tasks, dtype=np.bool_)[chosen]
+    orders = np.array(list(permutations(range(len(singles)))))
+    before = np.logical_or.accumulate(singles[orders], axis=1)[:, :-1] | ~chosen
+    value = goal.values(before.reshape(-1, topology.tasks)).reshape(len(orders), -1)
+    first = float(goal.values(~chosen[None, :])[0])
+    seconds = work[chosen][orders]
+    best = float(((value * seconds[:, 1:]).sum(axis=1) + first * seconds[:, 0]).max())
+    ordered = in_order(goal, ~chosen, chosen, work)
+    assert np.array_equal(np.sum(ordered, axis=0), chosen), "each of them once"
+    assert area(goal, ~chosen, ordered, work) == pytest.approx(best, rel=2e-3)
 
 
 def test_more_extensions_than_are_put_in_the_best_order_go_by_density() -> None:
