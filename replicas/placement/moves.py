@@ -85,6 +85,7 @@ class Move:
       was_standby: the target stood by for the partition before, and not for a while; then the source does afterwards.
       mark: how far the others were when the target was first STABLE; None: it has not been.
       tries: how often the target fell silent.
+      interrupted: the coordinator was restarted while it was under way, so nobody knows what its phases took.
       dropping: why what was done is taken back; "" where it is not.
       why: why it waits, or was dropped; "" where it goes on.
     """
@@ -103,6 +104,7 @@ class Move:
     was_standby: bool = False
     mark: int | None = None
     tries: int = 0
+    interrupted: bool = False
     dropping: str = ""
     why: str = ""
 
@@ -195,6 +197,8 @@ class Moves:
         self._patience_us = patience_us
         self._why_not = refusal
         self._moves = {move.number: move for move in known}
+        for move in self._moves.values():
+            move.interrupted |= not move.over and bool(move.began_us)
         self._versions: dict[str, Version] = {}
         self._outputs: dict[str, Mapping[Channel, OutputStatus]] = {}
         self._held: dict[str, Mapping[PartitionId, int]] = {}
@@ -314,7 +318,8 @@ class Moves:
           state_us: how long the state is expected to take.
           source: where it is from.
         """
-        done = [m for m in self._moves.values() if m.phase is MovePhase.DONE and m.state_us is not None][-LEARNED:]
+        ended = [m for m in self._moves.values() if m.phase is MovePhase.DONE and not m.interrupted]
+        done = [m for m in ended if m.state_us is not None][-LEARNED:]
         if not done:
             return state_us + _BEATS * self._pause_us
         points = {one.number: (float(one.state_us or 0), float(one.took_us)) for one in done}
@@ -477,9 +482,9 @@ class Moves:
             return self._drop(move, move.dropping)
         match move.phase:
             case MovePhase.WAIT:
-                return self._wait(move)
+                return self._wait(move, now)
             case MovePhase.JOIN:
-                return self._join(move)
+                return self._join(move, now)
             case MovePhase.INSTALL:
                 return self._install(move, now)
             case MovePhase.FOLLOW:
@@ -487,7 +492,7 @@ class Moves:
             case _:
                 return self._leave(move, now)
 
-    def _wait(self, move: Move) -> RoleChange | None:
+    def _wait(self, move: Move, now: int) -> RoleChange | None:
         if why := self._refusal_now(move.partition, move.source, move.target):
             return self._drop(move, why)
         states = self._states(move)
@@ -500,11 +505,12 @@ class Moves:
             return self._drop(move, why)
         move.was_standby = self._role(move, move.target) is Role.STANDBY and not self._is_lent(move, move.target)
         move.phase, move.why = MovePhase.JOIN, ""
-        return self._join(move)
+        return self._join(move, now)
 
-    def _join(self, move: Move) -> RoleChange | None:
+    def _join(self, move: Move, now: int) -> RoleChange | None:
         if move.target not in self._outputs:
-            return self._drop(move, f"{move.target} does not answer")
+            return self._miss(move, now, tries=1)
+        self._silent_since = None
         if self._role(move, move.target) is None:
             lent = self._is_lent(move, move.source)
             return RoleChange(move.partition, ((move.target, Role.STANDBY),), lent)
@@ -609,12 +615,12 @@ class Moves:
     def _unready_us(self) -> int:
         return 0 if self._unready_since is None else self._stepped_at - self._unready_since
 
-    def _miss(self, move: Move, now: int) -> RoleChange | None:
-        """The target does not answer."""
+    def _miss(self, move: Move, now: int, *, tries: int = TRIES) -> RoleChange | None:
+        """The target does not answer: it is waited for, ``tries`` times at most."""
         if self._silent_since is None:
             self._silent_since = now
             move.tries += 1
-        if move.tries > TRIES or now - self._silent_since >= self._patience_us:
+        if move.tries > tries or now - self._silent_since >= self._patience_us:
             return self._drop(move, f"{move.target} does not answer")
         move.why = f"{move.target} does not answer"
         return None

@@ -343,6 +343,22 @@ def test_a_move_whose_target_stays_dead_is_taken_back(phase: MovePhase) -> None:
     assert world.running() == [A]
 
 
+def test_a_target_that_dies_before_it_joins_is_waited_for_once() -> None:
+    """A second death drops the move: it may have to wait for many producers, and others wait for it."""
+    world = cluster()
+    (source, *_) = world.sources
+    world.lag.add(source)
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.JOIN)
+    for phase in (MovePhase.JOIN, MovePhase.DROPPED):
+        world.kill(B)
+        beats(world, 5)
+        assert (move.phase, move.why) == (phase, "n1b does not answer")
+        world.start(B)
+        beats(world, 5)
+    assert roles(world) == {A: Role.ACTIVE}
+
+
 @pytest.mark.parametrize("phase", [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW])
 def test_a_move_that_is_cancelled_is_taken_back(phase: MovePhase) -> None:
     world = cluster("A", "C")
@@ -636,6 +652,18 @@ def test_what_the_latest_moves_took_is_expected_of_the_next() -> None:
     assert having_moved((10, 2010), (10, 2210), (10, 2110)).expected_us(5_000_000) == 7_100_000, (
         "as for its state alone"
     )
+
+
+def test_nothing_is_learned_from_an_interrupted_move() -> None:
+    """The coordinator was dead for an hour in its middle."""
+    before = having_moved((10, 2010), (10, 2210), (10, 2110))
+    under_way = Move(4, PARTITION, A, B, Role.ACTIVE, "ordered", 10_000, phase=MovePhase.FOLLOW)
+    under_way.began_us = {MovePhase.JOIN: 0}
+    known = [*before.all(), under_way]
+    after = Moves(*plan_of([A]), pause_us=100_000, patience_us=1_000_000, known=known)
+    under_way.phase = MovePhase.DONE
+    under_way.began_us[MovePhase.DONE] = 3_600_000_000
+    assert after.expected_us(10_000) == 2_110_000
 
 
 def test_slow_transfers_of_state_make_later_predictions_longer() -> None:
