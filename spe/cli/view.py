@@ -117,6 +117,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
         parts.append(loads)
     if sight.loads and (used := _x_used(plan, sight)).row_count:
         parts.append(used)
+    if sight.loads and (kept := _checkpoint_logs(plan, sight)).row_count:
+        parts.append(kept)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
     now = in_force_now(directory, sight)
@@ -281,6 +283,21 @@ def _loads(plan: Plan, sight: Sight) -> Table:
     for mean in () if coordinator is None else coordinator.loads:
         known = f"mean of {mean.samples} of {KEPT_US // SAMPLE_US} samples"
         table.add_row(mean.partition, *_needs(mean.mean), Text(known, style="dim"))
+    return table
+
+
+def _checkpoint_logs(plan: Plan, sight: Sight) -> Table:
+    """How long each replica would take to recover from its checkpoint log now, what its share allows, and its size."""
+    figures = ("recovery", "least", "last", "records", "bytes")
+    table = columns("checkpoint log", *figures, "trouble", right=figures)
+    for name, seen in sight.seen.items():
+        for one in seen.status.replicas if isinstance(seen.status, NodeStatus) else ():
+            if (log := one.log) is not None:
+                of = partition_name(plan, PartitionId(UnitId(one.unit), one.partition))
+                last = "" if log.recovered_us is None else show_duration(log.recovered_us)
+                times = (show_duration(log.recovery_us), show_duration(log.least_us), last)
+                kept = (f"{log.records:,}", f"{log.kept_bytes:,}", Text(log.trouble, style="yellow"))
+                table.add_row(Text.assemble((name, "bold"), f" {of}"), *times, *kept)
     return table
 
 

@@ -10,6 +10,7 @@ from spe.status import (
     ClientStatus,
     CoordinatorStatus,
     InputStatus,
+    LogStatus,
     MoveStatus,
     NodeStatus,
     ReplicaStatus,
@@ -76,6 +77,26 @@ def a_replica(state: NodeState = NodeState.STABLE, **changes: Any) -> ReplicaSta
         "error": None,
     }
     return ReplicaStatus(state=state, **{**standard, **changes})
+
+
+def a_checkpoint_log(**changes: Any) -> LogStatus:
+    standard: dict[str, Any] = {
+        "recovery_us": 2_000_000,
+        "least_us": 1,
+        "recovered_us": None,
+        "expected_us": None,
+        "records": 1,
+        "rows": 2,
+        "live": 3,
+        "load_us": 1.0,
+        "replay_us": 1.0,
+        "write_us": 1.0,
+        "written_bytes": 10,
+        "rewritten_bytes": 5,
+        "kept_bytes": 7,
+        "trouble": "",
+    }
+    return LogStatus(**{**standard, **changes})
 
 
 def a_standby(**changes: Any) -> StandbyStatus:

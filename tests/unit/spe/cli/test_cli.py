@@ -62,7 +62,16 @@ from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import END_OF_TIME, SECOND, parse_timestamp
 from tests.support.plans import placed
-from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, a_standby, an_input
+from tests.support.statuses import (
+    a_channel,
+    a_checkpoint_log,
+    a_client,
+    a_node,
+    a_replica,
+    a_source,
+    a_standby,
+    an_input,
+)
 from tests.support.streams import parse
 
 ROOT = Path(__file__).parents[4]
@@ -1378,3 +1387,13 @@ def test_status_shows_how_much_of_x_is_used() -> None:
     head = text.splitlines().index(next(line for line in text.splitlines() if line.startswith("X used")))
     assert text.splitlines()[head + 1].split() == ["n1", "main", "2s", "50%", "50%", "95%"]
     assert "X used" not in drawn(a_sight(seen={"n1": Seen(a_node("n1", one), NOW)}))
+
+
+def test_status_shows_checkpoint_logs() -> None:
+    log = a_checkpoint_log(
+        recovery_us=1_500_000, least_us=250_000, recovered_us=SECOND, records=12_345, kept_bytes=67_890
+    )
+    text = drawn(replace(a_sight(seen={"n1": Seen(a_node("n1", a_replica(log=log)), NOW)}), loads=True))
+    lines = text.splitlines()
+    row = lines[next(at for at, line in enumerate(lines) if line.startswith("checkpoint log")) + 1]
+    assert row.split() == ["n1", "main", "1.5s", "250ms", "1s", "12,345", "67,890"]

@@ -29,7 +29,6 @@ from spe.status import (
     CoordinatorStatus,
     DirectoryStatus,
     LoadStatus,
-    LogStatus,
     MoveStatus,
     PartitionStatus,
     ProcessStatus,
@@ -38,7 +37,7 @@ from spe.status import (
     SpillStatus,
 )
 from spe.stream.names import NodeState
-from tests.support.statuses import a_channel, a_client, a_node, a_replica, a_source, a_standby
+from tests.support.statuses import a_channel, a_checkpoint_log, a_client, a_node, a_replica, a_source, a_standby
 
 DEPLOY = Path(__file__).parents[4] / "deploy" / "prometheus"
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -77,22 +76,7 @@ def statuses() -> Iterator[ProcessStatus]:
         x_us=2_000_000,
         waiting_us=500_000,
         x_used=histogram(0.01, 0.3, 7.0),
-        log=LogStatus(
-            recovery_us=2_000_000,
-            least_us=1,
-            recovered_us=None,
-            expected_us=None,
-            records=1,
-            rows=2,
-            live=3,
-            load_us=1.0,
-            replay_us=1.0,
-            write_us=1.0,
-            written_bytes=10,
-            rewritten_bytes=5,
-            kept_bytes=7,
-            trouble="the disk broke",
-        ),
+        log=a_checkpoint_log(trouble="the disk broke"),
         partners={"n2": NodeState.STABLE, "n3": None},
         tentative_frontier=7,
     )
