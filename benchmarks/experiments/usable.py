@@ -61,12 +61,16 @@ class _Placed:
 
 
 def _rows(name: str, groups: int, jobs: Sequence[ShiftingJob], deltas: Sequence[float]) -> Iterator[Row]:
+    """A row for each placement.  The last bounds checkpoint loads as *even* does, so that these two compare alike."""
     for placement, draw in (("baseline", baseline), ("even", even)):
         drawn = [_placed(job, np.inf, partial(draw, random=np.random.default_rng(s))) for s, job in enumerate(jobs)]
         yield _row(name, groups, placement, drawn)
     for delta in deltas:
         label = "correlated" if np.isinf(delta) else f"correlated, δ = {delta:g} of the mean"
         yield _row(name, groups, label, [_placed(job, delta, correlated, prove=groups <= PROVED) for job in jobs])
+    spreads = [spread_of(problem_of(job), even, seed) for seed, job in enumerate(jobs)]
+    alike = [_placed(job, spread, correlated) for job, spread in zip(jobs, spreads, strict=True)]
+    yield _row(name, groups, "correlated, δ as even has it", alike)
 
 
 def _placed(
@@ -113,9 +117,13 @@ def problem_of(job: ShiftingJob, delta: float = np.inf) -> CheckpointProblem:
         for partition, loads in job.loads.items():
             history.sample(partition, LoadSample(float(loads[at])), now)
     running = {p: (n,) for p, n in job.home.items()}
-    means = [0.0 if (mean := history.mean(p, now)) is None else mean.cpu for p in job.groups]
-    bound = delta * sum(means) / len(job.nodes)
-    return checkpoint_problem(history, now, job.groups, running, dict.fromkeys(job.nodes, Place()), delta=bound)
+    return checkpoint_problem(history, now, job.groups, running, dict.fromkeys(job.nodes, Place())).bounded(delta)
+
+
+def spread_of(problem: CheckpointProblem, draw: Callable[..., Ints], seed: int) -> float:
+    """How far the fullest node of a drawn placement is above the mean, as share of it."""
+    loads = problem.loads(draw(problem, random=np.random.default_rng(seed)))
+    return float(loads.max() / loads.mean() - 1)
 
 
 def usable(job: ShiftingJob, placed: Ints) -> float:

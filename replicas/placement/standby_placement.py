@@ -60,7 +60,7 @@ class StandbyPlacement:
                 running,
                 {n: Place() for n in nodes},
                 shares=SharesOfX(self._plan, directory),
-            )
+            ).bounded(directory.coordinator.spread)
             places = np.array([nodes.index(n) for _, n in standbys], np.intp)
             worth = _WORTH * float(problem.load.sum())
             found = relocations(problem, places, worth)

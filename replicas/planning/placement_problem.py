@@ -9,7 +9,7 @@ and Zhou, CIKM 2015).  A standby is what holds checkpoints of a partition on a n
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -60,6 +60,12 @@ class CheckpointProblem:
         """Sum of costs; the lower the better."""
         placed = np.flatnonzero(places != NO_NODE)
         return float(self.cost[placed, places[placed]].sum())
+
+    def bounded(self, spread: float) -> CheckpointProblem:
+        """The same with a ``delta`` of so many times the mean load of a node's checkpoints; infinite: no bound."""
+        return replace(
+            self, delta=spread * float(self.load.sum()) / self.cost.shape[1] if np.isfinite(spread) else np.inf
+        )
 
     def loads(self, places: Ints) -> Floats:
         """Load of the checkpoints of each node."""

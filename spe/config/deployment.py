@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
@@ -183,6 +184,8 @@ class CoordinatorModel(Model):
       balance: how often loads are looked at, such as `30s`. Default: only when asked.
       idle: share of all capacity below which it is tried to do with one node fewer.
       placement: of standbys; `correlated`: they move to where load falls when their partition's rises.
+      spread: with `correlated`, by how much the load of a node's standbys may be above the mean of all, as share of it.
+        Default: no bound.
     """
 
     address: Address = ANY_ADDRESS
@@ -194,11 +197,14 @@ class CoordinatorModel(Model):
     balance: PositiveDuration | None = None
     idle: Annotated[float, Field(ge=0, lt=1)] = CoordinatorSettings().idle
     placement: Literal["fixed", "correlated"] = "fixed"
+    spread: Annotated[float, Field(gt=0, le=100)] | None = None
 
     @model_validator(mode="after")
     def _apart(self) -> CoordinatorModel:
         if self.placement == "correlated" and self.balance is None:
             raise ValueError("placement: correlated follows loads; expected balance: 30s, or another interval")
+        if self.spread is not None and self.placement != "correlated":
+            raise ValueError("spread bounds where standbys move; expected placement: correlated with it")
         if self.idle >= self.cap:
             raise ValueError(f"idle must be below cap ({self.cap:g}), or nodes would drain and fill up in turns")
         return self
@@ -214,6 +220,7 @@ class CoordinatorModel(Model):
             balance_us=self.balance,
             idle=self.idle,
             placement=self.placement,
+            spread=inf if self.spread is None else self.spread,
         )
 
 

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from spe.plan.continuous import Continuous
@@ -87,6 +88,7 @@ class CoordinatorSettings:
       balance_us: how often loads are looked at, microseconds; None: only when somebody asks.
       placement: of standbys: ``fixed``, or ``correlated``, where they follow loads (rules L2, L3).
       idle: share of all capacity below which it is tried to do with one node fewer (rule L8).
+      spread: by how much the load of a node's checkpoints may be beyond the mean, as share of it (rule L2's δ).
     """
 
     address: str = ANY_ADDRESS
@@ -99,6 +101,7 @@ class CoordinatorSettings:
     balance_us: int | None = None
     idle: float = 0.3
     placement: str = "fixed"
+    spread: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,8 @@ def test_a_node_without_room_is_no_target_and_says_so() -> None:
         ({"cap": 1.5}, "cap"),
         ({"placement": "correlated"}, "follows loads; expected balance: 30s"),
         ({"placement": "even", "balance": "30s"}, "placement"),
+        ({"spread": 0.5}, "expected placement: correlated"),
+        ({"spread": 0, "placement": "correlated", "balance": "30s"}, "spread"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(section: dict[str, Any], why: str) -> None:
@@ -221,10 +223,10 @@ def test_settings_that_make_no_sense_are_refused(section: dict[str, Any], why: s
         load_data(config([["n1"], ["n2"]], coordinator=section))
 
 
-def follows(loads: list[float], settings: dict[str, Any]) -> World:
+def follows(loads: list[float], settings: dict[str, Any], standbys: list[list[str]] | None = None) -> World:
     """Partitions 0 and 1 need more and more, 2 less and less; there is one node for each."""
     more = {"nodes": ["n1", "n2", "n3"], "coordinator": {"balance": "30s", "idle": 0, **settings}}
-    world = World({}, config([["n1"], ["n2"], ["n3"]], [["n2"], [], []], **more))
+    world = World({}, config([["n1"], ["n2"], ["n3"]], standbys or [["n2"], [], []], **more))
     for load in loads:
         world.loads = {0: load, 1: load, 2: 0.6 - load}
         world.step()
@@ -241,6 +243,22 @@ def test_a_standby_lies_where_load_falls_when_its_partition_rises() -> None:
     world.change(p(0), N3, Role.STANDBY)
     world.learn()
     assert world.balance.relocation(world.now) is None
+
+
+@pytest.mark.parametrize(("spread", "moves"), [(None, 2), (0.6, 1)])
+def test_standbys_share_a_node_within_the_spread(spread: float | None, moves: int) -> None:
+    """Both belong on n3, which then has 3 times the mean load of the three nodes; with one of them it has 1.5 times."""
+    settings = {"placement": "correlated"} | ({} if spread is None else {"spread": spread})
+    world = follows(RISING, settings, [["n2"], ["n1"], []])
+    made = 0
+    while (move := world.balance.relocation(world.now)) is not None:
+        partition, source, target = move
+        assert target == N3
+        world.change(partition, source, None)
+        world.change(partition, target, Role.STANDBY)
+        world.learn()
+        made += 1
+    assert made == moves
 
 
 def test_standbys_stay_where_they_are_unless_they_are_to_follow_loads() -> None:
