@@ -13,6 +13,7 @@ from typing import Final
 from spe.errors import RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+from spe.runtime.tls import CONTROL, holder_of
 from spe.stream.history import host_of
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
@@ -118,7 +119,8 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
 def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
     """Why nobody of this name has this role in the plan; "" where somebody may.
 
-    A client need not be in the plan: it is served, and no log waits for it.  A newcomer is a node that we may not know.
+    A client need not be in the plan: it is served, and no log waits for it.  A newcomer is a node that we may not know,
+    so its name is of the kind that nodes have.
     """
     known = {
         "node": name in directory.nodes,
@@ -128,9 +130,9 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
         "writer": name in plan.writers,
     }
     if role == "control":
-        fits = bool(name) and not any(known.values())
+        fits = holder_of(name) == CONTROL
     elif role == "newcomer":
-        fits = bool(name) and not any(has for of, has in known.items() if of != "node")
+        fits = bool(name) and ":" not in name and holder_of(name) not in (CONTROL, COORDINATOR)
     else:
         fits = known[role]
     return "" if fits else f"{name!r} is no {role} of this cluster"

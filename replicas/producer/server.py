@@ -293,12 +293,12 @@ class Server:
             incarnation=self._me.incarnation,
             directory=self._keeper.version,
         )
-        if not isinstance(answer, Refused) and (
-            why := wrong_claim(self._plan, self._keeper.current, hello.role, hello.name)
-        ):
-            answer = Refused(why)
-        if (shown := connection.certified()) is not None and shown != holder_of(hello.name):
-            answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
+        if isinstance(answer, Welcome):
+            shown = connection.certified()
+            if shown is not None and shown != holder_of(hello.name):
+                answer = Refused(f"the certificate is that of {shown!r}, the hello that of {hello.name!r}")
+            elif why := wrong_claim(self._plan, self._keeper.current, hello.role, hello.name):
+                answer = Refused(why)
         if isinstance(answer, Refused):
             await connection.send(answer)
             self._complaints.event("refused", peer=hello.name, why=answer.reason)

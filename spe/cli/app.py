@@ -93,11 +93,14 @@ def certs(
         int, Parameter(help="Days for which certificates are valid; the CA is valid ten times as long.")
     ] = 365,
     renew: Annotated[bool, Parameter(help="Replace certificates and keys, but not the CA.", negative="")] = False,
+    revoke: Annotated[
+        list[str] | None, Parameter(help="Refuse the certificates that this holder has so far; may be repeated.")
+    ] = None,
 ) -> int:
     """Make a CA and a certificate for each process of a cluster; existing files are kept."""
     from spe.cli.certs import certs
 
-    return certs(config, out, days, renew=renew)
+    return certs(config, out, days, renew=renew, revoked=revoke or ())
 
 
 @app.command(sort_key=1)

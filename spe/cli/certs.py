@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from replicas.faults.model import processes_of
 from spe.config import load
 from spe.errors import SpeError
 from spe.plan.deploy import with_default_client
-from spe.runtime.tls import CONTROL
+from spe.runtime.revoked import REVOKED
+from spe.runtime.tls import CONTROL, holder_of
 
 
-def certs(config: Path, out: Path | None, days: int, *, renew: bool = False) -> int:
-    """Makes what is missing, or all but the CA anew, and shows all with their ends."""
+def certs(config: Path, out: Path | None, days: int, *, renew: bool = False, revoked: Sequence[str] = ()) -> int:
+    """Makes what is missing, or all but the CA anew, and shows all with their ends.
+
+    Args:
+      revoked: holders whose certificates so far are refused from now on; those of the plan get new ones.
+    """
     try:
-        from spe.runtime.certificates import issue
+        from spe.runtime.certificates import AFTER_REVOKING, issue, revoke
     except ImportError as error:
         raise SpeError(f"spe certs needs the extra tls: pip install 'tentative-spe[tls]' ({error})") from error
     if days < 1:
@@ -26,6 +32,11 @@ def certs(config: Path, out: Path | None, days: int, *, renew: bool = False) -> 
     folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
     now = datetime.datetime.now(datetime.UTC)
     names = [*processes_of(directory), *sorted(plan.writers), CONTROL]
+    if revoked:
+        revoke(folder, revoked, now)
+        now += AFTER_REVOKING
+        issue(folder, plan.cluster, [n for n in names if holder_of(n) in revoked], days, now, renew=True)
+        print(f"revoked in {folder / REVOKED}, which every process needs: {', '.join(revoked)}")
     found = issue(folder, plan.cluster, names, days, now, renew=renew)
     width = max(len(f.name) for f in found)
     for one in found:

@@ -35,13 +35,12 @@ from spe.runtime.env import Env
 from spe.runtime.process_birth import birth_of
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
+from spe.runtime.tls import SUPERVISOR as SUPERVISOR
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
 #: Where the processes of a run serve metrics, as Prometheus reads it (``file_sd_configs``).
 SCRAPED: Final = "prometheus.json"
-#: Name of the supervisor, which answers for a run as a whole.
-SUPERVISOR: Final = "supervisor"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
 
 

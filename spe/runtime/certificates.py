@@ -14,10 +14,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from spe.errors import SpeError
+from spe.runtime.revoked import REVOKED
 from spe.runtime.tls import file_stem, holder_of, identity
 
 #: Clocks of machines differ: certificates are valid from a little earlier on.
 _EARLIER: Final = datetime.timedelta(hours=1)
+#: Times in certificates are whole seconds: what is made this much later is valid from after a revocation.
+AFTER_REVOKING: Final = datetime.timedelta(seconds=1)
 #: The CA is valid for longer than what it signs.
 _CA_FACTOR: Final = 10
 
@@ -67,6 +70,25 @@ def issue(
     except (OSError, ValueError, TypeError) as error:
         raise SpeError(f"{folder}: {error}") from error
     return found
+
+
+def revoke(folder: Path, names: Iterable[str], now: datetime.datetime) -> None:
+    """Adds all certificates that these holders have so far to the list of revoked ones.
+
+    Raises:
+      SpeError: a holder has no certificate in the folder, or the list cannot be written.
+    """
+    path = folder / REVOKED
+    moment = (now - _EARLIER + AFTER_REVOKING).replace(microsecond=0, tzinfo=None)
+    try:
+        text = path.read_text("utf-8") if path.exists() else "# holder, and since when its certificates must be valid\n"
+        for name in names:
+            if not (certificate := folder / f"{file_stem(name)}.pem").exists():
+                raise SpeError(f"{certificate}: there is no such file; expected the name of a process, such as n1")
+            text += f"{holder_of(name)} {moment.isoformat()}\n"
+        _write(path, text.encode(), 0o644)
+    except (OSError, UnicodeError) as error:
+        raise SpeError(f"{path}: {error}") from error
 
 
 def _authority(

@@ -3,8 +3,8 @@
 A folder holds ``ca.pem`` and, per process, ``NAME.pem`` and ``NAME.key`` (``spe certs`` makes them).  A certificate
 names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in the hello, on both ends.  TLS 1.3 only.
 
-New files are used without a restart, by new connections; those that are open go on.  Files that are not good are
-refused, and the old certificate stays in use.
+New files are used without a restart, by new connections; those that are open go on, unless the certificate of the
+other end is revoked.  Files that are not good are refused, and the old certificate stays in use.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import ssl
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import trio
@@ -24,6 +24,7 @@ from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Network, Trace
 from spe.runtime.network import CONNECT_S, Handler
 from spe.runtime.rate_limited_trace import RateLimitedTrace
+from spe.runtime.revoked import RevokedCertificates
 from spe.runtime.watched_files import LOOK_S, WatchedFiles
 from spe.status import CertificateStatus
 from spe.stream.times import SECOND, format_timestamp
@@ -32,14 +33,15 @@ from spe.stream.times import SECOND, format_timestamp
 _RECORD_BYTES: Final = 16 << 10
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
-#: Whoever asks for states, injects faults, or answers for a run as a whole.
+#: Asks for states, and injects faults.
 CONTROL: Final = "control"
-_CONTROLS: Final = ("control", "supervisor")
+#: Answers for a run as a whole.
+SUPERVISOR: Final = "supervisor"
 
 
 def holder_of(name: str) -> str:
     """Whose certificate a process of this name shows."""
-    return CONTROL if name in _CONTROLS else name
+    return CONTROL if name == SUPERVISOR else name
 
 
 def file_stem(name: str) -> str:
@@ -77,9 +79,10 @@ class Tls:
 
     Attributes:
       refused: why new files are not used; "" where there are none, or they are.
+      revoked: certificates that are not accepted.
 
     Raises:
-      ConfigError: a file is missing, unreadable, expired, of somebody else, or not of this CA.
+      ConfigError: a file is missing, unreadable, expired, revoked, of somebody else, or not of this CA.
     """
 
     def __init__(self, folder: Path, cluster: str, name: str, now: Callable[[], float] = time.monotonic) -> None:
@@ -89,6 +92,7 @@ class Tls:
         self._ca = folder / "ca.pem"
         self._certificate, self._key = (folder / f"{file_stem(name)}{end}" for end in (".pem", ".key"))
         self._files = WatchedFiles((self._ca, self._certificate, self._key), now)
+        self.revoked = RevokedCertificates(folder, now)
         self._loaded = self._load()
 
     @property
@@ -101,7 +105,8 @@ class Tls:
 
     def status(self) -> CertificateStatus:
         loaded = self._loaded
-        return CertificateStatus(expires_us=loaded.expires_us, ca_expires_us=loaded.ca_expires_us, refused=self.refused)
+        refused = self.refused or self.revoked.refused
+        return CertificateStatus(expires_us=loaded.expires_us, ca_expires_us=loaded.ca_expires_us, refused=refused)
 
     def renewed(self) -> bool | None:
         """Looks at the files, every few seconds at most; uses new ones.
@@ -175,6 +180,8 @@ class Tls:
         if (found := self.name_in(certificate)) != holder_of(self.name):
             expected = identity(self.cluster, self.name)
             raise ConfigError([f"{self._certificate} is the certificate of {found!r}; expected that of {expected}"])
+        if (found, _valid_from_us(certificate)) in self.revoked:
+            raise ConfigError([f"{self._certificate} is revoked in {self.revoked.path}; expected a newer certificate"])
         return ssl.cert_time_to_seconds(str(certificate["notAfter"])) * SECOND
 
     def name_in(self, certificate: object) -> str:
@@ -190,13 +197,23 @@ class Tls:
 class TlsStream(trio.abc.Stream):
     """A stream whose other end has shown a certificate.
 
+    Args:
+      revoked: is it revoked by now?  Then nothing more is sent or received.
+
     Attributes:
       certified: the name in it.
     """
 
-    def __init__(self, inner: trio.abc.Stream, outer: trio.SSLStream[trio.abc.Stream], certified: str) -> None:
+    def __init__(
+        self,
+        inner: trio.abc.Stream,
+        outer: trio.SSLStream[trio.abc.Stream],
+        certified: str,
+        revoked: Callable[[], bool],
+    ) -> None:
         self._inner = inner
         self._outer = outer
+        self._revoked = revoked
         self.certified = certified
 
     @property
@@ -211,13 +228,21 @@ class TlsStream(trio.abc.Stream):
             self._inner.peer_name = name
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._check()
         await self._outer.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._outer.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._outer.receive_some(None if max_bytes is None else min(max_bytes, _RECORD_BYTES))
+        data = await self._outer.receive_some(None if max_bytes is None else min(max_bytes, _RECORD_BYTES))
+        self._check()
+        return data
+
+    def _check(self) -> None:
+        """Raises BrokenResourceError."""
+        if self._revoked():
+            raise trio.BrokenResourceError(f"the certificate of {self.certified!r} is revoked")
 
     async def aclose(self) -> None:
         await self._outer.aclose()
@@ -249,6 +274,9 @@ class TlsNetwork:
 
     def look(self) -> None:
         """Uses new files, if there are any."""
+        if (listed := self._tls.revoked.renewed()) is not None:
+            event = "revoked_certificates" if listed else "revoked_refused"
+            self._trace.event(event, file=str(self._tls.revoked.path), why=self._tls.revoked.refused)
         if (renewed := self._tls.renewed()) is None:
             return
         until = format_timestamp(self._tls.status().expires_us)
@@ -294,10 +322,19 @@ class TlsNetwork:
         outer = trio.SSLStream(stream, context, server_side=server_side, https_compatible=True)
         with trio.fail_after(HANDSHAKE_S):
             await outer.do_handshake()
-        if not (name := self._tls.name_in(outer.getpeercert())):
+        certificate = outer.getpeercert()
+        if not (name := self._tls.name_in(certificate)):
             await trio.aclose_forcefully(stream)
             raise OSError(f"the certificate names nobody of cluster {self._tls.cluster!r}")
-        return TlsStream(stream, outer, name)
+        valid_from_us = _valid_from_us(certificate)
+        if (name, valid_from_us) in self._tls.revoked:
+            await trio.aclose_forcefully(stream)
+            raise OSError(f"the certificate of {name!r} is revoked")
+        return TlsStream(stream, outer, name, lambda: (name, valid_from_us) in self._tls.revoked)
+
+
+def _valid_from_us(certificate: Mapping[str, Any]) -> int:
+    return ssl.cert_time_to_seconds(str(certificate["notBefore"])) * SECOND
 
 
 def _reason(error: BaseException) -> str:

@@ -214,7 +214,7 @@ class Hello(Message):
 
     Attributes:
       lowest, highest: versions of the protocol that it speaks.
-      name: node id, ``source:NAME``, ``client:NAME``; free for role control.
+      name: node id, ``source:NAME``, ``client:NAME``, ``control`` or ``supervisor``.
       incarnation: grows with each start of the process.
       fingerprint: of the plan (rule U11); "" is allowed for role control.
       token: shared secret of the cluster; "" when there is none.

@@ -249,7 +249,7 @@ async def flooded(peers: int) -> tuple[Outcome, list[str]]:
 
             async def pester(number: int) -> None:
                 dribble = hello(cluster).encode()
-                guest = hello(cluster, role="control", name=f"guest{number}", fingerprint="")
+                guest = hello(cluster, name=f"client:guest{number}")
                 while True:
                     with suppress(trio.BrokenResourceError, LinkBroken):
                         peer = await visit(cluster)
@@ -264,7 +264,7 @@ async def flooded(peers: int) -> tuple[Outcome, list[str]]:
                                 await peer.say(b"\x5b\xdc\x01\x00\xe0\x2e\x00\x00" + b"\xdc\x0f\xff" * 4_000)
                                 await peer.hear()
                             case 3:  # sends requests and never reads
-                                await peer.say(guest, *[StatusRequest()] * 50)
+                                await peer.say(guest, *[heartbeat()] * 50)
                                 await trio.sleep(60)
                             case _:  # stays idle
                                 await peer.say(guest)
@@ -286,7 +286,7 @@ async def test_three_hundred_bad_peers_do_not_delay_a_good_client(jump_clock: Ju
     loud.assert_complete()
     assert loud.tentative == quiet.tentative == 0
     assert loud.longest_wait_us() <= quiet.longest_wait_us() + 1_000
-    assert any("sent_away peer=guest" in line for line in story)
+    assert any("sent_away peer=client:guest" in line for line in story)
     assert not any("sent_away peer=client:c" in line for line in story)
     told = [line for line in story if " n1a " in line and ("sent_away" in line or "bad_peer" in line)]
     assert len(told) < 20 * 2 * (SECONDS + 3), "a flood does not fill the trace"

@@ -71,7 +71,7 @@ async def test_a_failing_operator_stops_only_its_replica(
             await cluster.start()
             await trio.sleep(SECONDS + 2)
             peer = await visit(cluster, "n2a")
-            await peer.say(hello(cluster, role="control", name="stranger"), StatusRequest())
+            await peer.say(hello(cluster, role="control", name="control"), StatusRequest())
             assert isinstance(await peer.hear(), Welcome)
             status = await peer.hear()
             assert isinstance(status, Status)

@@ -192,9 +192,8 @@ def test_only_nodes_with_a_role_for_a_partition_are_its_partners(unit: str, part
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("of", ROLES)
 def test_a_name_belongs_to_one_role(role: Role, of: Role) -> None:
-    """A node may join again; and a name that nobody has is free for newcomers and for control."""
-    free = {"control", "newcomer"}
-    fits = role == of or {role, of} == free or (role, of) == ("newcomer", "node")
+    """A node may join again."""
+    fits = role == of or (role, of) == ("newcomer", "node")
     assert (wrong_claim(PLAN, DIRECTORY, role, NAMES[of]) == "") is fits
 
 
@@ -205,7 +204,15 @@ def test_a_name_belongs_to_one_role(role: Role, of: Role) -> None:
         ("source", "source:"),
         ("client", "client:"),
         ("control", ""),
-        ("newcomer", "source:a"),
+        ("control", "n7"),
+        ("control", "source:old"),
+        ("control", "client:old"),
+        ("control", "writer:old"),
+        ("newcomer", ""),
+        ("newcomer", "source:old"),
+        ("newcomer", "client:old"),
+        ("newcomer", "writer:old"),
+        ("newcomer", "supervisor"),
         ("writer", "writer:other"),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
@@ -16,7 +18,7 @@ from spe.errors import LinkBroken
 from spe.status import NodeStatus
 from spe.stream.names import NodeId
 from spe.wire.framing import CONTROL_BYTES
-from spe.wire.messages import PushCommitted, Status
+from spe.wire.messages import PROTOCOL, Hello, PushCommitted, Refused, Status, Welcome
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.statuses import a_node, a_replica
@@ -51,6 +53,38 @@ async def test_a_status_of_many_replicas_arrives(jump_clock: JumpClock) -> None:
     status = poller.seen["n1a"].status
     assert isinstance(status, NodeStatus)
     assert status.replicas == CROWDED.replicas
+
+
+@pytest.mark.parametrize(
+    ("certified", "other", "why"),
+    [
+        ("control", {}, None),
+        ("control", {"name": "supervisor"}, None),
+        ("n7", {"name": "n7"}, "'n7' is no control of this cluster"),
+        ("source:old", {"name": "source:old"}, "'source:old' is no control of this cluster"),
+        ("n7", {}, "the certificate is that of 'n7', the hello that of 'control'"),
+        ("control", {"lowest": 98, "highest": 99}, "no common protocol: the peer speaks versions 98 to 99"),
+        ("control", {"token": "guess"}, "the token does not match"),
+    ],
+)
+async def test_a_certificate_gives_the_role_of_its_holder(
+    jump_clock: JumpClock, certified: str, other: dict[str, Any], why: str | None
+) -> None:
+    cluster, server = serving(Crowded())
+    ours, theirs = trio.testing.memory_stream_pair()
+    theirs.certified = certified  # type: ignore[attr-defined]
+    visitor = Connection(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.handle, theirs)
+        hello = Hello(*PROTOCOL, cluster.plan.cluster, "control", "control", 1, cluster.plan.fingerprint, "")
+        await visitor.send(replace(hello, **other))
+        answer = await visitor.receive_message()
+        await visitor.aclose()
+    if why is None:
+        assert isinstance(answer, Welcome)
+    else:
+        assert isinstance(answer, Refused)
+        assert why in answer.reason
 
 
 class Unread:

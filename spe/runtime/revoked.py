@@ -1,0 +1,71 @@
+"""Revoked certificates: a list beside the certificates, which running processes read again.
+
+A line has the name of a holder and a time: certificates of that holder that are valid from before it are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from spe.errors import ConfigError
+from spe.runtime.watched_files import WatchedFiles
+from spe.stream.times import parse_timestamp
+
+REVOKED: Final = "revoked.txt"
+
+
+class RevokedCertificates:
+    """The list of a folder; where there is none, no certificate is revoked.
+
+    Args:
+      now: seconds, of a clock that only advances.
+
+    Attributes:
+      refused: why a new list is not used; "" where there is none, or it is.
+
+    Raises:
+      ConfigError: the list is malformed or unreadable.
+    """
+
+    def __init__(self, folder: Path, now: Callable[[], float]) -> None:
+        self.path = folder / REVOKED
+        self.refused = ""
+        self._files = WatchedFiles((self.path,), now)
+        self._from_us = _read(self.path)
+
+    def __contains__(self, certificate: tuple[str, int]) -> bool:
+        """Is a certificate revoked, given its holder and the microsecond since 1970 from which it is valid?"""
+        return certificate[1] < self._from_us.get(certificate[0], certificate[1])
+
+    def renewed(self) -> bool | None:
+        """Uses a new list.  None: there is no new one.  False: it is refused, and the old one stays in use."""
+        if not self._files.changed():
+            return None
+        try:
+            self._from_us, self.refused = _read(self.path), ""
+        except ConfigError as error:
+            self.refused = "; ".join(error.problems)
+        return not self.refused
+
+
+def _read(path: Path) -> Mapping[str, int]:
+    """Microseconds since 1970 by holder."""
+    from_us: dict[str, int] = {}
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return from_us
+    except (OSError, UnicodeError) as error:
+        raise ConfigError([f"{path}: expected a list of revoked certificates: {error}"]) from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            name, moment = line.rsplit(maxsplit=1)
+            from_us[name] = max(parse_timestamp(moment), from_us.get(name, 0))
+        except ValueError:
+            what = f"expected a holder and a time, as in 'n7 2026-01-31T12:00:00', got {line!r}"
+            raise ConfigError([f"{path}:{number}: {what}"]) from None
+    return from_us
