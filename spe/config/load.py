@@ -65,6 +65,7 @@ SECTIONS: Final = (
 )
 #: Names become parts of file names, addresses and messages.
 _FORBIDDEN: Final = frozenset("/\\:@ \t\n\"'")
+_A_NAME: Final = "expected a name of letters, digits, '_', '-' and '.'"
 
 
 def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Deployed:
@@ -257,11 +258,16 @@ def _says_x(section: Any, node: NodeId) -> bool:
 def _check_names(data: Mapping[str, Any], problems: Problems) -> None:
     for section in ("sources", "query", "fragments", "nodes", "clients"):
         for at, name in _names(data.get(section)):
-            bad = sorted(_FORBIDDEN.intersection(str(name)))
-            if bad or str(name) in ("", ".", ".."):
-                what = f"{name!r} has {bad[0]!r} in it" if bad else f"{name!r} is no name"
-                problems.add((section, at), f"{what}; expected a name of letters, digits, '_', '-' and '.'")
+            if wrong := _wrong_name(str(name)):
+                problems.add((section, at), f"{wrong}; {_A_NAME}")
     _check_file_names(data, problems)
+
+
+def _wrong_name(name: str) -> str:
+    """What is wrong with a name; "" where nothing is.  Invisible characters make two names look alike."""
+    if bad := [c for c in name if c in _FORBIDDEN or not c.isprintable()]:
+        return f"{name!r} has {min(bad)!r} in it"
+    return f"{name!r} is no name" if name in ("", ".", "..") else ""
 
 
 def _names(entries: Any) -> Iterable[tuple[str | int, Any]]:
@@ -273,7 +279,8 @@ def _names(entries: Any) -> Iterable[tuple[str | int, Any]]:
 
 def _check_file_names(data: Mapping[str, Any], problems: Problems) -> None:
     """Each process has files of its own: logs, folders, certificates.  Source ``a`` has those of ``source-a``."""
-    taken = {"ca": "the certificate of the CA", "control": "the command line", COORDINATOR: "the coordinator"}
+    taken = {"ca": "the certificate of the CA", "control": "the command line", "supervisor": "the supervisor"}
+    taken[COORDINATOR] = "the coordinator"
     for section, prefix in (("nodes", ""), ("sources", "source-"), ("clients", "client-")):
         for at, name in _names(data.get(section)):
             stem, mine = f"{prefix}{name}", f"{section}.{name}"
@@ -325,10 +332,9 @@ def _all_read(section: Any, fragments: tuple[FragmentSpec, ...]) -> bool:
 
 def _cluster(data: Mapping[str, Any], problems: Problems) -> str:
     name = data.get("cluster", "spe")
-    if not isinstance(name, str) or not name or _FORBIDDEN.intersection(name):
-        problems.add(("cluster",), f"expected a name, got {name!r}")
-        return "spe"
-    return name
+    if wrong := _wrong_name(name) if isinstance(name, str) else f"got {name!r}":
+        problems.add(("cluster",), f"{wrong}; {_A_NAME}")
+    return "spe" if wrong else str(name)
 
 
 def _bucket(data: Mapping[str, Any], problems: Problems) -> int:
