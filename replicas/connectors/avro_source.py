@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Final
 
+from replicas.connectors.avro_blocks import AvroBlocks, left_compressed
 from replicas.connectors.avro_rows import AvroRows, avro_reads, chunk_of_records, plain
 from replicas.connectors.file_format import FileFormat, FileReplay, buffered
 from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, RowChunk
@@ -46,7 +47,7 @@ class AvroFiles(FileFormat):
                 raise SpeError(f"{name}: it is compressed with {codec}; expected {one_of(self._codecs)}")
             made, _ = self._rows.of(schema, name)
             first, at, size, records = 0, 0, 0, list[Any]()
-            for block in fastavro.block_reader(_Joined(head, source)):  # type: ignore[arg-type]
+            for block in fastavro.block_reader(AvroBlocks(head, source, codec, name)):  # type: ignore[arg-type]
                 begins, at = at, at + block.num_records
                 if at <= skip:
                     continue
@@ -63,36 +64,18 @@ class AvroFiles(FileFormat):
 
 
 def _header(file: io.BufferedReader, name: str) -> tuple[Any, bytes, str]:
-    """The schema of a file, a header in which it has no logical types, and how blocks are compressed."""
+    """The schema of a file, a header for AvroBlocks in which it has no logical types, and how blocks are compressed."""
     import fastavro
 
     if file.read(len(MAGIC)) != MAGIC:
         raise SpeError(f"{name}: cannot be read: it is no Avro container file")
     header: Any = fastavro.schemaless_reader(file, _HEADER)
     schema = json.loads(header["meta"]["avro.schema"])
-    header["meta"]["avro.schema"] = json.dumps(plain(schema)).encode()
+    codec = header["meta"].get("avro.codec", b"null").decode()
+    header["meta"] |= {"avro.schema": json.dumps(plain(schema)).encode(), "avro.codec": left_compressed(codec).encode()}
     head = io.BytesIO()
     fastavro.schemaless_writer(head, _HEADER, header)
-    return schema, MAGIC + head.getvalue(), header["meta"].get("avro.codec", b"null").decode()
-
-
-class _Joined:
-    """Some bytes, and what follows in a file: what fastavro needs of one."""
-
-    def __init__(self, head: bytes, file: io.BufferedReader) -> None:
-        self._head = io.BytesIO(head)
-        self._file = file
-        self._at = 0
-
-    def read(self, count: int) -> bytes:
-        found = self._head.read(count)
-        if len(found) < count:
-            found += self._file.read(count - len(found))
-        self._at += len(found)
-        return found
-
-    def tell(self) -> int:
-        return self._at
+    return schema, MAGIC + head.getvalue(), codec
 
 
 class AvroReplay(FileReplay):

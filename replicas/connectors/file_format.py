@@ -16,6 +16,8 @@ from spe.stream.schema import Schema
 
 #: A read of a file elsewhere is a request, so it should be large.
 _BLOCK: Final = 1 << 20
+#: Most that a block, or a page, becomes when it is decompressed.  DuckDB writes pages of 100 MiB.
+UNPACKED_BYTES_MAX: Final = 128 << 20
 
 
 class FileFormat(ABC):
@@ -91,6 +93,11 @@ def file_format(schema: Schema, time: str | None, reader: Mapping[str, Any]) -> 
     module, name = _FORMATS[reader.get("format", "jsonl")]
     found: FileFormat = getattr(import_module(module), name)(schema, time, reader)
     return found
+
+
+def too_large(name: str, what: str) -> str:
+    most = UNPACKED_BYTES_MAX >> 20
+    return f"{name}: {what} becomes more than {most} MiB when it is decompressed; expected smaller ones"
 
 
 def is_of_storage(error: BaseException) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from replicas.connectors.arrow_columns import ArrowColumns, arrow_file, arrow_reads, chunk_rows
+from replicas.connectors.arrow_columns import ArrowColumns, arrow_reads, chunk_rows
 from replicas.connectors.file_format import FileFormat, FileReplay
+from replicas.connectors.parquet_pages import PageCheckedFile
 from replicas.connectors.reader import FilePart, RowChunk
 from spe.stream.schema import Schema
 
@@ -84,7 +85,9 @@ class ParquetFiles(FileFormat):
             # The dictionaries of texts as they are in the file; to sort by one it must be decoded.
             texts = self._columns.texts if self._sort is None else None
             options = {"read_dictionary": texts, "page_checksum_verification": True}
-            with pyarrow.parquet.ParquetFile(arrow_file(file), **options) as opened:
+            checked = PageCheckedFile(file, name)
+            with pyarrow.parquet.ParquetFile(pyarrow.PythonFile(checked, "r"), **options) as opened:
+                checked.learn(opened.metadata)
                 self._columns.check(opened.schema_arrow, name, () if self._sort is None else (self._sort,))
                 yield opened
 

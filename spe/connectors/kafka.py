@@ -199,6 +199,8 @@ KAFKA: Final = Kafka(
             "wrong credentials, or no right to read a topic": "stops at the start; during a run, waits and says so",
             "a message cannot be understood, or has no value": f"it is counted, {KEPT_ASIDE} with topic, partition "
             "and offset, and left out, or stops the source (`on_malformed`)",
+            "a compressed batch becomes very large": "librdkafka decompresses it in memory: of zstd up to "
+            "`receive.message.max.bytes`, otherwise without a bound. Limit `message.max.bytes` of the topic",
             "of Avro: the schema registry is away": "waits and goes on; meanwhile no silence counts, and "
             "the status says so",
             "of Avro: the registry does not have the schema, or it lacks a field that may not be null": (

@@ -14,7 +14,7 @@ import pyarrow.parquet
 #: Of the rows: a time in microseconds, a number, and a text.
 SCHEMA: Final = {"ts": "timestamp!", "n": "int64!", "name": "string"}
 _ARROW: Final = pa.schema([("ts", pa.timestamp("us")), ("n", pa.int64()), ("name", pa.string())])
-_AVRO: Final = {
+AVRO: Final = {
     "type": "record",
     "name": "row",
     "fields": [
@@ -67,7 +67,7 @@ def avro(given: Sequence[Row], **options: Any) -> bytes:
 
     out = io.BytesIO()
     records = [dict(zip(("ts", "n", "name"), row)) for row in given]
-    fastavro.writer(out, _AVRO, records, sync_interval=40, **options)
+    fastavro.writer(out, AVRO, records, sync_interval=40, **options)
     return out.getvalue()
 
 
