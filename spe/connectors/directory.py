@@ -164,8 +164,8 @@ DIRECTORY: Final = FilesOfDirectory(
             "a file is torn, of another format or another schema": "of Parquet and Arrow files nothing is taken, of "
             "Avro the blocks before the torn one; then the source stops and says which file and why; put right, it is "
             "read from its beginning if nothing of it was taken. Or it is left out (`bad_files: skip`)",
-            "a block of Avro, or a page of Parquet, becomes more than 128 MiB": "the file counts as torn: a few bytes could "
-            "fill the memory. Compressed buffers of Arrow have no bound",
+            "a block of Avro, or a page of Parquet, becomes more than 128 MiB": "the file counts as torn. Compressed "
+            "buffers of Arrow have no bound",
             "a row cannot be understood": f"it is counted, {KEPT_ASIDE} with file and row and "
             "left out, or stops the source (`on_malformed`)",
             "a file changes, grows or shrinks before anything of it was read": "it is read as it is then",

@@ -131,8 +131,9 @@ class Tls:
         for path, what in ((self._ca, "the CA's"), (self._certificate, "its"), (self._key, "its key's")):
             if not path.is_file():
                 raise ConfigError([f"{path}: there is no such file; {self.name} needs {what} certificate (spe certs)"])
-        if sys.platform != "win32" and (mode := stat.S_IMODE(self._key.stat().st_mode)) & 0o077:
-            raise ConfigError([f"{self._key}: others can read it (mode {mode:o}); expected mode 600: chmod 600"])
+        if sys.platform != "win32" and (mode := stat.S_IMODE(self._key.stat().st_mode)) & 0o037:
+            what = f"others can use it (mode {mode:o}); expected mode 600, or 640 where its group needs it"
+            raise ConfigError([f"{self._key}: {what}"])
         server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
         ends = [ssl.cert_time_to_seconds(str(one["notAfter"])) * SECOND for one in client.get_ca_certs()]
         expires_us = self._check_ourselves(server, client)

@@ -71,6 +71,20 @@ def test_the_compose_file_starts_processes_under_their_hosts() -> None:
         assert address.partition(":")[0] == name
 
 
+@pytest.mark.parametrize(("extras", "installed"), [("", "."), ("kafka,tls", ".[kafka,tls]")])
+def test_the_image_takes_extras(extras: str, installed: str) -> None:
+    """pip refuses brackets without an extra."""
+    lines = (DEPLOY / "container/Containerfile").read_text().splitlines()
+    assert "ARG EXTRAS=" in lines
+    (what,) = (shlex.split(line, posix=False)[-1] for line in lines if "pip install" in line)
+    done = subprocess.run(
+        ["sh", "-c", f"echo {what}"], env={"EXTRAS": extras}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{installed}\n"
+    (build,) = (service["build"] for service in COMPOSE["services"].values() if "build" in service)
+    assert build["args"] == {"EXTRAS": "${SPE_EXTRAS:-}"}
+
+
 def pods(manifest: Any) -> Iterator[str]:
     for number in range(manifest["spec"]["replicas"]):
         yield f"{manifest['metadata']['name']}-{number}"

@@ -114,9 +114,15 @@ async def test_a_certificate_of_another_cluster_is_refused(folder: Path, tmp_pat
 
 @pytest.mark.skipif(os.name != "posix", reason="files have no modes")
 def test_a_key_that_others_can_read_is_refused(folder: Path) -> None:
-    (folder / "n1.key").chmod(0o644)
-    with pytest.raises(ConfigError, match=r"n1\.key: others can read it \(mode 644\); expected mode 600"):
+    for mode in (0o600, 0o400, 0o640, 0o440):
+        (folder / "n1.key").chmod(mode)
         Tls(folder, "shop", "n1")
+    for mode in (0o644, 0o604, 0o660, 0o610, 0o601):
+        (folder / "n1.key").chmod(mode)
+        with pytest.raises(
+            ConfigError, match=rf"n1\.key: others can use it \(mode {mode:o}\); expected mode 600, or 640"
+        ):
+            Tls(folder, "shop", "n1")
 
 
 @pytest.mark.parametrize("what", ["another CA", "no certificate", "plain text", "old TLS"])

@@ -178,7 +178,7 @@ def removed(folder: Path) -> None:
         (expired, r"n1\.pem: certificate has expired"),
         (of_another, r"n1\.pem is the certificate of 'n2'; expected that of spe://shop/n1"),
         (of_another_ca, r"ca\.pem has no CA in common with the one in use"),
-        (readable, r"n1\.key: others can read it \(mode 644\)"),
+        (readable, r"n1\.key: others can use it \(mode 644\)"),
         (removed, r"n1\.key: there is no such file"),
     ],
 )
