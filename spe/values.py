@@ -68,8 +68,8 @@ def size_of(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or float(found[1]) <= 0:
-        raise ValueError(f"expected a size such as 64MB or 1GiB, got {value!r}")
+    if found is None or not 0 < float(found[1]) < 1e18:
+        raise ValueError(f"expected a size such as 64MB or 1GiB, got {str(value)[:40]!r}")
     return round(float(found[1]) * _SIZES[found[2]])
 
 

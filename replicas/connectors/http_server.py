@@ -38,9 +38,11 @@ CONNECTIONS_MAX: Final = 256
 #: Longest time for an answer to leave.
 _SEND_S: Final = 10.0
 #: What is read of a request that is refused, and how long, before the connection is closed: closing at once would take
-#: the answer away.
+#: the answer away.  More, and longer, of a sender that has shown the token and sends too large a body.
 _DRAIN_BYTES: Final = 256 << 10
 _DRAIN_S: Final = 1.0
+_BODY_DRAIN_BYTES: Final = 1 << 30
+_BODY_DRAIN_S: Final = 30.0
 _READ_BYTES: Final = 64 << 10
 
 Headers = Sequence[tuple[str, str]]
@@ -133,7 +135,7 @@ class RequestServer:
                     answer = await self._answer(one, request)
                 except RequestRefused as refused:
                     await one.send(refused.answer, close=True)
-                    await one.drain()
+                    await one.drain(body=known and refused.answer.status == 413)
                     return
                 if not await one.send(answer):
                     return
@@ -279,11 +281,14 @@ class _Connection:
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             pass
 
-    async def drain(self) -> None:
-        """Takes some of what is still sent."""
-        left = _DRAIN_BYTES
-        with trio.move_on_after(_DRAIN_S):
-            while left > 0 and (data := await self._stream.receive_some(_READ_BYTES)):
+    async def drain(self, *, body: bool = False) -> None:
+        """Takes some of what is still sent, of a large body nearly all; until the sender is silent."""
+        left, data = _BODY_DRAIN_BYTES if body else _DRAIN_BYTES, b"-"
+        with trio.move_on_after(_BODY_DRAIN_S if body else _DRAIN_S):
+            while left > 0 and data:
+                data = b""
+                with trio.move_on_after(_DRAIN_S):
+                    data = bytes(await self._stream.receive_some(_READ_BYTES))
                 left -= len(data)
 
 

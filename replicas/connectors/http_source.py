@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from replicas.connectors.http_senders import OutOfTurn, RequestKey, SenderNumbers, count_of, digest_of
 from replicas.connectors.http_server import Answer, Post, RequestServer
-from replicas.connectors.jsonl import JsonLines
+from replicas.connectors.jsonl import JsonLines, number_or_text
 from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
 from replicas.connectors.secret import secret
 from replicas.connectors.server_certificate import ServerCertificate
@@ -239,18 +239,19 @@ class HttpReceiver(Resumable):
         if isinstance(self._form, JsonLines) and (values := _values(text, post.type)) is not None:
             if isinstance(values, Answer):
                 return values
-            return _too_many(len(values)) or self._form.chunk_of_values(values)
+            again = cache(lambda: _values(text, post.type, number_or_text))
+            return _too_many(len(values)) or self._form.chunk_of_values(values, exact=lambda i: again()[i])
         lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
         return _too_many(len(lines)) or self._form.chunk(0, lines)
 
 
-def _values(text: str, kind: str) -> list[Any] | Answer | None:
+def _values(text: str, kind: str, parse_float: Callable[[str], Any] | None = None) -> Any:
     """The elements of a JSON array; the object, where a body of JSON is one over several lines; None: it is lines."""
     stripped = text.lstrip()
     if not stripped.startswith("[") and (kind != "application/json" or "\n" not in stripped.rstrip()):
         return None
     try:
-        found = json.loads(stripped)
+        found = json.loads(stripped, parse_float=parse_float)
     except (ValueError, RecursionError) as error:
         if stripped.startswith("["):
             return Answer.error(400, f"no JSON array: {error}")

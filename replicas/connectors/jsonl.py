@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import isinf
 from typing import Any, BinaryIO, Final, TextIO
 
 import numpy as np
@@ -41,6 +42,11 @@ _LINES: Final = 256
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
+def number_or_text(text: str) -> float | str:
+    """``parse_float`` of json: a number beyond float64, which Python reads as infinity, stays a text."""
+    return text if isinf(value := float(text)) else value
+
+
 class JsonLines:
     """Lines to chunks.  A missing key is null; other keys are ignored.
 
@@ -74,7 +80,8 @@ class JsonLines:
         bad: dict[int, str] = {}
         objects = self._objects(lines, bad)
         places = numbers if numbers is not None else range(first + 1, first + 1 + len(lines))
-        return self._chunk(first, objects, bad, places, lambda i: lines[i], dictionary)
+        exact = lambda i: json.loads(lines[i], parse_float=number_or_text)  # noqa: E731
+        return self._chunk(first, objects, bad, places, lambda i: lines[i], dictionary, exact)
 
     def chunk_of_values(
         self,
@@ -83,6 +90,7 @@ class JsonLines:
         write: Callable[[Any], str] = json.dumps,
         bad: Mapping[int, str] | None = None,
         dictionary: StringDictionary | None = None,
+        exact: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> RowChunk:
         """The elements of a JSON array, or rows of another format that came as such, numbered from ``first`` + 1.
 
@@ -90,6 +98,7 @@ class JsonLines:
           write: how a value is shown that cannot be understood.
           bad: those that are known to be bad already, and why; any object may stand in their place.
           dictionary: for texts; None: a new one.
+          exact: gives a value with :func:`number_or_text`; None: infinities are meant.
         """
         wrong = {
             i: f"expected a JSON object, got {type(v).__name__}" for i, v in enumerate(values) if type(v) is not dict
@@ -97,7 +106,7 @@ class JsonLines:
         objects = [{} if i in wrong else value for i, value in enumerate(values)] if wrong else values
         wrong.update(bad or {})
         numbers = range(first + 1, first + 1 + len(values))
-        return self._chunk(first, objects, wrong, numbers, lambda i: _shown(values[i], write), dictionary)
+        return self._chunk(first, objects, wrong, numbers, lambda i: _shown(values[i], write), dictionary, exact)
 
     def chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
         """The rows of a file from row ``skip`` on."""
@@ -115,12 +124,25 @@ class JsonLines:
         places: Sequence[int],
         raw: Callable[[int], str],
         dictionary: StringDictionary | None,
+        exact: Callable[[int], Mapping[str, Any]] | None,
     ) -> RowChunk:
         dictionary = StringDictionary() if dictionary is None else dictionary
         columns = [
             self._column(a, [o.get(key) for o in objects], dictionary, bad) for a, key in zip(self._schema, self._keys)
         ]
+        if exact is not None:
+            self._note_beyond(columns, exact, bad)
         return chunk_of(self._time, first, columns, bad, places, raw)
+
+    def _note_beyond(
+        self, columns: Sequence[Column], exact: Callable[[int], Mapping[str, Any]], bad: dict[int, str]
+    ) -> None:
+        """Finds the infinities that are numbers beyond float64."""
+        for attribute, key, column in zip(self._schema, self._keys, columns):
+            if attribute.type is AttributeType.FLOAT64:
+                for i in np.flatnonzero(np.isinf(column.values)).tolist():
+                    if isinstance(text := exact(i)[key], str):
+                        bad.setdefault(i, f"{attribute.name}: {text[:40]} is beyond float64")
 
     def _objects(self, lines: Sequence[str], bad: dict[int, str]) -> list[Mapping[str, Any]]:
         """What ``json.loads`` makes of each line, by its scanner alone where a line is an object and nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Final
 
 import numpy as np
@@ -50,10 +51,18 @@ def expected_timestamp(unit: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Refuses ``1_000``, which Python alone reads as a number.  Raises ValueError."""
-    if "_" in text:
+    """Refuses ``1_000``, and digits beyond ASCII, which Python alone reads as a number.  Raises ValueError."""
+    if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
+
+
+def _float(text: str) -> float:
+    """Raises ValueError: no number, or one beyond float64, which Python reads as infinity."""
+    value = float(_number(text))
+    if isinf(value) and any(c.isdigit() for c in text):
+        raise ValueError(text)
+    return value
 
 
 def epoch_number(value: float | str, unit: str) -> int:
@@ -79,7 +88,7 @@ def cell_parser(type_: AttributeType, unit: str) -> Callable[[str], Any]:
     if type_ is AttributeType.INT64:
         return lambda text: int(_number(text))
     if type_ is AttributeType.FLOAT64:
-        return lambda text: float(_number(text))
+        return _float
     if type_ is AttributeType.BOOL:
         return lambda text: _BOOLS[text.strip().lower()]
     return _timestamp(unit)
@@ -88,12 +97,15 @@ def cell_parser(type_: AttributeType, unit: str) -> Callable[[str], Any]:
 def _whole_column(type_: AttributeType, cells: Sequence[str], unit: str) -> AnyArray:
     """All cells at once; raises when any of them is bad."""
     n = len(cells)
-    if type_ in (AttributeType.INT64, AttributeType.FLOAT64) and "_" in "".join(cells):
-        raise ValueError("_")
+    if type_ in (AttributeType.INT64, AttributeType.FLOAT64):
+        _number("".join(cells))
     if type_ is AttributeType.INT64:
         return np.fromiter(map(int, cells), np.int64, n)
     if type_ is AttributeType.FLOAT64:
-        return np.fromiter(map(float, cells), np.float64, n)
+        floats = np.fromiter(map(float, cells), np.float64, n)
+        for i in np.flatnonzero(np.isinf(floats)).tolist():
+            _float(cells[i])
+        return floats
     return np.fromiter(map(cell_parser(type_, unit), cells), type_.dtype, n)
 
 

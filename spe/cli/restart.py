@@ -10,14 +10,14 @@ import trio
 
 from spe.cli.control import INJECT_S, refuse_over
 from spe.cli.polling import PERIOD_S, Poller, last_of
-from spe.cli.rolling import hindrances, nodes_to_restart, not_back, partitions_of, without_partner
+from spe.cli.rolling import hindrances, moved_away, nodes_to_restart, not_back, partitions_of, without_partner
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from spe.cli.supervisor import ROLL
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
 from spe.problems import check_known
 from spe.runtime.env import Env
-from spe.status import NodeStatus
+from spe.status import CoordinatorStatus, NodeStatus
 from spe.stream.ids import PartitionId
 
 #: An order may wait for one that is under way, and a process that does not end by itself is killed after a while.
@@ -107,7 +107,7 @@ class Rolling:
             print(f"{node} was not restarted within {self._within_us / 1e6:g} s: {'; '.join(why)}", flush=True)
             return False
         print(f"{node}: stopped and started again", flush=True)
-        why = await self._until(node, lambda status: not_back(status, incarnation, ran))
+        why = await self._until(node, lambda status: not_back(status, incarnation, ran, self._moved_away(node)))
         took = f"{trio.current_time() - began:.1f} s"
         print(
             f"{node}: not ready after {took}: {'; '.join(why)}" if why else f"{node}: STABLE after {took}", flush=True
@@ -142,10 +142,15 @@ class Rolling:
         with trio.move_on_after(self._within_us / 1e6):
             while True:
                 answers = await self._poller.ask_status(node)
+                if COORDINATOR in self._poller.addresses:
+                    await self._poller.ask_status(COORDINATOR)
                 if not (why := lacking(last_of(self._poller.seen, node, NodeStatus) if answers else None)):
                     break
                 await trio.sleep(PERIOD_S)
         return why
+
+    def _moved_away(self, node: str) -> set[str]:
+        return moved_away(last_of(self._poller.seen, COORDINATOR, CoordinatorStatus), node)
 
     async def _known(self, node: str) -> None:
         """Raises SpeError: neither the file nor the coordinator knows a node of this name."""

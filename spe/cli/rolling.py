@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from spe.metrics.health import not_ready
 from spe.plan.directory import Directory
-from spe.status import NodeStatus
+from spe.status import CoordinatorStatus, NodeStatus
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
 
@@ -59,18 +59,27 @@ def hindrances(directory: Directory, answered: Mapping[str, NodeStatus], node: s
     ]
 
 
-def not_back(status: NodeStatus | None, before: int, ran: Collection[PartitionId]) -> list[str]:
+def moved_away(coordinator: CoordinatorStatus | None, node: str) -> set[str]:
+    """Partitions whose newest move took them from a node."""
+    newest = {move.partition: move for move in (coordinator.moves if coordinator is not None else ())}
+    return {name for name, move in newest.items() if move.source == node and move.phase == "done"}
+
+
+def not_back(
+    status: NodeStatus | None, before: int, ran: Collection[PartitionId], moved: Collection[str] = ()
+) -> list[str]:
     """Why a node that restarts is not back; empty when it runs what it ran, and all of that is STABLE.
 
     Args:
       status: the latest; None: it does not answer.
       before: its incarnation before the restart; of a node that did not answer then, 0.
       ran: its partitions before.
+      moved: those that it need not run any more.
     """
     if status is None or status.incarnation == before:
         return ["it does not answer yet"]
     has = {(r.unit, r.partition) for r in status.replicas}
-    return [f"{id} does not run yet" for id in ran if id not in has] + not_ready(status)
+    return [f"{id} does not run yet" for id in ran if id not in has and str(id) not in moved] + not_ready(status)
 
 
 def nodes_to_restart(directory: Directory, named: Collection[str]) -> list[NodeId]:

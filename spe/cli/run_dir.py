@@ -138,7 +138,7 @@ class RunDirectory:
         if given and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SpeError(f"{path} is there already and not empty; a run needs a directory of its own")
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(0o750, parents=True, exist_ok=True)
             (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
         except OSError as error:
             raise SpeError(f"{path} cannot be made: {error.strerror}") from error

@@ -319,6 +319,12 @@ def _check_own_sinks(sources: Mapping[StreamId, Source], problems: Problems) -> 
                 if (other := taken.setdefault(place, f"{name}.{what}")) != f"{name}.{what}":
                     why = f"{other} writes to {place[1]!r}; expected a place for each"
                     problems.add(("sources", name, what), why)
+    slots: dict[tuple[str, str], str] = {}
+    for name, source in sources.items():
+        slot = source.reader.get("slot")
+        if slot and (other := slots.setdefault((str(source.reader["connection"]), slot), name)) != name:
+            why = f"{other} reads replication slot {slot!r} too; expected a slot for each: {{postgres: {{slot: …}}}}"
+            problems.add(("sources", name, "from"), why)
 
 
 def _most_replicas(fragments: tuple[FragmentSpec, ...]) -> int:

@@ -8,6 +8,7 @@ requests per second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -38,10 +39,15 @@ _REASONS: Final = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
+#: Names of this machine for itself.
+HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+#: The header, without a port.
+_HOST: Final = re.compile(rb"^host:[ \t]*(\[[^\]\s]*\]|[^:\s]*)", re.IGNORECASE | re.MULTILINE)
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -68,6 +74,8 @@ class HttpPort:
 
     def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
         self._pages = pages
+        #: Names by which a loopback address may be asked for, against web pages that lead their names here.
+        self._hosts: frozenset[str] | None = None
         self._kept: dict[str, _Kept] = {}
         #: In order of arrival.
         self._connections: dict[trio.CancelScope, None] = {}
@@ -86,6 +94,8 @@ class HttpPort:
         listener = listeners[0]
         async with listener, trio.open_nursery() as nursery:
             bound = listener.socket.getsockname()[1]
+            if host in HERE:
+                self._hosts = frozenset(f"[{h}]" if ":" in h else h for h in HERE)
             task_status.started(f"{address.rpartition(':')[0]}:{bound}")
             await self._accept(listener, nursery)
 
@@ -138,6 +148,10 @@ class HttpPort:
         if method not in (b"GET", b"HEAD"):
             await self._send(stream, Page("expected GET or HEAD\n", 405))
             await self._drain(stream)
+            return
+        host = _HOST.search(request)
+        if self._hosts is not None and host is not None and host[1].decode("latin-1").lower() not in self._hosts:
+            await self._send(stream, Page("expected the address of this machine as Host\n", 421))
             return
         await self._send(stream, self._page(target), head=method == b"HEAD")
 

@@ -37,7 +37,7 @@ def parse_duration(text: str) -> int:
     """Microseconds of a text such as ``500ms``, ``2s``, ``1h30m`` or ``-10s``.
 
     Raises:
-      ValueError: the text is no duration (a bare number has no unit and is refused).
+      ValueError: the text is no duration (a bare number has no unit and is refused), or longer than time.
     """
     body, sign = text.strip(), 1
     if body.startswith("-"):
@@ -51,6 +51,8 @@ def parse_duration(text: str) -> int:
         at = part.end()
     if at == 0:
         raise ValueError(f"expected a duration such as 500ms, 2s or 1h30m, got {text!r}")
+    if total >= END_OF_TIME:
+        raise ValueError(f"expected a duration below {END_OF_TIME // (366 * _UNITS['d']):,} years, got {text[:40]!r}")
     return sign * round(total)
 
 

@@ -13,13 +13,12 @@ from replicas.faults.model import FIELDS, REAL
 from spe.cli.dashboard.door import Door
 from spe.cli.dashboard.hub import Hub
 from spe.errors import SpeError
+from spe.runtime.http_port import HERE
 from spe.runtime.network import parse_address
 
 #: Any free port of this machine.
 LOOPBACK: Final = "127.0.0.1:0"
 _EXTRA: Final = ("quart_trio", "hypercorn")
-#: Names of this machine for itself.
-_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def installed() -> bool:
@@ -59,7 +58,7 @@ def require_extra(what: str) -> None:
 
 def is_local(bind: str) -> bool:
     """Can only this machine reach that?  Faults are injected from nowhere else."""
-    return parse_address(bind)[0] in _HERE
+    return parse_address(bind)[0] in HERE
 
 
 def fault_kinds(links: str) -> dict[str, tuple[str, ...]]:
@@ -92,5 +91,5 @@ class Site:
     async def _serve(self, path: str, task_status: trio.TaskStatus[None]) -> None:
         # It takes a third of a second to import, in which a supervisor has other things to do.
         site = await trio.to_thread.run_sync(importlib.import_module, "spe.cli.dashboard.site")
-        hosts = _HERE | {"[::1]"} if is_local(self._bind) else None
+        hosts = HERE | {"[::1]"} if is_local(self._bind) else None
         await site.serve_site(self._hub, self.key, hosts, path, task_status)

@@ -23,11 +23,13 @@ pytest.importorskip("h11", reason="HTTP is not tested: h11 is not installed")
 
 from replicas.connectors import http_server, open_reader
 from replicas.connectors.http_senders import SENDERS_MAX, RequestKey, SenderNumbers
+from replicas.connectors.http_server import Answer, RequestServer
 from replicas.connectors.http_source import HttpReceiver
 from replicas.connectors.reader import CHUNK_ROWS, RowChunk
 from spe.config import load_data
 from spe.errors import ConfigError, SpeError
 from spe.runtime.certificates import issue
+from spe.runtime.network import TcpNetwork, parse_address
 from spe.stream.names import StreamId
 from spe.testing import check_reader
 from tests.support.http_peers import SCHEMA, Peer, Reply, Sender, row_of
@@ -255,6 +257,16 @@ async def test_a_bad_row_is_named_and_its_request_refused(form: str, autojump_cl
         assert one.chunks[0].consumed(1) == 2
 
 
+@pytest.mark.parametrize("form", ["%s\n%s\n%s", "[%s,%s,%s]"])
+async def test_a_number_beyond_float64_is_a_bad_row(form: str, autojump_clock: trio.testing.MockClock) -> None:
+    schema = {"ts": "timestamp!", "x": "float64!"}
+    row = '{"ts": "2026-01-01", "x": %s}'
+    async with receiving(schema=schema) as one:
+        reply = await one.ask((form % (row % "1.5", row % "1e400", row % "Infinity")).encode())
+        assert reply.body["rows"] == [{"row": 2, "reason": "x: 1e400 is beyond float64"}]
+        assert (await one.ask((form % (row % "1.5", row % "1e300", row % "Infinity")).encode())).status == 200
+
+
 @pytest.mark.parametrize("form", ["%s", "[%s]"])
 async def test_rows_that_are_nested_deeply_are_bad_rows(form: str, autojump_clock: trio.testing.MockClock) -> None:
     """What can just be read cannot always be written into the answer."""
@@ -266,6 +278,27 @@ async def test_rows_that_are_nested_deeply_are_bad_rows(form: str, autojump_cloc
 
 
 # --- bounds ---
+
+
+async def test_a_sender_of_far_too_much_can_read_why() -> None:
+    """It sends everything before it reads; over real sockets, where closing too early takes the answer away."""
+    size = 24 << 20
+
+    async def never(*post: Any) -> Answer:
+        raise AssertionError
+
+    server = RequestServer(never, never, token=None, max_body=40_000)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(TcpNetwork().serve, "127.0.0.1:0", server.attend)
+            async with await trio.open_tcp_stream(*parse_address(address)) as stream:
+                await stream.send_all(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n".encode())
+                for _ in range(size >> 20):
+                    await stream.send_all(bytes(1 << 20))
+                answer = b"".join([data async for data in stream])
+            nursery.cancel_scope.cancel()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert f"a body of {size} bytes; expected at most 40000".encode() in answer
 
 
 async def test_too_large_and_too_many(autojump_clock: trio.testing.MockClock) -> None:

@@ -303,6 +303,43 @@ def test_malformed_json_lines_are_kept_aside_with_line_and_reason(tmp_path: Path
     ]
 
 
+_NUMBERS = Schema.of(ts="timestamp!", n="int64", x="float64")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+400", "9" * 309 + ".0"])
+def test_json_numbers_beyond_64_bits_are_malformed(tmp_path: Path, number: str) -> None:
+    lines = [f'{{"ts": {n}, "x": {x}}}' for n, x in enumerate(["1e308", number, "Infinity", "-Infinity"])]
+    path = written(tmp_path, "\n".join(lines))
+    chunks = list(replay({"kind": "jsonl", "path": path, "timestamps": "us"}, _NUMBERS).chunks(0))
+    assert [row[2] for row in tuples(chunks)] == [1e308, float("inf"), float("-inf")]
+    assert malformed(chunks) == [(2, f"x: {number[:40]} is beyond float64")]
+
+
+@pytest.mark.parametrize(
+    ("n", "x", "reason"),
+    [
+        ("1", "1e400", "x: expected float64, got '1e400'"),
+        ("1", "-1e400", "x: expected float64, got '-1e400'"),
+        ("\u0661\u0662", "1", "n: expected int64, got '\u0661\u0662'"),
+        ("1", "\u0661.5", "x: expected float64, got '\u0661.5'"),
+        ("1", "\uff11", "x: expected float64, got '\uff11'"),
+    ],
+)
+def test_csv_numbers_are_of_ascii_digits_and_64_bits(tmp_path: Path, n: str, x: str, reason: str) -> None:
+    path = written(tmp_path, f"ts,n,x\n1,1,inf\n2,{n},{x}\n3,3,-Infinity\n")
+    chunks = list(replay({"kind": "csv", "path": path, "timestamps": "us"}, _NUMBERS).chunks(0))
+    assert tuples(chunks) == [(1, 1, float("inf")), (3, 3, float("-inf"))]
+    assert malformed(chunks) == [(3, reason)]
+
+
+@pytest.mark.parametrize(("unit", "text"), [("us", "\u0661"), ("iso", "\u0662026-01-01")])
+def test_csv_timestamps_are_of_ascii_digits(tmp_path: Path, unit: str, text: str) -> None:
+    path = written(tmp_path, f"ts\n{text}\n")
+    chunks = list(replay({"kind": "csv", "path": path, "timestamps": unit}, Schema.of(ts="timestamp!")).chunks(0))
+    assert tuples(chunks) == []
+    assert [line for line, _ in malformed(chunks)] == [2]
+
+
 @pytest.mark.parametrize(("unit", "number"), [("s", 1.5), ("ms", 1500), ("us", 1_500_000), ("ns", 1_500_000_000)])
 def test_json_numbers_are_times_in_the_given_unit(tmp_path: Path, unit: str, number: float) -> None:
     path = written(tmp_path, f'{{"ts": {number}}}')

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -413,6 +414,19 @@ def ended(config: Path) -> Path:
     cluster = json.loads((run.path / "cluster.json").read_text())
     run.write("cluster.json", {**cluster, "pid": 2**22 + 1})  # beyond the largest pid
     return run.path
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders have no modes")
+def test_the_directory_of_a_run_is_for_owner_and_group(config: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        run = RunDirectory.create(config.parent / "deep" / "run", read_document(config))
+        os.umask(0o077)
+        private = RunDirectory.create(config.parent / "deep" / "private", read_document(config))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(run.path.stat().st_mode) == 0o750
+    assert stat.S_IMODE(private.path.stat().st_mode) == 0o700
 
 
 def test_status_of_a_run_that_is_over_says_nothing_else(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:

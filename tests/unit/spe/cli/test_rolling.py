@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
+import trio.testing
 
-from spe.cli.rolling import hindrances, nodes_to_restart, not_back, without_partner
+from replicas.simulation.cluster import SimCluster
+from spe.cli.polling import Poller, Seen
+from spe.cli.restart import Rolling
+from spe.cli.rolling import hindrances, moved_away, nodes_to_restart, not_back, without_partner
+from spe.cli.run_dir import Target
 from spe.config import load_text
+from spe.plan.directory import COORDINATOR
 from spe.status import NodeStatus
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState, UnitId
-from tests.support.statuses import a_node, a_replica, a_standby
+from spe.stream.times import SECOND
+from tests.support.statuses import a_coordinator, a_move, a_node, a_replica, a_standby
 
 CONFIG = """
 sources: {a: {from: {generator: {name: sequence, rate: 100, seed: 1, duration: 60s}}}}
@@ -84,6 +92,52 @@ def test_a_node_is_back_when_another_process_runs_all_that_the_first_did() -> No
     assert not_back(after, 1, [U1]) == []
     recovering = a_node("n2", a_replica(NodeState.RECOVERING, unit="u1"), incarnation=2)
     assert not_back(recovering, 1, [U1]) == ["u1/0 is RECOVERING"]
+
+
+def test_a_node_need_not_run_what_a_move_took_away() -> None:
+    after = a_node("n2", a_replica(unit="u1"), incarnation=2)
+    assert not_back(after, 1, [U1, U2], {"u2/0"}) == []
+    done = a_move(partition="u2/0", source="n2", target="n3", phase="done")
+    back = a_move(partition="u2/0", source="n3", target="n2", phase="done")
+    under_way = a_move(partition="u2/0", source="n2", target="n3", phase="follow")
+    assert moved_away(None, "n2") == set()
+    assert moved_away(a_coordinator(done), "n2") == {"u2/0"}
+    assert moved_away(a_coordinator(done), "n1") == set()
+    assert moved_away(a_coordinator(done, back), "n2") == set()
+    assert moved_away(a_coordinator(under_way), "n2") == set()
+
+
+class Cluster:
+    """Answers as a cluster whose n2 is drained of u2/0 while it restarts."""
+
+    def __init__(self) -> None:
+        self.addresses = {COORDINATOR: ""}
+        self.seen: dict[str, Seen] = {}
+        self._asked = 0
+
+    async def nodes(self) -> Mapping[str, NodeStatus]:
+        return answered(n3=a_node("n3", a_replica(unit="u2")), n1=a_node("n1", a_replica(unit="u1")))
+
+    async def inject(self, name: str, fault: Mapping[str, Any], wait_s: float) -> str:
+        return ""
+
+    async def ask_status(self, name: str) -> bool:
+        self._asked += 1
+        phase = "leave" if self._asked < 6 else "done"
+        move = a_move(partition="u2/0", source="n2", target="n3", phase=phase)
+        status = a_coordinator(move) if name == COORDINATOR else a_node("n2", a_replica(unit="u1"), incarnation=2)
+        self.seen[name] = Seen(status, 0, 0)
+        return True
+
+
+async def test_a_restart_beside_a_drain_ends(
+    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = SimCluster(PLAN, DIRECTORY).env("control")
+    rolling = Rolling(env, Target(PLAN, DIRECTORY, {}, ""), 10 * SECOND)
+    rolling._poller = cast(Poller, Cluster())
+    assert await rolling.restart(["n2"]) == 0
+    assert "n2: STABLE after" in capsys.readouterr().out
 
 
 def test_nodes_restart_in_the_order_of_the_directory() -> None:

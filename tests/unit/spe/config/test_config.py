@@ -717,6 +717,10 @@ def test_a_mapping_of_unknown_keys_gives_one_mistake() -> None:
     ("section", "message"),
     [
         ("bucket: 0s", "bucket: expected a duration above zero"),
+        (f"bucket: {'9' * 309}s", "bucket: expected a duration below 145,"),
+        (f"bucket: {'9' * 309}", "bucket: expected a duration with its unit"),
+        (f"timing: {{heartbeat: {'9' * 309}s}}", "timing.heartbeat: expected a duration below 145,"),
+        (f"limits: {{output: {'9' * 309}MB}}", "limits.output: expected a size such as 64MB"),
         ("bucket: 3", "bucket: expected a duration with its unit"),
         ("cluster: two words", "cluster: 'two words' has ' ' in it; expected a name of letters, digits"),
         ("cluster: ..", "cluster: '..' is no name"),
@@ -1302,3 +1306,16 @@ def test_on_late_is_the_same_in_python_and_yaml() -> None:
     assert operator.spec.describe() == "s in tumbling 1s over ts by sensor: n = count(*); rejects late rows"
     with pytest.raises(ConfigError, match="'s' has no on_late: no row is late for it"):
         readings.on_late("reject")
+
+
+def test_sources_need_a_replication_slot_each() -> None:
+    text = """
+sources:
+  a: {schema: {ts: timestamp!}, time: ts, from: {postgres: {table: public.src, connection: service=shop}}}
+  b: {schema: {ts: timestamp!}, time: ts, from: {postgres: {table: o.src, connection: service=shop%s}}}
+query: {rows: {union: [a, b]}}
+"""
+    (problem,) = problems_of(text % "")
+    assert "sources.b.from: a reads replication slot 'spe_src' too; expected a slot for each" in problem
+    load_text(text % ", slot: spe_o_src")
+    load_text(text % "2")

@@ -66,7 +66,7 @@ async def ask(address: str, request: str) -> str:
 
 
 async def get(address: str, path: str = "/metrics") -> str:
-    return await ask(address, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+    return await ask(address, f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")
 
 
 class TestRequests:
@@ -105,6 +105,35 @@ class TestRequests:
             answer = await ask(address, request_)
             assert answer.startswith(f"HTTP/1.1 {status}\r\n")
             assert "made 1" in await get(address)
+
+    @pytest.mark.parametrize(
+        ("host", "status"),
+        [
+            ("Host: localhost", 200),
+            ("host:LOCALHOST:1", 200),
+            ("Host: [::1]:9464", 200),
+            ("Host: 127.0.0.1", 200),
+            ("X: y", 200),
+            ("Host: evil.example", 421),
+            ("Host: evil.example:9464", 421),
+            ("Host: 127.0.0.1.evil.example", 421),
+            ("Host:", 421),
+        ],
+    )
+    async def test_a_loopback_address_answers_to_its_own_names(self, host: str, status: int) -> None:
+        """A web page may lead its own name to the address of the machine that shows it."""
+        async with served() as (address, _, _):
+            answer = await ask(address, f"GET /metrics HTTP/1.1\r\n{host}\r\n\r\n")
+        assert answer.startswith(f"HTTP/1.1 {status} ")
+
+    async def test_an_address_of_the_network_answers_to_any_name(self) -> None:
+        port = HttpPort({"/metrics": lambda: Page("ok")})
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(port.serve, "0.0.0.0:0")
+                answer = await ask(address, "GET /metrics HTTP/1.1\r\nHost: node-0.node\r\n\r\n")
+                nursery.cancel_scope.cancel()
+        assert answer.startswith("HTTP/1.1 200 ")
 
     async def test_an_address_that_is_taken_is_named(self) -> None:
         async with served() as (address, _, _):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spe.stream.times import END_OF_TIME, format_timestamp, iso_timestamp, parse_timestamp
+from spe.stream.times import END_OF_TIME, format_timestamp, iso_timestamp, parse_duration, parse_timestamp
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,10 @@ def test_every_time_is_read_back_as_it_was_written(us: int) -> None:
 def test_the_ends_of_time_are_shown_by_name() -> None:
     assert format_timestamp(END_OF_TIME) == "+inf"
     assert iso_timestamp(END_OF_TIME) == "+148108-07-06T00:06:09.551616" or iso_timestamp(END_OF_TIME)[0] == "+"
+
+
+@pytest.mark.parametrize("digits", [17, 309, 5_000])
+def test_a_duration_longer_than_time_is_refused(digits: int) -> None:
+    with pytest.raises(ValueError, match=r"expected a duration below 145,\d+ years, got '999"):
+        parse_duration("9" * digits + "s")
+    assert parse_duration("145000d") == 145_000 * 86_400_000_000
