@@ -123,6 +123,7 @@ def load_newcomer(path: str | os.PathLike[str], name: str, own: Mapping[str, Any
       ConfigError: something in that is wrong; says what.
     """
     document, problems = read_document(path), Problems()
+    _check_names({"nodes": {name: own}}, problems)
     plan, directory = load_document(document)
     found = read_nodes(
         {name: {**own, "spare": True}}, read_defaults(document.data.get("defaults"), problems), 1, problems

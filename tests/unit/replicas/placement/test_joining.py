@@ -60,6 +60,9 @@ def test_defaults_of_the_file_hold_for_a_node_that_it_does_not_name(tmp_path: Pa
     assert (node.x_us, node.capacity, node.memory, node.spare) == (7_000_000, 2.0, 4_000_000_000, True)
     with pytest.raises(ConfigError, match="memory"):
         load_newcomer(file, "n9", {"memory": "much"})
+    for name in ("../n9", "control", "\u202en9"):
+        with pytest.raises(ConfigError, match="expected"):
+            load_newcomer(file, name, {"address": "10.0.0.9:7000"})
 
 
 def test_a_node_that_has_joined_and_is_needed_no_more_leaves() -> None:
