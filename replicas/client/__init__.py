@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replicas.client.session import Changes, StableRows, TentativeRows, UndoneRows, connect
+    from replicas.client.changes import Changes, StableRows, TentativeRows, UndoneRows
+    from replicas.client.session import connect
 
 __all__ = ["Changes", "StableRows", "TentativeRows", "UndoneRows", "connect"]
 
@@ -14,6 +15,6 @@ def __getattr__(name: str) -> Any:
     """Loaded when asked for: a session needs the machine's network, which a simulated client must not."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from replicas.client import session
+    from replicas.client import changes, session
 
-    return getattr(session, name)
+    return getattr(session if name == "connect" else changes, name)

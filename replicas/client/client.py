@@ -42,7 +42,7 @@ from spe.stream.history import Delivered
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind, StreamId
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import Announced, Announcement, Message, expect
+from spe.wire.messages import Announced, Announcement, HeartbeatAnswer, Message, Start, expect
 
 #: Changes that may wait for the application before we stop reading.
 WAITING_CHANGES: Final = 1_000
@@ -61,6 +61,8 @@ class Client:
       kept: file of the directory's newest revision; None: it is kept nowhere.
       channels: what to read; None: every partition of all that the configuration says.
       acknowledges: False where somebody else of the same name does, since of two the one that began later counts.
+      guest: a reader of ``channels`` that the configuration does not have: nothing is kept for it (F8).
+      start: where to begin what :meth:`goes_on` does not name; "": at id 1.
       announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
       waiting: changes that may wait for the application before we stop reading; None: WAITING_CHANGES.
 
@@ -82,21 +84,29 @@ class Client:
         acknowledges: bool = True,
         announced: Callable[[Sequence[Announcement]], None] | None = None,
         waiting: int | None = None,
+        guest: bool = False,
+        start: Start = "",
     ) -> None:
-        check_known("client", name, directory.clients)
+        if not guest:
+            check_known("client", name, directory.clients)
         self._env = env
         self._plan = plan
-        self.plan: ClientPlan = directory.clients[name]
+        self.plan: ClientPlan = ClientPlan(name, ()) if guest else directory.clients[name]
         self.name = f"client:{name}"
         self.me = Identity("client", self.name, env.clock.wall_us(), token)
         self.keeper = DirectoryKeeper(env, directory, self.me, kept)
         directory = self.keeper.current
         self._waiting: deque[Change] = deque()
+        #: The change that the application is at work on.
+        self._taken: Change | None = None
         self._waiting_max = WAITING_CHANGES if waiting is None else waiting
         self._arrived = Signal()
         self._room = Signal()
         self._processed: dict[Channel, int] = {}
-        self._acknowledges = acknowledges
+        self._acknowledges = acknowledges and not guest
+        self._guest = guest
+        #: A producer whose configuration does not have us.
+        self._unknown_to = ""
         #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
@@ -117,9 +127,11 @@ class Client:
             )
             for channel in channels
         ]
+        for one in self.inputs:
+            one.start = start
         self._announcements = Announcements(plan, directory)
         self._announced = announced
-        self._upstream = Upstream(env, plan, self.keeper, other_message=self._other_message)
+        self._upstream = Upstream(env, plan, self.keeper, heard=self._heard, other_message=self._other_message)
         self._upstream.add(self)
         self.keeper.on_change(self._redirect)
 
@@ -131,6 +143,7 @@ class Client:
         """
         one = next(i for i in self.inputs if i.channel == channel)
         one.port.position, one.port.frontier, one.origin = position, frontier, origin
+        one.start = ""
         if position:
             self._processed[channel] = position  # it must be acknowledged even if nothing more comes
         if frontier >= END_OF_TIME:
@@ -176,6 +189,11 @@ class Client:
         self._announcements.directory = directory
         self._upstream.redirect(directory, self.peers())
 
+    def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
+        if answer.guest and self._acknowledges and not self._unknown_to:
+            self._unknown_to = peer
+            self._arrived.wake()
+
     async def _other_message(self, peer: str, message: Message) -> None:
         news = self._announcements.heard(expect(message, Announced).items)
         if news and self._announced is not None:
@@ -187,28 +205,37 @@ class Client:
         A change is acknowledged when the next one is asked for.
 
         Raises:
-          SpeError: the nodes have forgotten what comes next for us, because a client of our name acknowledged it.
+          SpeError: what comes next for us is not stored any more, or nothing is kept for us; says what to do.
         """
-        while True:
+        while (change := await self.next_change()) is not None:
+            yield change
+
+    async def next_change(self) -> Change | None:
+        """The next change; None: all streams have ended.  Raises as :meth:`changes`.  Cancelling loses nothing."""
+        if self._taken is not None:
+            self._done(self._taken)
+            self._taken = None
+        while not self._waiting:
             token = self._arrived.token()
-            self._check_not_forgotten()
-            while self._waiting:
-                change = self._waiting.popleft()
-                yield change
-                self._done(change)
             self._room.wake()
             if self.finished:
-                return
+                return None
+            self._check_not_forgotten()
             await self._arrived.wait(token)
+        self._taken = self._waiting.popleft()
+        return self._taken
 
     def _check_not_forgotten(self) -> None:
+        if self._unknown_to:
+            raise SpeError(
+                f"{self.name} is not in the configuration that {self._unknown_to} runs with, so nothing is kept for it:"
+                " restart the cluster with this configuration, or read as somebody else, with start='now', 'stored' or"
+                " 'beginning'"
+            )
         for one in self.inputs:
             if one.main is None and one.truncated():
                 first = min(p.first for p in one.producers.values() if p.alive)
-                raise SpeError(
-                    f"{self.name} has acknowledged {one.channel} up to id {first - 1} before, and the nodes have "
-                    f"forgotten it; we stand at id {one.port.position}: start from what was kept, or use another name"
-                )
+                raise SpeError(not_stored(self.name, one.channel, one.port.position, first, guest=self._guest))
 
     @property
     def finished(self) -> bool:
@@ -272,6 +299,28 @@ class Client:
                 self._ended.add(change.channel)
 
 
+def not_stored(name: str, channel: Channel, position: int, first: int, *, guest: bool) -> str:
+    """Why a client that has a position gets no more, and what to do.
+
+    Args:
+      first: the first id that is stored.
+    """
+    there = f"{channel} is stored from id {first} on"
+    if guest and not position:
+        return f"{name}: {there}, not from the beginning: start='stored' begins there, 'now' with the next results"
+    if guest:
+        return (
+            f"{name} has read {channel} up to id {position}, but {there}: nothing is kept for a client that the"
+            " configuration does not have. Read faster, or begin again with start='stored'; a client of the"
+            " configuration is waited for"
+        )
+    return (
+        f"{name} needs id {position + 1}, but {there}: an earlier process of this name has acknowledged what is"
+        " missing. Go on with what that process kept (recording, sinks, checkpoint); a reader of another name gets"
+        " what is stored with start='stored'"
+    )
+
+
 def _x_us(directory: Directory) -> int:
     return max((n.x_us for n in directory.nodes.values()), default=PATIENCE_US)
 
@@ -294,7 +343,13 @@ async def open_client(
     Raises:
       ConfigError: the directory has no such client.
     """
-    client = Client(env, plan, directory, name, token=token)
+    async with running(Client(env, plan, directory, name, token=token)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def running(client: Client) -> AsyncIterator[Client]:
+    """Runs a client for the length of the block, and raises as :func:`open_client` does."""
     failed: Exception | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)

@@ -1,6 +1,6 @@
 """Results of a running cluster for a Python program, in one statement.
 
-    async with connect("shop.yaml", client="board") as changes:
+    async with connect("shop.yaml", client="board") as changes:  # under trio and under asyncio
         async for change in changes:  # ends when all streams have ended
             match change:
                 case StableRows():
@@ -10,156 +10,173 @@
                 case UndoneRows():
                     print("< the tentative ones are withdrawn")
 
+    with connect("shop.yaml", start="stored") as changes:  # anywhere else, as in a cell of a notebook
+        received = changes.collect(seconds=5)
+    received.current("totals").to_pandas()
+
+Outside of trio the cluster is read in a thread of its own (:mod:`replicas.client.threads`).
 :func:`replicas.client.client.open_client` is the same for programs that bring plan, directory and environment, and that
 want boundaries and rec_done as well.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
-from replicas.client.client import Client, open_client
+from replicas.client.changes import Changes
+from replicas.client.client import Client, running
+from replicas.client.threads import AsyncioChanges, ThreadChanges
 from replicas.link.connection import TOKEN_VARIABLE, Identity, dial, secured
-from spe.config import load
-from spe.errors import LinkBroken, LinkClosed, NotReachable, PeerRefused, RemoteProtocolError
+from spe.errors import ConfigError, LinkBroken, LinkClosed, NotReachable, PeerRefused, RemoteProtocolError
 from spe.plan.deploy import Deployed, check_all_addressed, with_default_client
+from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.problems import check_known, did_you_mean, one_of
 from spe.runtime.env import Env
 from spe.runtime.production import production_env
-from spe.stream.batch import Batch, Rows, Undo
-from spe.stream.change import Change
-from spe.stream.names import Kind
+from spe.stream.ids import Channel
+from spe.stream.names import StreamId
+from spe.wire.messages import Start
 
+#: Name of a reader that has none.
+READER: Final = "reader"
+#: Where to begin: as the user says it, and as producers are asked ("": at id 1).
+STARTS: Final[Mapping[str, Start]] = {"now": "now", "stored": "stored", "beginning": ""}
 #: How long to wait for the first process that answers.
 WAIT_S: Final = 10.0
 _AGAIN_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedChange:
-    """What happened to one partition of a stream.
-
-    Attributes:
-      change: as :meth:`Client.changes` gives it; what a :class:`replicas.client.view.CurrentView` takes.
-      names: of the stream's attributes.
-    """
-
-    change: Change
-    names: tuple[str, ...]
-
-    @property
-    def stream(self) -> str:
-        return str(self.change.channel.stream)
-
-    @property
-    def partition(self) -> int:
-        return self.change.channel.partition
-
-
-class ReceivedRows(ReceivedChange):
-    """Tuples, sorted by time except those of a source."""
-
-    __slots__ = ()
-
-    @property
-    def batch(self) -> Batch:
-        assert isinstance(self.change.element, Batch)
-        return self.change.element
-
-    @property
-    def rows(self) -> Rows:
-        """As columns."""
-        return self.batch.rows
-
-    def records(self) -> list[dict[str, Any]]:
-        """As dicts: timestamps are int microseconds since the epoch, null is None.  For few rows."""
-        return [dict(zip(self.names, row, strict=True)) for row in self.rows.to_tuples()]
-
-
-class StableRows(ReceivedRows):
-    """Final tuples: they are never withdrawn, and none comes twice."""
-
-    __slots__ = ()
-
-
-class TentativeRows(ReceivedRows):
-    """The best results of the input that can be reached; an :class:`UndoneRows` withdraws them later."""
-
-    __slots__ = ()
-
-
-class UndoneRows(ReceivedChange):
-    """All tentative tuples of this partition are withdrawn; what they should have been follows."""
-
-    __slots__ = ()
-
-
-class Changes:
-    """An asynchronous iterator of changes; what was taken from it is acknowledged when the next one is asked for.
-
-    Attributes:
-      plan: of the cluster.
-      client: the client that receives them; its ``status()`` says whom it reads.
-    """
-
-    def __init__(self, plan: Plan, client: Client) -> None:
-        self.plan = plan
-        self.client = client
-
-    async def __aiter__(self) -> AsyncGenerator[StableRows | TentativeRows | UndoneRows, None]:
-        """Until all streams have ended.  Raises SpeError as :meth:`Client.changes` does."""
-        async for change in self.client.changes():
-            element, names = change.element, self.plan.query.schema_of(change.channel.stream).names
-            if isinstance(element, Undo):
-                yield UndoneRows(change, names)
-            elif isinstance(element, Batch) and len(element):
-                yield (StableRows if element.kind is Kind.STABLE else TentativeRows)(change, names)
-
-    def stable(self, stream: str) -> AsyncIterator[Rows]:
-        """Instead of all changes: the final tuples of one stream, merged over its partitions in time order."""
-        return self.client.stable(stream)
-
-
-@asynccontextmanager
-async def connect(
+def connect(
     config: str | os.PathLike[str] | Deployed,
     *,
-    client: str,
+    client: str = "",
+    start: str = "",
+    streams: Sequence[str] = (),
     token: str | None = None,
     wait_s: float = WAIT_S,
     env: Env | None = None,
-) -> AsyncGenerator[Changes, None]:
-    """Takes the place of a client of a running cluster for the length of the block.
+) -> Connecting:
+    """Results of a running cluster, for one of its clients, or for a reader, which no log is kept for.
 
     Args:
-      config: a YAML file, a Python script (spe.api), or what :func:`spe.config.load` makes of one.
-      client: which client of the configuration to be; nobody else may be it meanwhile.
-      token: shared secret of the cluster; None: that of the environment variable SPE_TOKEN.
+      config: a YAML file, a Python script (spe.api), what :func:`spe.config.load` makes of one, or the directory of a
+        run.
+      client: which client of the configuration to be; nobody else may be it meanwhile.  Another name, or none, is that
+        of a reader.  With TLS it needs the certificate of ``client:NAME``; NAME is "reader" where none is given.
+      start: where to begin: "now" (the next results), "stored" (the oldest that are stored) or "beginning" (id 1, or an
+        error).  A client of the configuration goes on where it left if this is "".
+      streams: that a reader reads; none: every output.
+      token: shared secret of the cluster; None: that of the run, or of the environment variable SPE_TOKEN.
       wait_s: how long to wait until a process of the cluster answers.  From then on all failures are borne.
       env: what to run on; None: this machine.
 
-    Raises:
-      ConfigError: the configuration has mistakes, no such client, or no addresses.
-      PeerRefused: all refuse us: another plan, cluster, version or token.
-      NotReachable: nobody answers; says which addresses were tried, and what happened there.
+    Returns:
+      For ``async with``, under trio or asyncio, or for ``with``, outside of trio.  Entering raises
+
+      * ConfigError: the configuration has mistakes, no such client or stream, or no addresses.
+      * PeerRefused: all refuse us: another plan, cluster, version or token.
+      * NotReachable: nobody answers, or has room; says which addresses were tried, and what happened there.
     """
-    plan, directory = config if isinstance(config, Deployed) else load(config)
-    directory = with_default_client(plan, directory)
-    env = secured(env or production_env(Path()), plan, f"client:{client}")
-    token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
-    one = Client(env, plan, directory, client, token=token)
-    peers = one.peers()
-    check_all_addressed("the configuration" if isinstance(config, Deployed) else str(config), peers)
-    await _someone_answers(env, plan, one.me, peers, wait_s)
-    async with open_client(env, plan, directory, client, token=token) as running:
-        yield Changes(plan, running)
+
+    @asynccontextmanager
+    async def connected() -> AsyncGenerator[Changes, None]:
+        target = _target(config, f"client:{client or READER}", env)
+        plan = target.plan
+        one = _client(target, client, start, streams, target.token if token is None else token)
+        peers = one.peers()
+        check_all_addressed("the configuration" if isinstance(config, Deployed) else str(config), peers)
+        await _someone_answers(target.env, plan, one.me, peers, wait_s)
+        async with running(one):
+            yield Changes(plan, one)
+
+    return Connecting(connected)
+
+
+class Connecting:
+    """What :func:`connect` returns."""
+
+    def __init__(self, connected: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
+        self._connected = connected
+        self._entered: AbstractAsyncContextManager[Changes] | None = None
+        self._thread: ThreadChanges | None = None
+        self._left = False
+
+    def open(self) -> ThreadChanges:
+        """Without a block, for the cells of a notebook: call ``close()`` at the end."""
+        self._thread = ThreadChanges(self._connected)
+        if self._left:  # cancelled meanwhile
+            self._thread.close()
+        return self._thread
+
+    __enter__ = open
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._thread.close()
+
+    async def __aenter__(self) -> Changes | AsyncioChanges:
+        if trio.lowlevel.in_trio_run():
+            self._entered = self._connected()
+            return await self._entered.__aenter__()
+        try:
+            return AsyncioChanges(await asyncio.to_thread(self.open))
+        except asyncio.CancelledError:
+            self._left = True
+            raise
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        if self._entered is not None:
+            return await self._entered.__aexit__(*error)
+        return await asyncio.to_thread(self.__exit__)
+
+
+class _Target(NamedTuple):
+    plan: Plan
+    directory: Directory
+    token: str
+    env: Env
+
+
+def _target(config: str | os.PathLike[str] | Deployed, process: str, env: Env | None) -> _Target:
+    """Where to connect to, and on what.  Raises ConfigError, SpeError."""
+    if isinstance(config, Deployed):
+        (plan, directory), token = config, os.environ.get(TOKEN_VARIABLE, "")
+        env = secured(env or production_env(Path()), plan, process)
+    else:
+        from spe.cli.run_dir import load_target  # it knows what a run has written down
+
+        target = load_target(Path(config), process)
+        plan, directory, token = target.plan, target.directory, target.token
+        env = target.env(process) if env is None else secured(env, plan, process)
+    return _Target(plan, with_default_client(plan, directory), token, env)
+
+
+def _client(target: _Target, name: str, start: str, streams: Sequence[str], token: str) -> Client:
+    """Raises ConfigError where there is no such client, start or stream."""
+    plan, directory, _, env = target
+    if start:
+        check_known("start", start, STARTS)
+    if name in directory.clients:
+        if streams:
+            raise ConfigError([f"client {name} reads what its configuration says; only a reader names streams"])
+        return Client(env, plan, directory, name, token=token, start=STARTS.get(start, "left"))
+    if not start:
+        known = f"no client {name!r}{did_you_mean(name, directory.clients)}; expected {one_of(list(directory.clients))}"
+        raise ConfigError([f"{known}; or say where a reader of any name starts: {', '.join(STARTS)}"])
+    for stream in streams:
+        check_known("stream", stream, [*plan.producer, *plan.sources])
+    reads = tuple(map(StreamId, streams)) or plan.query.outputs
+    channels = [Channel(s, p) for s in reads for p in range(plan.partitions_of(s))]
+    one, begin = name or READER, STARTS[start]
+    return Client(env, plan, directory, one, token=token, channels=channels, guest=True, start=begin)
 
 
 async def _someone_answers(env: Env, plan: Plan, me: Identity, peers: Mapping[str, str], wait_s: float) -> None:

@@ -102,7 +102,7 @@ class Input(Choosing):
 
     def truncated(self) -> bool:
         """The same for what we need next."""
-        return self.forgotten(self.port.position)
+        return not self.start and self.forgotten(self.port.position)
 
     def other_logs(self) -> dict[str, str]:
         """Producers that do not continue what we have read, and why."""
@@ -119,6 +119,13 @@ class Input(Choosing):
             switches=self.switches,
             other_logs=self.other_logs(),
         )
+
+    def begin(self, generation: int, position: int) -> None:
+        """The producer of a feed has chosen where we begin (F8)."""
+        feed = self.feed(generation)
+        if feed is not None and self.start:
+            self.start = ""
+            feed.position = self.port.position = position
 
     # --- elements ---
 

@@ -26,7 +26,7 @@ from spe.errors import OtherOrigin
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import Mode
+from spe.wire.messages import Mode, Start
 
 #: The wait before another try doubles up to this.
 RETRY_LONGEST_US: Final = 1_000_000
@@ -65,6 +65,8 @@ class Choosing:
         self.main: Feed | None = None
         self.corr: Feed | None = None
         self.switches = 0
+        #: A client that holds nothing begins where its producer says; "" once that is known (F8).
+        self.start: Start = ""
         #: Of what we have read (S6); "" where that is nothing yet.
         self.origin = ""
         self._stall_us = stall_us
@@ -331,7 +333,9 @@ class Choosing:
     def _usable(self, producer: Producer, now: int) -> bool:
         if not producer.alive or producer.state is NodeState.RECOVERING:
             return False
-        if producer.quarantined == producer.incarnation or producer.first > self.port.position + 1:
+        if producer.quarantined == producer.incarnation:
+            return False
+        if producer.first > self.port.position + 1 and not self.start:
             return False
         return producer.retry_at <= now or (self.main is not None and self.main.producer == producer.name)
 

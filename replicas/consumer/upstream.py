@@ -8,6 +8,7 @@ acknowledgements with the question (rules F3, A1).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -315,6 +316,8 @@ class Upstream:
             return
         now, channel = self._env.clock.monotonic_us(), owner.inputs[index].channel
         match action:
+            case Open() if owner.inputs[index].start:
+                pass  # where it begins is known later
             case Open(generation, producer, mode, position, frontier, held, t_star):
                 history(Opened(now, owner.name, channel, producer, generation, mode, position, frontier, held, t_star))
             case Close(generation, reason):
@@ -396,7 +399,7 @@ class Upstream:
     ) -> None:
         channel = one.channel
         index, count = owner.substream(channel)
-        feed = one.feed(action.generation)
+        feed, start = one.feed(action.generation), one.start
         # From here on a change of mode goes out after this; one that came before is in it (F5).
         connections.append(connection)
         await connection.send(
@@ -412,6 +415,7 @@ class Upstream:
                 substream_index=index,
                 substream_count=count,
                 origin=one.origin,
+                start=start,
             )
         )
         answer = await connection.receive_message()
@@ -428,6 +432,9 @@ class Upstream:
         if not isinstance(answer, Subscribed):
             raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
         one.greeted(action.producer, answer.origin)
+        if start:
+            one.begin(action.generation, answer.position)
+            self._tell_history(owner, index, replace(action, position=answer.position))
         self._refused.pop((owner.name, channel, action.producer), None)
         one.heard(
             action.producer,

@@ -103,13 +103,13 @@ class LogSide:
         """Of each output the id from which on it goes to the log with a slice: all that may be asked for, or the
         rest.
         """
-        firsts = [log.first - 1 for log in self._outputs]
+        firsts = [log.acknowledged for log in self._outputs]
         return firsts if one.slice.made.complete or all_anew else list(map(max, firsts, self._logged))
 
     def released_from(self, end: int) -> int:
         """End of the oldest slice of the log whose output somebody may still ask for; of the slice to ``end`` not."""
         asked = self._asked
-        while asked and all(last < log.first for last, log in zip(asked[0][1], self._outputs)):
+        while asked and all(last <= log.acknowledged for last, log in zip(asked[0][1], self._outputs)):
             asked.popleft()
         return asked[0][0] if asked else END_OF_TIME
 

@@ -15,7 +15,7 @@ def buffers(replica: Replica, at_us: int) -> Buffers:
         str(replica.id),
         held_bytes=replica.sunion.stable_bytes,
         tentative=any(i.tentative for i in replica.sunion.inputs) or any(not o.suffix.untouched for o in replica.logs),
-        log_entries=max(log.stable.end - log.stable.start for log in replica.logs),
+        log_entries=max(log.stable.end - log.stable.number_after(log.acknowledged) for log in replica.logs),
         digests=tuple(
             (log.channel, int(state["last_id"]), int(state["digest"]))
             for log, state in zip(replica.logs, states, strict=bool(states))

@@ -73,6 +73,7 @@ class OutputSide:
                 None if shelf is None else shelf(plan.query.schema_of(channel.stream)),
                 directory.standbys_of(plan, channel),
                 changes,
+                plan.limits.tail(channel.stream in plan.query.outputs),
             )
             for channel in channels
         ]

@@ -268,7 +268,8 @@ class NodeProcess(NoSource):
         recoveries = [(id, host.replica.recovery) for id, host in running]
         held += [Held(id.unit, id.partition, int(one.safe)) for id, one in recoveries if one.backs]
         loads = [Load(*id, *sample) for id, host in running if (sample := host.meter.news(now)) is not None]
-        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads, taken)
+        guest = self.hosting.directory.is_guest(peer)
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads, taken, guest)
 
     def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
         self._note_waits(self.hosting.directory)

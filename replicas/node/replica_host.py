@@ -212,13 +212,21 @@ class ReplicaHost:
             return NotReady(f"no such substream: {error}")
         if why := replica.serving.other_origin(message.consumer, message.origin):
             return OtherLog(why)
-        opened = log.subscribe(message.mode, message.position, message.frontier, message.held, message.t_star, key)
+        held = message.position, message.frontier, message.held, message.t_star
+        opened = log.subscribe(message.mode, *held, key, message.start, message.consumer)
         if isinstance(opened, LogNotReady):
             return NotReady(f"{self.name} is recovering")
         if isinstance(opened, LogTruncated):
             return Truncated(opened.first)
         greeting = Subscribed(
-            log.state, log.fresh, log.last_id, *log.frontiers(), log.first, log.sequence, replica.serving.origin
+            log.state,
+            log.fresh,
+            log.last_id,
+            *log.frontiers(),
+            log.first,
+            log.sequence,
+            replica.serving.origin,
+            opened.position,
         )
         return Accepted(greeting, opened, log.schema, self._signals[replica.logs.index(log)], self.meter.sent)
 

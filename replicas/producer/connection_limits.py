@@ -1,5 +1,8 @@
 """Connections after the hello: every configured peer has places of its own, all others share a few.
 
+So does each client that the configuration does not have, a *reader*.  There are at most READERS_MAX; one more is turned
+away, to come again later.
+
 Where a peer has no place left, its own oldest connection is closed: half-open connections make room for new ones, and
 a peer that opens without end closes only its own.  A writer's new one is turned away instead, to come again later: each
 of its connections is a task at work, and tasks that push each other out would never end.
@@ -24,7 +27,11 @@ PLACES: Final = 8
 PLACES_PER_SUBSCRIPTION: Final = 4
 #: Connections of a writer: each task that it has at work has one, others wait.
 WRITER_PLACES: Final = 64
-#: Connections of everybody who is not in the plan: the command line, and clients that no log waits for.
+#: Readers that a process serves: each makes it encode all that is read once more.
+READERS_MAX: Final = 16
+#: Connections of each.
+READER_PLACES: Final = 256
+#: Connections of everybody else who is not in the plan: the command line.
 GUESTS_MAX: Final = 64
 GUESTS: Final = "(not in the plan)"
 
@@ -56,6 +63,8 @@ class Reception:
         self._me = me
         #: By peer, in order of arrival.
         self._inside: dict[str, dict[trio.CancelScope, None]] = {}
+        #: The same by reader and incarnation.
+        self._readers: dict[str, dict[trio.CancelScope, None]] = {}
         self.sent_away = 0
         self.redirect(directory)
 
@@ -83,16 +92,21 @@ class Reception:
             self._inside.setdefault(peer, {})
 
     @contextmanager
-    def visit(self, peer: str) -> Iterator[trio.CancelScope | None]:
+    def visit(self, peer: str, incarnation: int = 0) -> Iterator[trio.CancelScope | None]:
         """A connection's stay; ends when it must make room.  None: there is no room for it."""
-        who = peer if peer in self._places else GUESTS
-        inside = self._inside[who]
-        if who in self._plan.writers and len(inside) >= self._places[who]:
+        of, who = self._inside, peer if peer in self._places else GUESTS
+        places = self._places[who]
+        if who == GUESTS and peer.startswith("client:"):  # several readers may have one name
+            of, who, places = self._readers, f"{peer} #{incarnation}", READER_PLACES
+        inside = of.get(who, {})
+        turned_away = who in self._plan.writers and len(inside) >= places
+        if turned_away or (of is self._readers and who not in of and len(of) >= READERS_MAX):
             yield None
             return
+        of[who] = inside
         with trio.CancelScope() as scope:
             inside[scope] = None
-            if len(inside) > self._places[who]:
+            if len(inside) > places:
                 oldest = next(iter(inside))
                 del inside[oldest]
                 oldest.cancel()
@@ -101,7 +115,9 @@ class Reception:
                 yield scope
             finally:
                 inside.pop(scope, None)
+                if of is self._readers and not inside:
+                    of.pop(who, None)
 
     def connections(self) -> dict[str, int]:
         """By peer, where there are any."""
-        return {peer: len(inside) for peer, inside in self._inside.items() if inside}
+        return {peer: len(inside) for peer, inside in (self._inside | self._readers).items() if inside}

@@ -130,12 +130,20 @@ class ElementLog:
         self._leave_memory(1)
         return batch
 
-    def drop_through(self, last_id: int) -> None:
-        """Forgets every entry that lies wholly at or below an id; of what is spilled, whole pieces."""
+    def drop_through(self, last_id: int, down_to: int = 0) -> None:
+        """Forgets entries that lie wholly at or below an id; of what is spilled, whole pieces.
+
+        Args:
+          down_to: bytes of memory that may stay; then the newest of these entries do.
+        """
         if self._spilled:
             self._spilled.forget_through(last_id)
         if not self._spilled:
-            self._leave_memory(self._after(last_id))
+            count, most, size = 0, self._after(last_id), self.memory_bytes
+            while count < most and size > down_to:
+                size -= self._entries[count].nbytes
+                count += 1
+            self._leave_memory(count)
 
     def spill(self, above_bytes: int, piece_bytes: int) -> None:
         """Moves the oldest entries to spill files while more than ``above_bytes`` are in memory, and room is there."""

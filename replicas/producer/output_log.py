@@ -22,7 +22,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema
 from spe.stream.times import format_timestamp
-from spe.wire.messages import Mode
+from spe.wire.messages import Mode, Start
 
 #: An incarnation that no process has: nothing was heard yet.
 _NEVER: Final = -1
@@ -64,6 +64,7 @@ class OutputLog:
       limits: caps on both logs.
       standbys: consumers that hold checkpoints only (H2).
       spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.
+      tail_bytes: acknowledged entries stay while the stable log has no more than this.
       changes: numbers the changes of state.  All logs that a process makes of one channel share it, so that consumers
         can tell which of two states is the newer one (F4); None: there is only this log.
     """
@@ -77,7 +78,9 @@ class OutputLog:
         spill: Spill | None = None,
         standbys: Collection[str] = (),
         changes: Iterator[int] | None = None,
+        tail_bytes: int = 0,
     ) -> None:
+        self._tail_bytes = tail_bytes
         self._standbys = frozenset(standbys)
         self.channel = channel
         self.schema = schema
@@ -171,6 +174,12 @@ class OutputLog:
         return self.stable.last_id
 
     @property
+    def acknowledged(self) -> int:
+        """No configured consumer needs stable ids up to here: what is left of them is in nobody's way (A2)."""
+        gone = self.first - 1
+        return max(gone, min(self.truncation_line, self.last_id)) if self._acks else gone
+
+    @property
     def first(self) -> int:
         """Smallest stable id that can still be had, or that will be made next."""
         return self.stable.first
@@ -211,13 +220,27 @@ class OutputLog:
         held: bool,
         t_star: int,
         substream: Substream | None = None,
+        start: Start = "",
+        consumer: str = "",
     ) -> OutputSubscription | LogTruncated | LogNotReady:
-        """A cursor for a consumer that holds what the arguments say; see :class:`OutputSubscription`."""
+        """A cursor for a consumer that holds what the arguments say; see :class:`OutputSubscription`.
+
+        Args:
+          start: where a consumer that holds nothing begins, in place of ``position`` (F8).
+        """
         if self.state is NodeState.RECOVERING:
             return LogNotReady()
+        if start:
+            position = self._begins(start, consumer)
         if position < self.first - 1:
             return LogTruncated(self.first)
         return OutputSubscription(self, mode, position, frontier, held, t_star, substream)
+
+    def _begins(self, start: Start, consumer: str) -> int:
+        if start == "now":
+            return self.last_id
+        ack = self._acks.get(consumer)
+        return max(self.first - 1, ack.id if ack is not None and start == "left" else 0)
 
     # --- acknowledgements ---
 
@@ -289,7 +312,7 @@ class OutputLog:
 
     def _truncate(self) -> None:
         if self._acks:
-            self.stable.drop_through(self.truncation_line)
+            self.stable.drop_through(self.truncation_line, self._tail_bytes)
             return
         # No consumer is configured, so nothing has to be kept; one that reads all the same finds the newest half.
         while 2 * self.stable.nbytes > self._limits.output_bytes:
@@ -319,7 +342,7 @@ class OutputLog:
         Raises:
           SpillNotLoaded: more was spilled since.
         """
-        rest = self.entries_after(ahead[-1].batch.upto_id if ahead else self.first - 1)
+        rest = self.entries_after(ahead[-1].batch.upto_id if ahead else self.acknowledged)
         # Only now: what is found damaged while it is read moves the beginning.
         entries = [e for e in ahead if e.batch.upto_id >= self.first] + rest
         return {

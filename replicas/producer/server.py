@@ -12,7 +12,7 @@ from replicas.link.connection import HELLO_SECONDS, Connection
 from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, no_host, wrong_claim
 from replicas.link.signal import Signal
-from replicas.producer.connection_limits import Reception
+from replicas.producer.connection_limits import READERS_MAX, Reception
 from replicas.producer.subscription import Subscription
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version
@@ -310,9 +310,11 @@ class Server:
         return hello, answer
 
     async def _receive_peer(self, connection: Connection, hello: Hello, welcome: Welcome) -> None:
-        with self._reception.visit(hello.name) as scope:
+        with self._reception.visit(hello.name, hello.incarnation) as scope:
             if scope is None:
-                await _answer(connection, NotReady(f"as many tasks of {hello.name} as may are at work"))
+                tasks = f"as many tasks of {hello.name} as may are at work"
+                readers = f"{READERS_MAX} clients that the configuration does not have are served, and no more may be"
+                await _answer(connection, NotReady(tasks if hello.role == "writer" else readers))
                 return
             await _answer(connection, welcome)
             try:

@@ -63,11 +63,12 @@ class Scenario:
     def deployed(self) -> Deployed:
         """The plan, and its directory of simulated hosts.  Raises ConfigError."""
         plan, directory = load_data(self.config)
-        limits, timing = self.options.get("limits", {}), self.options.get("timing", {})
+        # Without a tail a client that turns to another replica finds only what rule A2 promises it.
+        limits, timing = {"tail_bytes": 0} | self.options.get("limits", {}), self.options.get("timing", {})
         plan = replace(
             plan,
             sources={n: self._lively(source, n) for n, source in plan.sources.items()},
-            limits=replace(plan.limits, **limits) if limits else plan.limits,
+            limits=replace(plan.limits, **limits),
             timing=replace(plan.timing, **timing) if timing else plan.timing,
         )
         directory = replace(

@@ -158,6 +158,8 @@ class SourceProcess(Bystander):
         self._retention: SourceRetention | None = None
         self._place = place
         self._sinks_root = Path() if sinks_root is None else sinks_root
+        #: By client, while we run: where it begins with start "left" (F8).
+        self._acknowledged: dict[str, int] = {}
         #: By what they get.
         self._own_sinks: dict[str, OwnSink] = {}
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
@@ -261,14 +263,22 @@ class SourceProcess(Bystander):
         if why := self._other_log(proxy, message):
             return OtherLog(why)
         first = proxy.base_id + 1
-        if message.position + 1 < first:
+        position = self._begins(proxy, message) if message.start else message.position
+        if position + 1 < first:
             self._tell_behind(message, proxy)
             return Truncated(first)
         greeting = Subscribed(
-            NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, first, 0, proxy.identity
+            NodeState.STABLE, False, proxy.last_id, proxy.frontier, BEFORE_TIME, first, 0, proxy.identity, position
         )
-        cursor = SourceSubscription(proxy, self._division, message.position, message.frontier, share)
+        cursor = SourceSubscription(proxy, self._division, position, message.frontier, share)
         return Accepted(greeting, cursor, self._source.schema, self._signal)
+
+    def _begins(self, proxy: SourceProxy, message: Subscribe) -> int:
+        """The position of a client that holds nothing (F8)."""
+        if message.start == "now":
+            return proxy.last_id
+        left = self._acknowledged.get(message.consumer, 0) if message.start == "left" else 0
+        return max(proxy.base_id, min(left, proxy.last_id))
 
     def _tell_behind(self, message: Subscribe, proxy: SourceProxy) -> None:
         if self._env.history is not None:
@@ -295,11 +305,14 @@ class SourceProcess(Bystander):
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
         proxy = self._proxy
-        outputs = []
-        if self._retention is not None:
-            for ack in message.acks:
-                if ack.stream == self._source.stream:
-                    self._retention.acknowledged(ack.consumer, message.incarnation, ack.id)
+        outputs, guest = [], self._keeper.current.is_guest(peer)
+        for ack in message.acks:
+            if ack.stream != self._source.stream:
+                continue
+            if self._retention is not None:
+                self._retention.acknowledged(ack.consumer, message.incarnation, ack.id)
+            if peer.startswith("client:") and not guest:
+                self._acknowledged[ack.consumer] = ack.id
         if proxy is not None:
             outputs.append(
                 OutputStatus(
@@ -315,7 +328,7 @@ class SourceProcess(Bystander):
                     origin=proxy.identity,
                 )
             )
-        return HeartbeatAnswer(message.number, self._me.incarnation, outputs)
+        return HeartbeatAnswer(message.number, self._me.incarnation, outputs, guest=guest)
 
     async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
         intake = self._intake

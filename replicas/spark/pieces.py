@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from consistency.proof.records import CHANGES, change_batches, stable_batches
+from replicas.client.background import items_of
 from replicas.client.buffer import Numbered
 from replicas.client.excerpt import Excerpt, excerpt
-from replicas.spark.background import items_of
 from replicas.spark.live import LiveOutput
 from spe.plan.directory import Directory
 from spe.stream.batch import Batch, Element, Undo

@@ -18,12 +18,12 @@ import trio
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from replicas.client.background import Background
 from replicas.client.buffer import ChangeBuffer
 from replicas.client.client import FEW_CHANGES, Client
 from replicas.client.excerpt import Excerpt
 from replicas.client.positions import OutputPositions
 from replicas.link.signal import Signal
-from replicas.spark.background import Background
 from replicas.spark.live import LiveOutput
 from replicas.spark.offsets import Offset, ahead, offset_of, start_of
 from replicas.spark.pieces import APART, Fetched, Piece, given, read_piece

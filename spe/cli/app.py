@@ -251,14 +251,23 @@ def client(
     config: Target,
     /,
     *,
-    client: Annotated[str, Parameter(help="Name of the client.")],
+    client: Annotated[str, Parameter(help="Name of the client.")] = "",
     print_: Annotated[
         Literal["stable", "corrections", "no"],
         Parameter(name="--print", help="Print changes as JSON lines: final tuples only, or all with their undos."),
     ] = "no",
+    start: Annotated[
+        Literal["now", "stored", "beginning"] | None,
+        Parameter(help="Print as a reader of any name, for which nothing is kept: from where on."),
+    ] = None,
+    stream: Annotated[list[str] | None, Parameter(help="Streams that a reader reads; by default every output.")] = None,
     options: ProcessOptions = DEFAULTS,
 ) -> int:
-    """Run one client: write its sinks, and record what it receives."""
+    """Run one client: write its sinks, and record what it receives. With --start: print results from there on."""
+    if start is not None:
+        from spe.cli.reader import read
+
+        return read(config, client, start, stream or [], print_)
     from spe.cli.processes import run_client_process
 
     return run_client_process(config, client, print_, options)

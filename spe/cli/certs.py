@@ -14,11 +14,20 @@ from spe.runtime.revoked import REVOKED
 from spe.runtime.tls import CONTROL, holder_of
 
 
-def certs(config: Path, out: Path | None, days: int, *, renew: bool = False, revoked: Sequence[str] = ()) -> int:
+def certs(
+    config: Path,
+    out: Path | None,
+    days: int,
+    *,
+    renew: bool = False,
+    revoked: Sequence[str] = (),
+    readers: Sequence[str] = (),
+) -> int:
     """Makes what is missing, or all but the CA anew, and shows all with their ends.
 
     Args:
       revoked: holders whose certificates so far are refused from now on; those of the plan get new ones.
+      readers: names of clients that the configuration does not have.
     """
     try:
         from spe.runtime.certificates import AFTER_REVOKING, issue, revoke
@@ -31,7 +40,7 @@ def certs(config: Path, out: Path | None, days: int, *, renew: bool = False, rev
     given = plan.security.certificates
     folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
     now = datetime.datetime.now(datetime.UTC)
-    names = [*processes_of(directory), *sorted(plan.writers), CONTROL]
+    names = [*processes_of(directory), *sorted(plan.writers), *(f"client:{name}" for name in readers), CONTROL]
     if revoked:
         revoke(folder, revoked, now)
         now += AFTER_REVOKING

@@ -11,6 +11,7 @@ from replicas.connectors.json_text import json_text
 from replicas.connectors.sink import SinkCursor, SinkEntry
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.plan.plan import Plan
+from spe.stream.batch import Batch
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 
@@ -51,7 +52,10 @@ def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
     cursors: dict[Channel, SinkCursor] = {}
 
     def show(change: Change) -> None:
-        cursor = cursors.setdefault(change.channel, SinkCursor(CORRECTIONS if corrections else STABLE))
+        cursor = cursors.get(change.channel)
+        if cursor is None:
+            begin = change.element.from_id if isinstance(change.element, Batch) else 0
+            cursor = cursors[change.channel] = SinkCursor(CORRECTIONS if corrections else STABLE, begin)
         entry = cursor.take(change)
         if entry is not None:
             write_out(change_text(plan, entry, change.channel, corrections))

@@ -243,7 +243,7 @@ class TimingModel(Model):
         return Timing(self.tick, self.heartbeat, self.request, self.connect)
 
 
-def _spill(value: Any) -> int:
+def _size_or_off(value: Any) -> int:
     return 0 if value is False or value == "off" else size_of(value)  # YAML reads a bare `off` as false
 
 
@@ -252,6 +252,7 @@ class LimitsModel(Model):
 
     Attributes:
       output: memory per output for stable elements; beyond half of it they spill.
+      tail: memory per output for acknowledged results, for readers that come later; `off`: none. Default: `1MiB`.
       suffix: tentative suffix per output.
       input: memory per SUnion; beyond a quarter of it redo data spill.
       frame: largest frame, from `64KiB` to `16MiB`; must not be smaller at a reader than at its producer.
@@ -259,14 +260,15 @@ class LimitsModel(Model):
     """
 
     output: Size = Limits().output_bytes
+    tail: Annotated[int, BeforeValidator(_size_or_off)] = Limits().tail_bytes
     suffix: Size = Limits().suffix_bytes
     input: Size = Limits().input_bytes
     #: Room for a row of some thousand attributes; more than the default is of no use, for rows and texts are divided.
     frame: Annotated[Size, Field(ge=64 << 10, le=Limits().frame_bytes)] = Limits().frame_bytes
-    spill: Annotated[int, BeforeValidator(_spill)] = Limits().spill_bytes
+    spill: Annotated[int, BeforeValidator(_size_or_off)] = Limits().spill_bytes
 
     def limits(self) -> Limits:
-        return Limits(self.output, self.suffix, self.input, self.frame, self.spill)
+        return Limits(self.output, self.suffix, self.input, self.frame, self.spill, tail_bytes=self.tail)
 
 
 class SecurityModel(Model):

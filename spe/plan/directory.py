@@ -261,6 +261,10 @@ class Directory:
         sources = {f"source:{s}": address for s, address in self.sources.items()}
         return nodes | sources | ({COORDINATOR: self.coordinator.address} if self.coordinated else {})
 
+    def is_guest(self, name: str) -> bool:
+        """Is this a client that no log waits for?"""
+        return name.startswith("client:") and name.removeprefix("client:") not in self.clients
+
     @property
     def coordinated(self) -> bool:
         """Is there a coordinator?"""

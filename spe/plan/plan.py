@@ -202,6 +202,7 @@ class Limits:
       frame_bytes: largest frame accepted after authentication.
       slice_rows: rows per input that a replica works on before it lets others go first: large enough to be efficient,
         small enough to yield within 20 ms (R6).
+      tail_bytes: acknowledged elements kept per output of the query (A2), at most a quarter of ``output_bytes``.
       spill_bytes: spill files per process, for what of the logs and of the redo data memory has no room for; 0: none.
     """
 
@@ -211,6 +212,11 @@ class Limits:
     frame_bytes: int = FRAME_BYTES
     spill_bytes: int = 4 << 30
     slice_rows: int = 20_000
+    tail_bytes: int = 1 << 20
+
+    def tail(self, is_output: bool) -> int:
+        """Bytes of acknowledged elements that the log of a stream keeps."""
+        return min(self.tail_bytes, self.output_bytes // 4) if is_output else 0
 
 
 #: Heartbeats missed in a row before a process counts as gone (F3).

@@ -163,6 +163,7 @@ Role = Annotated[
     one_of("node", "source", "client", "coordinator", "control", "newcomer", "writer"),
 ]
 Mode = Annotated[Literal["main", "corrections"], one_of("main", "corrections")]
+Start = Annotated[Literal["", "now", "stored", "left"], one_of("", "now", "stored", "left")]
 Verb = Annotated[Literal["install", "restore", "retire", "replay"], one_of("install", "restore", "retire", "replay")]
 MoveVerb = Annotated[
     Literal["move", "drain", "cancel", "balance", "propose", "leave"],

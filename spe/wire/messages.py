@@ -40,6 +40,7 @@ from spe.wire.fields import (
 from spe.wire.fields import SNAPSHOT_PART_BYTES as SNAPSHOT_PART_BYTES
 from spe.wire.fields import Mode as Mode
 from spe.wire.fields import Role as Role
+from spe.wire.fields import Start as Start
 from spe.wire.fields import Verb as Verb
 from spe.wire.framing import CONTROL_BYTES, STATUS_BYTES, Buffer, FrameType, check_length, frame
 
@@ -60,7 +61,7 @@ class VersionRange(NamedTuple):
 
 
 #: What this software speaks.
-PROTOCOL: Final = VersionRange(6, 6)
+PROTOCOL: Final = VersionRange(7, 7)
 #: Announcements in one message: they fit a control frame, however long the names are.
 ANNOUNCEMENTS_MAX: Final = 64
 
@@ -271,6 +272,7 @@ class Subscribe(Message):
         lie just before the beginning of time.
       substream_index, substream_count: which share of the key hash is wanted.
       origin: of what is held (rule S6); "" where nothing was read yet.
+      start: where a client begins that holds nothing; the producer chooses the position (rule F8).
     """
 
     TAG: ClassVar[int] = 4
@@ -285,6 +287,7 @@ class Subscribe(Message):
     substream_index: Count
     substream_count: Annotated[int, integer(1, 2**31 - 1)]
     origin: Name
+    start: Start = ""
 
     def __post_init__(self) -> None:
         if not self.substream_index < self.substream_count:
@@ -298,6 +301,7 @@ class Subscribed(Message):
     Attributes:
       sequence: as in :class:`OutputStatus`.
       origin: of the stream (rule S6); "" while nothing stable was made of all inputs.
+      position: id after which the feed begins.
     """
 
     TAG: ClassVar[int] = 5
@@ -309,6 +313,7 @@ class Subscribed(Message):
     first: Id
     sequence: Id
     origin: Name
+    position: Id = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +380,7 @@ class HeartbeatAnswer(Message):
       held: what it stands by for, to a coordinator.
       loads: samples that it was not told of before, to a coordinator.
       taken: another process acknowledges in the client's name, so that these acknowledgements do not count (A2b).
+      guest: the client is not in the configuration: nothing is kept for it (rule F8).
     """
 
     TAG: ClassVar[int] = 11
@@ -384,6 +390,7 @@ class HeartbeatAnswer(Message):
     held: Annotated[Sequence[Held], records_of(Held)] = ()
     loads: Annotated[Sequence[Load], records_of(Load)] = ()
     taken: Flag = False
+    guest: Flag = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,7 @@ async def test_a_second_client_of_a_name_is_told_of_truncation(
             again = Client(cluster.env("again"), cluster.plan, cluster.directory, "c")
             async with trio.open_nursery() as nursery:
                 await nursery.start(again.run)
-                with pytest.raises(SpeError, match="has acknowledged s1/0 up to id"):
+                with pytest.raises(SpeError, match="an earlier process of this name has acknowledged"):
                     await anext(again.changes())
                 nursery.cancel_scope.cancel()
 

@@ -257,7 +257,7 @@ async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_
                 with pytest.raises(OtherOrigin, match="elsewhere"):
                     await one.origin(OUT, first - 1, "elsewhere")
                 nursery.cancel_scope.cancel()
-            with pytest.raises(SpeError, match="the nodes have forgotten it"):
+            with pytest.raises(SpeError, match="an earlier process of this name has acknowledged"):
                 await read(cluster, Excerpt("s1", 0, 0, 5, kept.origin))
 
 

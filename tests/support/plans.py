@@ -70,7 +70,7 @@ def chain(
         bucket_us=bucket_us,
         units=tuple(units),
         sources={s.stream: s for s in sources},
-        limits=limits or Limits(),
+        limits=replace(limits or Limits(), tail_bytes=0),
     )
     addresses = {s.stream: f"source-{s.stream}:1" for s in sources}
     roles = {id: roles_of(names) for id, names in placement.items()}

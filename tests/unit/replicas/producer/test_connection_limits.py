@@ -13,6 +13,8 @@ from replicas.producer.connection_limits import (
     GUESTS_MAX,
     PLACES,
     PLACES_PER_SUBSCRIPTION,
+    READER_PLACES,
+    READERS_MAX,
     WRITER_PLACES,
     Reception,
     checkpoints,
@@ -81,11 +83,28 @@ async def test_strangers_take_no_places_of_peers() -> None:
     desk = reception()
     with ExitStack() as stack:
         peer = stack.enter_context(desk.visit("client:c"))
-        guests = [stack.enter_context(desk.visit(f"client:{at}")) for at in range(300)]
-        assert sum(g.cancel_called for g in guests) == 300 - GUESTS_MAX
+        guests = [stack.enter_context(desk.visit(f"control {at}")) for at in range(300)]
+        assert sum(g is not None and g.cancel_called for g in guests) == 300 - GUESTS_MAX
         assert not peer.cancel_called
         assert desk.connections() == {"client:c": 1, GUESTS: GUESTS_MAX}
         assert desk.sent_away == 300 - GUESTS_MAX
+
+
+async def test_readers_beyond_their_number_are_turned_away() -> None:
+    """Each has places of its own, also where several have one name; one that leaves makes room."""
+    desk, places = reception(), READER_PLACES
+    with ExitStack() as stack:
+        first = [stack.enter_context(desk.visit("client:reader", 0)) for _ in range(places + 1)]
+        others = [stack.enter_context(desk.visit("client:reader", at)) for at in range(1, READERS_MAX)]
+        with desk.visit("client:c"), ExitStack() as leaving:
+            assert leaving.enter_context(desk.visit("client:reader", READERS_MAX)) is None
+            assert leaving.enter_context(desk.visit("client:reader", 1)) is not None
+        assert [s is not None and s.cancel_called for s in first] == [True] + [False] * places
+        assert all(s is not None and not s.cancel_called for s in others)
+        assert desk.connections()["client:reader #0"] == places
+    with desk.visit("client:reader", READERS_MAX) as later:
+        assert later is not None
+    assert desk.connections() == {}
 
 
 async def test_a_connection_that_makes_room_is_closed() -> None:

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 import pytest
 import trio
 
-from replicas.spark.background import Background, items_of
+from replicas.client.background import Background, items_of
 from spe.errors import NotReachable, SpeError
 
 

@@ -1,0 +1,108 @@
+"""Changes for programs without trio, plain or under asyncio: the cluster is read in a thread of its own.
+
+A change is acknowledged when the next one is asked for.  None is lost where a wait ends early, by its time, by Ctrl-C
+or because its task was cancelled: it is there at the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from replicas.client.background import Background
+from replicas.client.changes import Changes, Item, item_of
+from replicas.client.client import Client
+from replicas.client.tables import Received
+from spe.plan.plan import Plan
+from spe.stream.change import Change
+
+
+class ThreadChanges:
+    """An iterator of changes with the attributes of :class:`replicas.client.changes.Changes`.
+
+    Raises:
+      SpeError: as :func:`replicas.client.connect`.
+    """
+
+    plan: Plan
+    client: Client
+    received: Received
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
+        self._opened = opened
+        self._filled, self._emptied = trio.Event(), trio.Event()
+        self._next: Change | None = None
+        self._was_taken = False
+        self._background = Background(self._main)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Until all streams have ended.  Raises SpeError."""
+        while self.wait() and (change := self.take()) is not None:
+            if (item := item_of(self.plan, change)) is not None:
+                yield item
+
+    def collect(self, seconds: float = math.inf) -> Received:
+        """Takes all changes that come within a time, or until all streams have ended; adds them to ``received``."""
+        until = time.monotonic() + seconds
+        while self.wait(until - time.monotonic()) and (change := self.take()) is not None:
+            self.received.apply(change)
+        return self.received
+
+    def close(self) -> None:
+        """Leaves the cluster."""
+        self._background.stop()
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Waits for the next change, or the end: is it there?  Raises SpeError."""
+        return self._background.call(self._wait, max(0.0, seconds), seconds=math.inf, waits_for="")
+
+    def take(self) -> Change | None:
+        """The change that was waited for; None: all streams have ended."""
+        self._was_taken = True
+        return self._next
+
+    # --- in the other thread ---
+
+    async def _main(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with self._opened() as changes:
+            self.plan, self.client, self.received = changes.plan, changes.client, changes.received
+            task_status.started()
+            while True:
+                self._next, self._emptied = await self.client.next_change(), trio.Event()
+                self._filled.set()
+                await self._emptied.wait()
+
+    async def _wait(self, seconds: float) -> bool:
+        if self._was_taken:
+            self._was_taken, self._filled = False, trio.Event()
+            self._emptied.set()
+        with trio.move_on_after(seconds):
+            await self._filled.wait()
+            return True
+        return False
+
+
+class AsyncioChanges:
+    """The same as an asynchronous iterator under asyncio."""
+
+    def __init__(self, thread: ThreadChanges) -> None:
+        self.plan, self.client, self.received = thread.plan, thread.client, thread.received
+        self._thread = thread
+
+    def __aiter__(self) -> AsyncioChanges:
+        return self
+
+    async def __anext__(self) -> Item:
+        while await asyncio.to_thread(self._thread.wait) and (change := self._thread.take()) is not None:
+            if (item := item_of(self.plan, change)) is not None:
+                return item
+        raise StopAsyncIteration
+
+    async def collect(self, seconds: float = math.inf) -> Received:
+        """As :meth:`ThreadChanges.collect`."""
+        return await asyncio.to_thread(self._thread.collect, seconds)
