@@ -32,6 +32,7 @@ import trio
 
 from replicas.client.changes import Changes
 from replicas.client.client import Client, running
+from replicas.client.start import READER, STARTS
 from replicas.client.threads import AsyncioChanges, ThreadChanges
 from replicas.link.connection import TOKEN_VARIABLE, Identity, dial, secured
 from spe.errors import ConfigError, LinkBroken, LinkClosed, NotReachable, PeerRefused, RemoteProtocolError
@@ -43,12 +44,7 @@ from spe.runtime.env import Env
 from spe.runtime.production import production_env
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
-from spe.wire.messages import Start
 
-#: Name of a reader that has none.
-READER: Final = "reader"
-#: Where to begin: as the user says it, and as producers are asked ("": at id 1).
-STARTS: Final[Mapping[str, Start]] = {"now": "now", "stored": "stored", "beginning": ""}
 #: How long to wait for the first process that answers.
 WAIT_S: Final = 10.0
 _AGAIN_S: Final = 0.2

@@ -96,11 +96,14 @@ def certs(
     revoke: Annotated[
         list[str] | None, Parameter(help="Refuse the certificates that this holder has so far; may be repeated.")
     ] = None,
+    reader: Annotated[
+        list[str] | None, Parameter(help="Also for clients of these names, which the configuration does not have.")
+    ] = None,
 ) -> int:
     """Make a CA and a certificate for each process of a cluster; existing files are kept."""
     from spe.cli.certs import certs
 
-    return certs(config, out, days, renew=renew, revoked=revoke or ())
+    return certs(config, out, days, renew=renew, revoked=revoke or (), readers=reader or ())
 
 
 @app.command(sort_key=1)

@@ -336,6 +336,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "functions": _functions,
     "examples of expressions": _sql_examples,
     "keys of an operator": partial(_settings, OperatorModel),
+    "docstring of replicas/client/start.py": partial(_docstring, "replicas/client/start.py"),
     "docstring of spe/wire/framing.py": partial(_docstring, "spe/wire/framing.py"),
     "docstring of spe/wire/layout.py": partial(_docstring, "spe/wire/layout.py"),
     "docstring of spe/wire/string_table.py": partial(_docstring, "spe/wire/string_table.py"),

@@ -27,10 +27,11 @@ class TextProducer:
         schema: Schema = PAYLOAD,
         limits: Limits | None = None,
         standbys: Sequence[str] = (),
+        tail_bytes: int = 0,
     ) -> None:
         self.schema = schema
         channel = Channel(StreamId("orders"), 0)
-        self.log = OutputLog(channel, schema, consumers, limits or Limits(), standbys=standbys)
+        self.log = OutputLog(channel, schema, consumers, limits or Limits(), standbys=standbys, tail_bytes=tail_bytes)
         self.log.set_state(NodeState.STABLE)
 
     def stable(self, text: str) -> None:

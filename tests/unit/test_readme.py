@@ -70,7 +70,7 @@ def blocks(language: str, *pages: str) -> list[str]:
 SHOP, FAULTS = blocks("yaml", "docs/tutorials/own-query.md")
 PARTS = blocks("yaml", "docs/how-to/real-input.md", "docs/how-to/several-machines.md", "docs/how-to/own-operators.md")
 (BUILDER,) = blocks("python", "docs/tutorials/python.md")
-(READING,) = [b for b in blocks("python", "docs/how-to/read-results.md") if "connect" in b]
+READING, NOTEBOOK = [b for b in blocks("python", "docs/how-to/read-results.md") if "connect" in b]
 (OPERATOR,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "class Records" in b]
 (KEYED,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "KeyedOperator" in b]
 (TESTS,) = blocks("python", "docs/how-to/test.md")
@@ -231,17 +231,6 @@ async def test_the_client_ends_with_the_reference_results(
     assert any(line.startswith("? ") for line in printed)
     assert any(line.startswith("< ") for line in printed)
     assert [tuple(record.values()) for record in final] == logged_answer(cluster)
-
-
-async def test_a_client_of_final_tuples_gets_only_those(
-    jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with running_shop() as cluster:
-        await reading(cluster).final()
-    printed = [row for line in capsys.readouterr().out.splitlines() for row in ast.literal_eval(line)]
-
-    assert printed == logged_answer(cluster)
-    assert printed
 
 
 # -- what the pages name

@@ -24,7 +24,7 @@ from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import Mode, StateChange
+from spe.wire.messages import Mode, Start, StateChange
 from spe.wire.state import decode_state, encode_state
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
 from tests.support.spilling import Spilling, loading
@@ -544,6 +544,41 @@ def test_the_log_is_kept_for_the_slowest_configured_consumer() -> None:
     assert (log.truncation_line, log.first) == (0, 1)  # the client was never heard and counts as 0
     log.acknowledge("client:desk", 1, 6)
     assert (log.truncation_line, log.first) == (6, 7)
+
+
+def test_acknowledged_entries_stay_up_to_the_tail() -> None:
+    """They are in no snapshot, and in nobody's way; without acknowledgements the tail drops nothing."""
+    entry = TextProducer()
+    entry.stable("S1/1 B2")
+    one = TextProducer(consumers=("client:c",), tail_bytes=3 * entry.log.stable.nbytes)
+    one.stable(" ".join(f"S/{t} B{t + 1}" for t in range(1, 11)))
+    assert (one.log.first, one.log.acknowledged) == (1, 0)
+    one.log.acknowledge("client:c", 1, 5)
+    assert (one.log.first, one.log.acknowledged) == (6, 5)
+    one.log.acknowledge("client:c", 1, 9)
+    assert (one.log.first, one.log.acknowledged) == (8, 9)
+    assert one.log.export()["base_id"] == 9
+    one.stable("S/11 B12")
+    assert one.log.first == 9
+    assert one.log.fill == one.log.stable.nbytes / Limits().output_bytes
+
+
+@pytest.mark.parametrize(
+    ("start", "consumer", "position"),
+    [("now", "v", 10), ("stored", "v", 4), ("left", "client:c", 6), ("left", "v", 4), ("stored", "client:c", 4)],
+)
+def test_a_consumer_that_holds_nothing_begins_where_it_asks(start: Start, consumer: str, position: int) -> None:
+    """Also where the log was truncated beyond what it says (F8)."""
+    one = TextProducer(consumers=("client:c", "client:d"))
+    one.stable(" ".join(f"S/{t} B{t + 1}" for t in range(1, 11)))
+    one.log.acknowledge("client:c", 1, 6)
+    one.log.acknowledge("client:d", 1, 4)
+    got = one.log.subscribe(MAIN, 0, BEFORE_TIME, False, BEFORE_TIME, None, start, consumer)
+    assert isinstance(got, OutputSubscription)
+    assert got.position == position
+    elements = pulled(got)
+    assert elements.startswith(f"S{position + 1}/" if position < 10 else "B11(10)")
+    assert elements.endswith("B11(10)")
 
 
 def test_acknowledgements_of_unknown_consumers_are_only_counted() -> None:
