@@ -31,6 +31,7 @@ WRITER_PLACES: Final = 64
 READERS_MAX: Final = 16
 #: Connections of each.
 READER_PLACES: Final = 256
+READERS: Final = "(readers)"
 #: Connections of everybody else who is not in the plan: the command line.
 GUESTS_MAX: Final = 64
 GUESTS: Final = "(not in the plan)"
@@ -119,5 +120,7 @@ class Reception:
                     of.pop(who, None)
 
     def connections(self) -> dict[str, int]:
-        """By peer, where there are any."""
-        return {peer: len(inside) for peer, inside in (self._inside | self._readers).items() if inside}
+        """By peer, where there are any; those of all readers together."""
+        readers = sum(map(len, self._readers.values()))
+        found = {peer: len(inside) for peer, inside in self._inside.items() if inside}
+        return found | ({READERS: readers} if readers else {})
