@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from replicas.client.client import Client
-from replicas.client.tables import Received, ResultTable
+from replicas.client.tables import ResultTable, ResultTables
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Rows, Undo
 from spe.stream.change import Change
@@ -103,7 +103,7 @@ class Changes:
     def __init__(self, plan: Plan, client: Client) -> None:
         self.plan = plan
         self.client = client
-        self.received = Received(plan)
+        self.received = ResultTables(plan)
 
     def __aiter__(self) -> Changes:
         return self
@@ -119,7 +119,7 @@ class Changes:
         """Instead of all changes: the final tuples of one stream, merged over its partitions in time order."""
         return self.client.stable(stream)
 
-    async def collect(self, seconds: float = math.inf) -> Received:
+    async def collect(self, seconds: float = math.inf) -> ResultTables:
         """Takes all changes that come within a time, or until all streams have ended; adds them to ``received``."""
         with trio.move_on_after(seconds):
             while (change := await self.client.next_change()) is not None:

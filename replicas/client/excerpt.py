@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
-from replicas.client.client import FEW_CHANGES, Client
+from replicas.client.client import FEW_CHANGES, Client, running
 from spe.errors import NotReachable
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -53,18 +53,8 @@ async def excerpt(
     channel = Channel(StreamId(what.stream), what.partition)
     one = Client(env, plan, directory, client, token=token, channels=[channel], acknowledges=False, waiting=FEW_CHANGES)
     one.goes_on(channel, what.from_id, BEFORE_TIME, what.origin)
-    failed: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        await nursery.start(one.run)
-        async with aclosing(_batches(one, what, patience_s)) as batches:
-            try:
-                yield batches
-            except Exception as error:
-                failed = error
-            finally:
-                nursery.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+    async with running(one), aclosing(_batches(one, what, patience_s)) as batches:
+        yield batches
 
 
 async def _batches(one: Client, what: Excerpt, patience_s: float) -> AsyncGenerator[Batch, None]:

@@ -69,7 +69,7 @@ class ResultTable:
         )
 
 
-class Received:
+class ResultTables:
     """What was received, as tables; takes changes as :meth:`replicas.client.client.Client.changes` gives them.
 
     Args:

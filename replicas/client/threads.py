@@ -17,7 +17,7 @@ import trio
 from replicas.client.background import Background
 from replicas.client.changes import Changes, Item, item_of
 from replicas.client.client import Client
-from replicas.client.tables import Received
+from replicas.client.tables import ResultTables
 from spe.plan.plan import Plan
 from spe.stream.change import Change
 
@@ -31,7 +31,7 @@ class ThreadChanges:
 
     plan: Plan
     client: Client
-    received: Received
+    received: ResultTables
 
     def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
         self._opened = opened
@@ -46,7 +46,7 @@ class ThreadChanges:
             if (item := item_of(self.plan, change)) is not None:
                 yield item
 
-    def collect(self, seconds: float = math.inf) -> Received:
+    def collect(self, seconds: float = math.inf) -> ResultTables:
         """Takes all changes that come within a time, or until all streams have ended; adds them to ``received``."""
         until = time.monotonic() + seconds
         while self.wait(until - time.monotonic()) and (change := self.take()) is not None:
@@ -103,6 +103,6 @@ class AsyncioChanges:
                 return item
         raise StopAsyncIteration
 
-    async def collect(self, seconds: float = math.inf) -> Received:
+    async def collect(self, seconds: float = math.inf) -> ResultTables:
         """As :meth:`ThreadChanges.collect`."""
         return await asyncio.to_thread(self._thread.collect, seconds)

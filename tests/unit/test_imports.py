@@ -48,14 +48,14 @@ def test_imports_go_downwards() -> None:
     assert found == {}, "files import from a higher floor"
 
 
-def test_only_env_run_and_spark_import_the_command_line() -> None:
-    """The first only when it is called, because the command line is the top level."""
-    cli, api = ROOT / "spe" / "cli", ROOT / "spe" / "api.py"
+def test_only_faces_of_spe_import_the_command_line() -> None:
+    """``env.run`` and ``connect``, when they are called, because the command line is the top level; and Spark."""
+    cli, faces = ROOT / "spe" / "cli", {ROOT / "spe" / "api.py", ROOT / "replicas" / "client" / "session.py"}
     below = [p for p in FILES if not p.is_relative_to(cli) and not p.is_relative_to(SPARK)]
     users = {p for p in below if "spe.cli" in p.read_text()}
-    at_import = {getattr(node, "module", None) or "" for node in parsed(api).body}
+    at_import = {getattr(node, "module", None) or "" for face in faces for node in parsed(face).body}
 
-    assert users == {api}
+    assert users == faces
     assert not any(name.startswith("spe.cli") for name in at_import)
 
 

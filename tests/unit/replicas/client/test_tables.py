@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replicas.client.tables import Received, ResultTable
+from replicas.client.tables import ResultTable, ResultTables
 from spe.errors import ConfigError
 from spe.stream.batch import Batch, Column, Element, Rows, Undo
 from spe.stream.change import Change
@@ -104,7 +104,7 @@ def test_current_rows_have_tentative_ones_until_they_are_undone() -> None:
     plan, _ = shop()
     channel, schema = Channel(StreamId("sums"), 0), plan.query.schema_of(StreamId("sums"))
     rows = [(at, at + 1, at, 10 * at) for at in range(4)]
-    received = Received(plan)
+    received = ResultTables(plan)
 
     def take(element: Element) -> tuple[list[int], list[int], list[bool]]:
         received.apply(Change(channel, element, 0))
