@@ -87,7 +87,7 @@ def heartbeat(*acks: tuple[str, int, str, int]) -> Heartbeat:
         ({"name": "client:"}, "'client:' is no client of this cluster"),
         ({"role": "control", "name": ""}, "'' is no control of this cluster"),
         ({"role": "coordinator"}, "'client:c' is no coordinator of this cluster"),
-        ({"lowest": 98, "highest": 99}, "the peer speaks versions 98 to 99, n1a speaks version 6"),
+        ({"lowest": 98, "highest": 99}, "the peer speaks versions 98 to 99, n1a speaks version 7"),
         ({"cluster": "elsewhere"}, "this is cluster 'test', not 'elsewhere'"),
         ({"fingerprint": "abc"}, "the plan is another one"),
         ({"token": "guess"}, "the token does not match"),
@@ -137,7 +137,7 @@ async def test_a_peer_of_another_release_gets_a_version_that_both_know(
             await peer.say(heartbeat())
             assert isinstance(await peer.hear(), HeartbeatAnswer)
         elif isinstance(told, Refused):
-            assert f"the peer speaks {VersionRange(fields[0], fields[-1])}, n1a speaks version 6" in told.reason
+            assert f"the peer speaks {VersionRange(fields[0], fields[-1])}, n1a speaks version 7" in told.reason
 
 
 BAD: dict[str, Callable[[FaultyCluster], list[Message | bytes]]] = {
