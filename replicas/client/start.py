@@ -1,6 +1,7 @@
 """A *reader* is a client that the configuration does not have: of any other name, or of none.  It comes and goes.
 Nothing is kept for it, and nobody waits for it.  One that is too slow gets an error that says which ids are gone.  A
-process of the cluster serves 16 readers at a time.
+process of the cluster serves 16 readers at a time.  With TLS a reader needs the certificate of ``client:NAME``, where
+NAME is ``reader`` if it has no other (``spe certs shop.yaml --reader reader``).
 
 Each of them says where it starts:
 

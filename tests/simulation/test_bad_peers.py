@@ -110,11 +110,11 @@ async def test_a_hello_of_another_cluster_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("fields", "answer"),
     [
-        ([6, 6], Welcome),
-        ([6, 9], Welcome),
+        ([7, 7], Welcome),
+        ([7, 9], Welcome),
         ([4, 9], Welcome),
-        ([4, 5], Refused),
-        ([7, 9], Refused),
+        ([4, 6], Refused),
+        ([8, 9], Refused),
         ([5], Refused),
     ],
 )
@@ -133,7 +133,7 @@ async def test_a_peer_of_another_release_gets_a_version_that_both_know(
         told = await peer.hear()
         assert isinstance(told, answer)
         if isinstance(told, Welcome):
-            assert told.version == 6
+            assert told.version == 7
             await peer.say(heartbeat())
             assert isinstance(await peer.hear(), HeartbeatAnswer)
         elif isinstance(told, Refused):
