@@ -10,7 +10,9 @@
                 case UndoneRows():
                     print("< the tentative ones are withdrawn")
 
-    with connect("shop.yaml", start="stored") as changes:  # anywhere else, as in a cell of a notebook
+Anywhere else, as in a cell of a notebook::
+
+    with connect("shop.yaml", start="stored") as changes:
         received = changes.collect(seconds=5)
     received.current("totals").to_pandas()
 
