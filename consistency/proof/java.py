@@ -56,7 +56,7 @@ _SETTINGS: Final = ("spark-defaults.conf", "spark-env.sh")
 
 WITHOUT: Final = (
     "Spark needs a Java, and there is none of version 17 to 24, or 25 from 25.0.3 on: "
-    "install the extra, pip install 'tentative-spe[spark]', which brings one, or set JAVA_HOME"
+    "install the extra, pip install '.[spark]', which brings one, or set JAVA_HOME"
 )
 
 

@@ -144,7 +144,7 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+        raise SpeError(f"Spark is not installed ({error}); pip install '.[spark]'") from error
     check_version(pyspark.__version__)
     _prepare_environment()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised

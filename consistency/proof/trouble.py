@@ -68,7 +68,7 @@ def explained(noise: IO[str] | None = None) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in _PACKAGES:
             raise
-        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+        raise SpeError(f"Spark is not installed ({error}); pip install '.[spark]'") from error
     except Exception as error:
         if not _is_of_spark(error):
             raise

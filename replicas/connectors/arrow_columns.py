@@ -251,7 +251,7 @@ def arrow_reads(where: str) -> Iterator[None]:
     try:
         import pyarrow
     except ImportError as error:
-        raise SpeError(f"{where}: reading it needs Arrow: pip install 'tentative-spe[parquet]'") from error
+        raise SpeError(f"{where}: reading it needs Arrow: pip install '.[parquet]'") from error
     try:
         yield
     except SpeError:

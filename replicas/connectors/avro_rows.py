@@ -190,7 +190,7 @@ def avro_reads(where: str) -> Iterator[None]:
     try:
         import fastavro  # noqa: F401
     except ImportError as error:
-        raise SpeError(f"{where}: reading Avro needs fastavro: pip install 'tentative-spe[avro]'") from error
+        raise SpeError(f"{where}: reading Avro needs fastavro: pip install '.[avro]'") from error
     try:
         yield
     except SpeError:

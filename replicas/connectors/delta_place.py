@@ -23,7 +23,7 @@ try:
     from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
-    raise ConfigError(["Delta tables need deltalake and pyarrow: install tentative-spe[delta]"]) from error
+    raise ConfigError(["Delta tables need deltalake and pyarrow: pip install '.[delta]'"]) from error
 
 LOG: Final = "_delta_log"
 _CHECKPOINT: Final = "_last_checkpoint"

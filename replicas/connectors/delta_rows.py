@@ -23,7 +23,7 @@ try:
     import pyarrow as pa
     import pyarrow.compute as pc
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
-    raise ConfigError(["Delta tables need deltalake and pyarrow: install tentative-spe[delta]"]) from error
+    raise ConfigError(["Delta tables need deltalake and pyarrow: pip install '.[delta]'"]) from error
 
 #: The order of what mode corrections writes; the table itself has none.
 CHANGE: Final = "_change"

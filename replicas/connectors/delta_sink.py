@@ -39,7 +39,7 @@ try:
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, RemoveAction
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
-    raise ConfigError(["Delta tables need deltalake and pyarrow: install tentative-spe[delta]"]) from error
+    raise ConfigError(["Delta tables need deltalake and pyarrow: pip install '.[delta]'"]) from error
 
 #: What is taken before it is committed: of small files a table becomes slow.
 ROWS_MAX: Final = 1_000_000

@@ -19,7 +19,7 @@ from spe.runtime.server_trouble import outside
 try:
     import h11
 except ImportError as error:
-    raise SpeError(f"http needs the extra http: pip install 'tentative-spe[http]' ({error})") from error
+    raise SpeError(f"http needs the extra http: pip install '.[http]' ({error})") from error
 
 #: Longest time to connect, with the handshake of TLS.
 CONNECT_S: Final = 5.0

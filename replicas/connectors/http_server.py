@@ -21,7 +21,7 @@ from spe.errors import SpeError
 try:
     import h11
 except ImportError as error:
-    raise SpeError(f"http needs the extra http: pip install 'tentative-spe[http]' ({error})") from error
+    raise SpeError(f"http needs the extra http: pip install '.[http]' ({error})") from error
 
 #: Longest request line with all headers.
 HEAD_BYTES: Final = 16 << 10

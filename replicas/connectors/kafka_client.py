@@ -28,7 +28,7 @@ def library() -> Any:
     try:
         import confluent_kafka
     except ImportError as error:
-        raise SpeError(f"kafka needs the extra kafka: pip install 'tentative-spe[kafka]' ({error})") from error
+        raise SpeError(f"kafka needs the extra kafka: pip install '.[kafka]' ({error})") from error
     return confluent_kafka
 
 

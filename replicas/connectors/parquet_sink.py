@@ -33,7 +33,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
-    raise ConfigError(["Parquet needs pyarrow: install tentative-spe[parquet]"]) from error
+    raise ConfigError(["Parquet needs pyarrow: pip install '.[parquet]'"]) from error
 
 #: Rows in a row group: what is held in memory per channel, and what a reader loads at least.
 GROUP_ROWS: Final = 64_000

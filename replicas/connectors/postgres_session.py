@@ -17,7 +17,7 @@ try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
-    raise ConfigError(["PostgreSQL needs psycopg: install tentative-spe[postgres]"]) from error
+    raise ConfigError(["PostgreSQL needs psycopg: pip install '.[postgres]'"]) from error
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]

@@ -95,7 +95,7 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
     except ImportError as error:
-        raise SpeError(f"Spark is not installed ({error}); pip install 'tentative-spe[spark]'") from error
+        raise SpeError(f"Spark is not installed ({error}); pip install '.[spark]'") from error
     check_version(pyspark.__version__)
     if not submitted:
         os.environ["JAVA_HOME"] = str(java_home())

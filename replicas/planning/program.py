@@ -34,7 +34,7 @@ def solver() -> Any:
     try:
         from scipy import optimize
     except ImportError as error:
-        raise ConfigError(["the exact planner needs SciPy: pip install 'tentative-spe[plan]'"]) from error
+        raise ConfigError(["the exact planner needs SciPy: pip install '.[plan]'"]) from error
     return optimize
 
 

@@ -312,15 +312,15 @@ def dashboard(
 def restart(
     run_dir: RunDir,
     /,
-    *nodes: Annotated[str, Parameter(help="Only these; all by default.")],
-    rolling: Annotated[bool, Parameter(negative=(), help="Required; nodes restart one after the other.")] = False,
+    *nodes: Annotated[str, Parameter(help="Only these.")],
+    rolling: Annotated[bool, Parameter(negative=(), help="Restart all nodes, one after the other.")] = False,
     within: Within = "60s",
 ) -> int:
     """Restart nodes of a run one after the other, each while another replica of what it runs is STABLE."""
     from spe.cli.restart import restart
 
-    if not rolling:
-        raise SpeError("expected --rolling; spe inject RUN restart NODE restarts a node at once")
+    if not rolling and not nodes:
+        raise SpeError("expected nodes, or --rolling for all; spe inject RUN restart NODE restarts a node at once")
     return restart(run_dir, nodes, _duration("--within", within))
 
 

@@ -32,7 +32,7 @@ def certs(
     try:
         from spe.runtime.certificates import AFTER_REVOKING, issue, revoke
     except ImportError as error:
-        raise SpeError(f"spe certs needs the extra tls: pip install 'tentative-spe[tls]' ({error})") from error
+        raise SpeError(f"spe certs needs the extra tls: pip install '.[tls]' ({error})") from error
     if days < 1:
         raise SpeError(f"--days: expected at least 1, got {days}")
     plan, directory = load(config)

@@ -10,6 +10,7 @@ from replicas.faults.model import configured_faults
 from spe.cli.checkpoint_log import recovery_text, refuse_logs
 from spe.config import load_document, missing_files, read_document
 from spe.errors import ConfigError, LocalProtocolError, QueryError, SpeError
+from spe.extras import missing_extras
 from spe.plan.describe import show_duration
 from spe.plan.draw import NO_WARNINGS, check_text
 from spe.plan.plan import Plan
@@ -23,15 +24,20 @@ def check(config: Path, data: Path | None) -> int:
     faults = configured_faults(document, directory)
     if wrong := unfit_operators(plan):
         raise ConfigError([f"{config}: {text}" for text in wrong])
-    missing, unfit = missing_files(plan), unfit_files(plan)
+    extras, missing = missing_extras(plan, directory), missing_files(plan)
+    unfit = [] if extras else unfit_files(plan)
     text = check_text(plan, directory)
-    print(text.removesuffix(f"\n{NO_WARNINGS}\n") if missing or unfit else text, end="")
+    print(text.removesuffix(f"\n{NO_WARNINGS}\n") if extras or missing or unfit else text, end="")
     if recovery := recovery_text(plan, directory):
         print(f"\n{recovery}", end="")
     if faults:
         print("\nFAULTS")
     for fault in faults:
         print(f"  at {show_duration(fault.at_us):<8} {fault}")
+    if extras:
+        print("\nEXTRAS")
+    for line in extras:
+        print(f"  missing: {line}")
     if missing or unfit:
         print("\nFILES")
     for line in missing:

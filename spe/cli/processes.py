@@ -370,5 +370,5 @@ def open_spans(process: str, cluster: str, wall_us: Callable[[], int]) -> Export
     try:
         from spe.runtime.span_trace import ExportedSpans
     except ImportError as error:
-        raise SpeError(f"{SPANS_VARIABLE} needs the extra otel: pip install 'tentative-spe[otel]' ({error})") from error
+        raise SpeError(f"{SPANS_VARIABLE} needs the extra otel: pip install '.[otel]' ({error})") from error
     return ExportedSpans(process, cluster, wall_us)

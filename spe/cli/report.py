@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from spe.cli.run_dir import CLUSTER
 from spe.errors import SpeError
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def _check(folders: Sequence[str | Path]) -> None:
     for folder in folders:
         if "://" not in str(folder) and not Path(folder).is_dir():
             raise SpeError(f"{folder}: there is no such directory")
+        if "://" not in str(folder) and not Path(folder, CLUSTER).is_file():
+            raise SpeError(f"{folder} is not the directory of a run: it has no {CLUSTER}")
         check_place(str(folder))
 
 

@@ -14,8 +14,8 @@ from replicas.faults.runner import Happening
 from spe.cli.history import EventList
 from spe.cli.view import columns, count, seconds
 from spe.metrics.histogram import at_most, merged
-from spe.plan.delays import delay_bound_us, longest_path
-from spe.plan.describe import show_duration, show_lateness
+from spe.plan.delays import slowest_way
+from spe.plan.describe import show_bound, show_lateness
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source
 from spe.status import ClientStatus, HistogramStatus, LogStatus, NodeStatus, ReplicaStatus, SourceStatus
@@ -55,7 +55,7 @@ def figures(
         "stable": sum(c["stable"] for c in channels),
         "tentative": sum(c["tentative"] for c in channels),
         "undone": sum(c["undone"] for c in channels),
-        "worst": None if worst is None else {k: worst[k] for k in ("channel", "delay_max_us", "bound_us", "k")},
+        "worst": None if worst is None else {k: worst[k] for k in ("channel", "delay_max_us", "bound_us", "shares_us")},
         "stable_gap_max_us": max((c["stable_gap_max_us"] for c in channels), default=0),
         "channels": channels,
         "switches": [
@@ -84,6 +84,7 @@ def _channel(plan: Plan, directory: Directory, history: EventList, client: str, 
     starts = history.over(f"client:{client}", ClientStatus)
     parts = [one for status in starts for one in status.channels if one.channel == str(channel)]
     delays = [p.delay_max_us for p in parts if p.delay_max_us is not None]
+    shares_us = [us for _, us in slowest_way(plan, directory, channel.stream)]
     return {
         "client": client,
         "channel": str(channel),
@@ -91,8 +92,8 @@ def _channel(plan: Plan, directory: Directory, history: EventList, client: str, 
         "tentative": sum(p.tentative for p in parts),
         "undone": sum(p.undone for p in parts),
         "delay_max_us": max(delays, default=None),
-        "bound_us": delay_bound_us(plan, directory, channel.stream),
-        "k": longest_path(plan, channel.stream),
+        "bound_us": sum(shares_us),
+        "shares_us": shares_us,
         "gap_max_us": max((p.gap_max_us for p in parts), default=0),
         "stable_gap_max_us": max((p.stable_gap_max_us for p in parts), default=0),
         "switches": sum(p.switches for p in parts),
@@ -255,7 +256,7 @@ def _channels_table(summary: Mapping[str, Any]) -> Table:
             Text(
                 "unknown" if one["delay_max_us"] is None else f"{seconds(one['delay_max_us'])} s", "red" if late else ""
             ),
-            _allowed(one),
+            show_bound(one["shares_us"]),
             f"{seconds(one['stable_gap_max_us'])} s",
             count(one["switches"]),
         )
@@ -275,7 +276,8 @@ def _headline(summary: Mapping[str, Any]) -> Text:
         text.append("largest delay of a new tuple   unknown: all came before their time\n", style="yellow")
     elif worst is not None:
         within = worst["delay_max_us"] <= worst["bound_us"]
-        text.append(f"largest delay of a new tuple   {seconds(worst['delay_max_us'])} s, allowed {_allowed(worst)}: ")
+        delay, allowed = seconds(worst["delay_max_us"]), show_bound(worst["shares_us"])
+        text.append(f"largest delay of a new tuple   {delay} s, allowed {allowed}: ")
         text.append("kept" if within else "EXCEEDED", style="green" if within else "bold red")
         text.append("\n")
         if not within and summary["verdict"].get("late") == []:
@@ -285,10 +287,6 @@ def _headline(summary: Mapping[str, Any]) -> Text:
     )
     text.append(f"longest gap in stable output   {seconds(summary['stable_gap_max_us'])} s")
     return text
-
-
-def _allowed(one: Mapping[str, Any]) -> str:
-    return f"{'' if one['k'] <= 1 else one['k']}X = {show_duration(one['bound_us'])}"
 
 
 def _switches(summary: Mapping[str, Any]) -> Table:

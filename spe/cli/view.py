@@ -20,8 +20,8 @@ from spe.cli.polling import Seen, last_of
 from spe.cli.set import in_force
 from spe.cli.story import failures_of
 from spe.metrics.histogram import at_most
-from spe.plan.delays import delay_bound_us, longest_path
-from spe.plan.describe import show_duration
+from spe.plan.delays import delay_bound_us, slowest_way
+from spe.plan.describe import show_bound, show_duration
 from spe.plan.directory import CONFIGURED, COORDINATOR, Directory, Version
 from spe.plan.plan import Plan
 from spe.plan.settings import describe_waits, same_waits
@@ -484,15 +484,9 @@ def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
 
 
 def _delay_title(plan: Plan, directory: Directory) -> str:
-    """``delay / X 2s``: what the bars are measured against, where that is the same for all outputs."""
-    allowed = {allowed_text(plan, directory, s) for s in plan.query.outputs}
+    """``delay / X = 2s``: what the bars are measured against, where that is the same for all outputs."""
+    allowed = {show_bound([us for _, us in slowest_way(plan, directory, s)]) for s in plan.query.outputs}
     return f"delay / {allowed.pop()}" if len(allowed) == 1 else "delay / kX"
-
-
-def allowed_text(plan: Plan, directory: Directory, stream: StreamId) -> str:
-    """``X 2s``, ``4X 8s``: k SUnions on the longest path, and the time they may take."""
-    k = longest_path(plan, stream)
-    return f"{'' if k <= 1 else k}X {show_duration(delay_bound_us(plan, directory, stream))}"
 
 
 def _delay(one: ChannelStatus, bound_us: int, now_us: int) -> Text:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spe.plan.plan import Source, Watermark
 from spe.stream.times import SECOND, format_duration, format_timestamp
 
@@ -11,6 +13,12 @@ def show_duration(us: int) -> str:
     if SECOND <= us < 60 * SECOND:
         return f"{us / SECOND:g}s"
     return format_duration(us)
+
+
+def show_bound(shares_us: Sequence[int]) -> str:
+    """How long a result may take: ``X = 2s``; through several units the sum of their shares, ``4s + 2s = 6s``."""
+    added = " + ".join(map(show_duration, shares_us)) if len(shares_us) > 1 else "X"
+    return f"{added} = {show_duration(sum(shares_us))}"
 
 
 def show_lateness(count: int, by_us: int, disorder_us: int) -> str:

@@ -55,10 +55,11 @@ def issue(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        new = not (folder / "ca.pem").exists()
         ca, key = _authority(folder, cluster, days, now)
         if ca.not_valid_after_utc <= now:
             raise SpeError(f"{folder / 'ca.pem'} expired on {ca.not_valid_after_utc:%Y-%m-%d}; expected another CA")
-        found = [Issued("CA", folder / "ca.pem", ca.not_valid_after_utc, False)]
+        found = [Issued("CA", folder / "ca.pem", ca.not_valid_after_utc, new)]
         for name in dict.fromkeys(holder_of(n) for n in names):
             path = folder / f"{file_stem(name)}.pem"
             if (there := path.exists()) and not renew:

@@ -37,7 +37,7 @@ class ObjectStorage:
             from pyarrow import ArrowException
             from pyarrow.fs import FileSystem
         except ImportError:
-            raise SpeError(f"{url}: needs pyarrow; expected pip install 'tentative-spe[spark]', or a folder") from None
+            raise SpeError(f"{url}: needs pyarrow; expected pip install '.[spark]', or a folder") from None
         try:
             if url.startswith(S3):
                 root = url.removeprefix(S3)

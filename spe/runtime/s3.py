@@ -116,7 +116,7 @@ def _arrow() -> Any:
     try:
         from pyarrow import fs
     except ImportError as error:
-        raise SpeError("S3 needs Arrow: pip install 'tentative-spe[parquet]'") from error
+        raise SpeError("S3 needs Arrow: pip install '.[parquet]'") from error
     return fs
 
 

@@ -112,7 +112,7 @@ def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
         assert of_nodes(run_dir)[4:] == [("stopped", "n1"), ("started", "n1")]
 
         assert spe("inject", run_dir, "kill", "n2").returncode == 0
-        for command in (["restart", run_dir, "n1", "--rolling"], ["wait", run_dir, "n1", "--partners"]):
+        for command in (["restart", run_dir, "n1"], ["wait", run_dir, "n1", "--partners"]):
             refused = spe(*command, "--within", "5s")
             assert refused.returncode == 1
             assert "main/0: n2 is silent" in refused.stdout

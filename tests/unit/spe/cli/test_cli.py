@@ -41,6 +41,7 @@ from spe.errors import SpeError
 from spe.metrics.histogram import Histogram
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.plan.deploy import Deployed, with_default_client, without_external
+from spe.plan.describe import show_bound
 from spe.plan.directory import Standbys
 from spe.plan.draw import check_text
 from spe.plan.plan import Watermark
@@ -162,7 +163,12 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
         (["run", "nowhere.yaml", "--duration", "5"], "--duration: expected a duration"),
         (["status", "tests"], "tests is not the directory of a run: it has no cluster.json"),
         (["inject", "tests", "heal"], "not the directory of a run"),
-        (["restart", "tests"], "expected --rolling; spe inject RUN restart NODE restarts a node at once"),
+        (
+            ["restart", "tests"],
+            "expected nodes, or --rolling for all; spe inject RUN restart NODE",
+        ),
+        (["restart", "configs/quickstart.yaml", "n1", "n2"], "is a configuration; expected the directory of a run"),
+        (["report", "tests"], "tests is not the directory of a run: it has no cluster.json"),
         (["restart", "configs/quickstart.yaml", "--rolling"], "is a configuration; expected the directory of a run"),
         (["inject", "runs/x", "kill", "n1", "--for", "soon"], "--for: expected a duration"),
         (["inject", "runs/x", "delay", "n1", "n2", "--by", "3"], "--by: expected a duration"),
@@ -948,10 +954,20 @@ def test_figures_are_summed_over_restarts_of_a_process() -> None:
     (source,) = summary["sources"]
     assert (source["tuples"], source["late"], source["malformed"], source["starts"]) == (400, 3, 3, 2)
     (channel,) = summary["channels"]
-    assert (channel["stable"], channel["k"], channel["bound_us"], channel["complete"]) == (12, 1, 2 * SECOND, True)
+    assert (channel["stable"], channel["shares_us"], channel["bound_us"], channel["complete"]) == (
+        *(12, [2 * SECOND], 2 * SECOND, True),
+    )
     (fault,) = summary["faults"]
     assert (fault["planned_us"], fault["began_us"], fault["ended_us"]) == (5 * SECOND, 5 * SECOND + 9, None)
     assert json.loads(json.dumps(summary)) == summary
+
+
+def test_a_bound_over_several_units_is_shown_as_a_sum() -> None:
+    """``2X`` would say nothing where X differs."""
+    summary = figures(*plan_of(TWO_UNITS), a_history(), [], SECOND, 11 * SECOND)
+    shares = {c["channel"]: (c["shares_us"], c["bound_us"]) for c in summary["channels"]}
+    assert shares["busy/0"] == ([2 * SECOND, 5 * SECOND], 7 * SECOND)
+    assert [show_bound([2 * SECOND]), show_bound(shares["busy/0"][0])] == ["X = 2s", "2s + 5s = 7s"]
 
 
 def test_a_replica_whose_process_does_not_run_at_the_end_is_down() -> None:
@@ -1198,7 +1214,7 @@ def test_the_view_shows_states_counts_and_delay_in_eighty_columns() -> None:
     assert line_of(text, "n1 main") == ["n1", "main", "UP_FAILURE", "12", "40", "25%"]
     assert line_of(text, "n2 main") == ["n2", "main", "STABILIZATION", "12", "1", "25%"]
     assert line_of(text, "per_second") == ["per_second", "3", "40", "8", "█░░░░░░░", "0.25", "1.50", "0.40", "n1"]
-    assert "delay / X 2s" in text
+    assert "delay / X = 2s" in text
     assert "…" not in text
 
 
@@ -1217,7 +1233,7 @@ def test_a_node_that_was_told_otherwise_than_the_file_says_is_shown() -> None:
     assert "in the file" not in drawn(has(2 * SECOND))
     text = drawn(has(4 * SECOND))
     assert "n1        X 4s, α 0.9, policy process  X 2s, α 0.9, policy process" in text
-    assert "delay / X 4s" in text, "kX follows"
+    assert "delay / X = 4s" in text, "kX follows"
 
 
 def test_the_summary_allows_the_longest_x_of_the_run() -> None:

@@ -83,6 +83,10 @@ def test_keys_are_private_and_existing_files_stay(folder: Path) -> None:
     Tls(folder, "shop", "n2")
 
 
+def test_a_new_ca_is_reported_as_made(tmp_path: Path) -> None:
+    assert {i.name: i.new for i in issue(tmp_path, "shop", ["n1"], 30, NOW)} == {"CA": True, "n1": True}
+
+
 def test_without_the_key_of_the_ca_nothing_is_issued(folder: Path) -> None:
     (folder / "ca.key").unlink()
     with pytest.raises(SpeError, match=r"ca\.key: there is no such file"):
