@@ -9,7 +9,7 @@ from operators.digest import RollingDigest
 from spe.errors import LocalProtocolError
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind
-from spe.stream.times import BEFORE_TIME, format_timestamp
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
 
 class SOutput:
@@ -59,14 +59,21 @@ class SOutput:
         """Has something tentative gone through since the last restore?"""
         return self._tentative is not None
 
+    @property
+    def ended(self) -> bool:
+        """Has the stable stream come to its end?"""
+        return self._boundary >= END_OF_TIME
+
     def marks(self) -> Mapping[int, int]:
-        """Id -> digest of the stream up to there, each 1,000 tuples; replicas can be compared by them (invariant 4)."""
-        return self._digest.marks()
+        """Id -> digest of the stream up to there, each 1,000 tuples and at the end of the stream; replicas can be
+        compared by them (invariant 4)."""
+        marks = self._digest.marks()
+        return {**marks, self.last_id: self._digest.value()} if self.ended else marks
 
     @property
     def newest_mark(self) -> tuple[int, int]:
         """(id, digest) of the last of the marks; (0, 0) if there is none."""
-        return self._digest.newest_mark()
+        return (self.last_id, self._digest.value()) if self.ended else self._digest.newest_mark()
 
     def stable(self, rows: Rows | None, boundary: int, *, more: bool = False) -> list[Element]:
         """The elements of a stable slice that ends at ``boundary``; ``more``: further rows of it follow.

@@ -1,4 +1,4 @@
-"""Do the replicas of a partition make the same stable tuples?  Compared by digest, each 1,000 tuples.  Pure.
+"""Do the replicas of a partition make the same stable tuples?  Compared by digest, each 1,000 and at the end.  Pure.
 
 A replica tells the newest place at which it took the digest of an output, with each heartbeat; whoever hears it
 compares as soon as it has come there itself (docs/internals/rules.md, invariant 4).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from operators.digest import MARKS_KEPT
+from operators.digest import MARK_EVERY, MARKS_KEPT
 from spe.plan.plan import Unit
 from spe.query.query import streams_before
 from spe.stream.names import StreamId
@@ -42,24 +42,29 @@ class Agreement:
         if len(told) > MARKS_KEPT:
             del told[min(told)]
 
-    def compare(self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]]) -> list[Divergence]:
+    def compare(
+        self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]], *, ended: bool = False
+    ) -> list[Divergence]:
         """New differences.
 
         Args:
           last_id: of our last stable tuple of the output.
           marks: our own places and digests; only asked where there is something to compare.
+          ended: no stable tuple follows.  Only then a place between two of each 1,000 tuples, the end of a partner's
+            output, is compared.
         """
         found: list[Divergence] = []
         for (of, partner), told in self._told.items():
-            if of != output or not told or min(told) > last_id:
+            due = sorted(i for i in told if ended or (i <= last_id and i % MARK_EVERY == 0))
+            if of != output or not due:
                 continue
             ours = marks()
-            for id in sorted(i for i in told if i <= last_id):
+            for id in due:
                 digest = told.pop(id)
-                if id not in ours:
+                if id not in ours and id <= last_id and id % MARK_EVERY == 0:
                     continue  # we took no digest there: it was before our last restore, or long ago
                 self.compared += 1
-                if ours[id] != digest:
+                if ours.get(id) != digest:
                     found.append(Divergence(output, partner, id))
                     told.clear()
                     break

@@ -165,7 +165,7 @@ class Replica:
             if self.reading.installed:
                 output = self.core.stable_output(at)
                 self.agreement.heard(at, partner, told.marked_id, told.digest)
-                found += self.agreement.compare(at, output.last_id, output.marks)
+                found += self.agreement.compare(at, output.last_id, output.marks, ended=output.ended)
         return self._named(found)
 
     def differs(self) -> list[str]:

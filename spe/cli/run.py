@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import trio
 from rich.live import Live
+from rich.text import Text
 
 from replicas.faults.links import LinkMode, open_links
 from replicas.faults.model import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
@@ -31,6 +32,7 @@ from spe.cli.dashboard.hub import Hub
 from spe.cli.dashboard.page import LOOPBACK, Site, bind_address, fault_kinds, is_local
 from spe.cli.history import EventList
 from spe.cli.job import Job, common_origins, local_addresses, metrics_addresses, process_specs
+from spe.cli.log_errors import LogErrors
 from spe.cli.on_spark import SparkNodes, SparkOptions, open_nodes
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch, UnreadWatch
@@ -68,6 +70,8 @@ _LOOK_S: Final = 0.1
 _AGAIN_S: Final = 0.5
 _DRAW_S: Final = 0.2
 _TELL_S: Final = 5.0
+#: Lines of errors that are printed; the summary counts the others.
+_ERRORS_MAX: Final = 20
 
 DONE: Final = 0
 NOT_AS_EXPECTED: Final = 1
@@ -255,6 +259,8 @@ class Supervisor:
         self._note = "starting"
         self._page = ""
         self._died: dict[str, str] = {}
+        self._log_errors = LogErrors({spec.name: spec.log for spec in job.specs})
+        self._errors_shown = 0
         self._never_returned: list[str] = []
         self._everything = trio.CancelScope()
         self._comparing = trio.CancelScope()
@@ -339,6 +345,7 @@ class Supervisor:
                     self._proof.start()
                 await nursery.start(faults.run, job.faults, begun_us)
                 nursery.start_soon(restarts.run)
+                nursery.start_soon(self._watch_logs)
                 self._note = ""
                 reason = await self._until_over(cluster, faults, begun_us)
                 ended_us = env.clock.wall_us()
@@ -346,9 +353,10 @@ class Supervisor:
                 await self._last_words(cluster)
                 nursery.cancel_scope.cancel()
         # The cluster has ended: what it recorded is complete.
+        self._show_errors()
         summary = figures(job.plan, job.directory, self._history, faults.happenings, begun_us, ended_us, down=down)
         summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
-        summary |= {"never_returned": self._never_returned}
+        summary |= {"never_returned": self._never_returned, "errors": self._log_errors.found}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
         for source in summary["sources"]:
             source["first_malformed"] = job.run.first_malformed(source["source"])
@@ -427,6 +435,8 @@ class Supervisor:
             if watch.complete:
                 await self._until_returned(watch, cluster, faults)
                 await self._until_read()
+                # Partners say with heartbeats how their outputs end; then each compares (invariant 4).
+                await trio.sleep(2 * self._job.plan.timing.heartbeat_us / 1e6)
                 return ""
             if lost := without_whom(self._job.directory, [n for n in self._died if not cluster.processes[n].alive]):
                 return f"{lost} died: {self._died[lost]}"
@@ -540,16 +550,28 @@ class Supervisor:
         else:
             self._say(f"fault {happening.fault}: {event}")
 
+    async def _watch_logs(self) -> None:
+        while True:
+            self._show_errors()
+            await trio.sleep(_AGAIN_S)
+
+    def _show_errors(self) -> None:
+        """Prints errors that processes have logged, also above the live view."""
+        for name, text in self._log_errors.read():
+            self._errors_shown += 1
+            if self._errors_shown <= _ERRORS_MAX:
+                self._say(f"{name}: {text}", style="bold red", always=True)
+
     def _reads(self, client: str) -> str | None:
         """The node that a client reads its first channel from."""
         status = self._history.last(f"client:{client}", ClientStatus)
         return None if status is None else next((c.producer for c in status.channels if c.producer), None)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, style: str = "", always: bool = False) -> None:
         """Prints a line, unless the live view shows it."""
-        if not self._drawn:
+        if always or not self._drawn:
             at = "" if self._begun_us is None else f"{seconds(self._env.clock.wall_us() - self._begun_us):>6} s  "
-            self._console.print(f"{at}{text}", highlight=False, markup=False, soft_wrap=True)
+            self._console.print(Text(f"{at}{text}", style), soft_wrap=True)
 
     # --- drawing ---
 

@@ -198,7 +198,11 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
         f"{replica} never returned: RECOVERING at the end; what it did: trace/{replica.rpartition('@')[2]}.jsonl"
         for replica in summary.get("never_returned", ())
     ]
-    return sources + stopped + differing + away
+    logged = [
+        f"{name}: {e['count']:,} error{'s' if e['count'] > 1 else ''} in logs/{e['log']}, the first: {e['first']}"
+        for name, e in summary.get("errors", {}).items()
+    ]
+    return sources + stopped + differing + away + logged
 
 
 # -- as text -------------------------------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
     verdict = judge_recorded(plan, directory, folder, reference, complete=complete)
     if not differences:  # the rows do not show what was taken back, or held twice
         differences = [str(f) for f in verdict.findings if f.property in ("P2", "P3", "P4")]
+    elif own := [repr(str(o.name)) for o in plan.query.operators if o.spec.own_code]:
+        differences.append(f"operator {' and '.join(own)} is code of your own and must be deterministic")
     return {
         **{"equal": not differences, "complete": complete, "rows": rows, "differences": differences, "reason": reason},
         **{"late": [str(f) for f in verdict.findings if f.property == "P1"]},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from spe.runtime.disk_trouble import Trouble
 from spe.runtime.env import Env, Network
+from spe.runtime.log_line import Level
 
 #: Time before the first attempt, and the longest: it doubles from one to the next.
 FIRST_S: Final = 0.1
@@ -25,6 +26,7 @@ class ServerTrouble(Trouble):
     ENDS = "server_back"
     HOPE = "trying again"
     OVER = "it answers again"
+    LEVEL: ClassVar[Level] = Level.WARNING
 
 
 class Backoff:

@@ -220,7 +220,7 @@ def followed_epoch_forgotten(original: Any, self: Any) -> int:
 
 
 @mutant(Agreement, "compare", "replicas that make different results are not told of (invariant 4)")
-def difference_not_told(original: Any, self: Any, output: int, last_id: int, marks: Any) -> Any:
+def difference_not_told(original: Any, self: Any, output: int, last_id: int, marks: Any, ended: bool = False) -> Any:
     return []
 
 

@@ -80,6 +80,41 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+OWN = """
+import sys
+from tests.support.operators_for_tests import PassThrough
+
+
+class OfItsProcess(PassThrough):
+    def step(self, ports, boundary):
+        rows = ports[0]
+        return None if rows is None else rows.slice(0, min(len(rows), 1 + ("n1" in sys.argv)))
+"""
+
+
+def test_errors_of_processes_are_shown_and_fail_the_run(tmp_path: Path) -> None:
+    """Here an operator that is not deterministic, with far less than 1,000 results."""
+    (tmp_path / "own_operators.py").write_text(OWN)
+    custom = "{custom: {class: own_operators:OfItsProcess, from: [a]}}"
+    text = CONFIG.replace("{filter: {from: a, where: value >= 0}}", custom).replace("600s", "2s")
+    (tmp_path / "c.yaml").write_text(text)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [*SPE, "run", "c.yaml", "--run-dir", "run", "--no-view", "--dashboard", "off"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    shown, _, summary = done.stdout.partition("comparing with the reference run")
+    assert ": operator 'out' is code of your own and must be deterministic" in shown, done.stdout
+    for node in ("n1", "n2"):
+        assert f"{node}: 1 error in logs/{node}.log, the first: main/0@{node}: out/0 differs from n" in summary
+
+
 @pytest.mark.long
 def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
     with a_run(tmp_path) as (running, run_dir):

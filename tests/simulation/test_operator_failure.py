@@ -118,6 +118,15 @@ async def test_replicas_with_different_tuples_are_reported(jump_clock: JumpClock
         assert sum("replicas_differ" in line for line in differing.log) == 2
 
 
+async def test_differences_below_1000_results_are_reported(jump_clock: JumpClock) -> None:
+    async with FaultyCluster(*with_operator("Counts", rate=20.0)) as cluster:
+        await cluster.start()
+        await trio.sleep(SECONDS + 14)
+        said = {r.id.node: r.differs() for r in cluster.replicas().values()}
+        assert all("by id 160: operator 's1' is code of your own" in text for (text,) in said.values()), said
+        assert set(said) == {"n1a", "n1b"}
+
+
 async def test_a_state_that_an_operator_refuses_stops_only_its_replica(
     jump_clock: JumpClock, capsys: pytest.CaptureFixture[str]
 ) -> None:

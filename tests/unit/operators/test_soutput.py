@@ -187,6 +187,21 @@ def test_a_digest_continues_from_a_snapshot() -> None:
     assert second.marks() == whole.marks()
 
 
+def test_the_end_of_a_stream_has_a_mark() -> None:
+    """So that results after the last 1,000 are compared as well."""
+    whole, first, second = SOutput("s"), SOutput("s"), SOutput("s")
+    stream = numbered(70)
+    assert whole.stable(stream, 70)
+    assert (whole.newest_mark, dict(whole.marks()), whole.ended) == ((0, 0), {}, False)
+    assert whole.stable(None, END_OF_TIME)
+    first.stable(stream.slice(0, 40), 40)
+    second.restore(first.snapshot())
+    second.stable(stream.slice(40, 70), END_OF_TIME)
+    assert whole.newest_mark == second.newest_mark
+    assert second.newest_mark[0] == 70
+    assert dict(whole.marks()) == dict(second.marks()) == {70: whole.newest_mark[1]}
+
+
 def test_marks_are_bounded_and_the_newest_are_kept() -> None:
     rolling = RollingDigest()
     piece = numbered(MARK_EVERY)

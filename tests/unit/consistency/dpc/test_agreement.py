@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from consistency.dpc.agreement import Agreement, Divergence, suspects
 from spe.plan.plan import InputStream, Unit
 from spe.query.operators.custom import CustomSpec
@@ -55,6 +57,33 @@ def test_kept_digests_of_a_partner_are_bounded() -> None:
     assert agreement.compare(0, 100_000, never) == []  # its places up to there are forgotten
     assert agreement.compare(0, 200_000, lambda: {i: i for i in range(1000, 200_000, 1000)}) == []
     assert agreement.compared == 64
+
+
+def test_ends_of_outputs_are_compared_once_both_have_ended() -> None:
+    """Also below 1,000 tuples, where there is no other place."""
+    agreement = Agreement()
+    agreement.heard(0, "n2", 61, 5)
+    assert agreement.compare(0, 61, dict) == agreement.compare(0, 70, dict) == []
+    assert agreement.compare(0, 61, lambda: {61: 5}, ended=True) == []
+    assert agreement.compared == 1
+    agreement.heard(0, "n2", 61, 6)
+    assert agreement.compare(0, 61, lambda: {61: 5}, ended=True) == [Divergence(0, "n2", 61)]
+
+
+@pytest.mark.parametrize(("told", "last_id"), [(61, 70), (61, 60), (61, 0), (2000, 1999), (2000, 0)])
+def test_an_output_of_another_length_differs(told: int, last_id: int) -> None:
+    agreement = Agreement()
+    agreement.heard(0, "n2", told, 22)
+    assert agreement.compare(0, last_id, lambda: {last_id: 22}, ended=True) == [Divergence(0, "n2", told)]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_places_before_a_restore_are_not_compared(ended: bool) -> None:
+    """A restored output has no digest of them."""
+    agreement = Agreement()
+    agreement.heard(0, "n2", 1000, 11)
+    assert agreement.compare(0, 2500, lambda: {2000: 22, 2500: 33}, ended=ended) == []
+    assert agreement.compared == 0
 
 
 def test_the_users_own_code_before_an_output_is_suspected_first() -> None:

@@ -970,6 +970,12 @@ def test_a_bound_over_several_units_is_shown_as_a_sum() -> None:
     assert [show_bound([2 * SECOND]), show_bound(shares["busy/0"][0])] == ["X = 2s", "2s + 5s = 7s"]
 
 
+def test_errors_in_logs_are_counted_and_fail_a_run() -> None:
+    summary = {**a_summary(), "errors": {"n2": {"count": 12, "first": "no room", "log": "n2.log"}}}
+    assert failures(summary) == ["n2: 12 errors in logs/n2.log, the first: no room"]
+    assert "FAILED ON THE WAY: n2: 12 errors in logs/n2.log, the first: no room" in shown(summary_text(summary), 100)
+
+
 def test_a_replica_whose_process_does_not_run_at_the_end_is_down() -> None:
     """Whatever it was last heard to be: who is killed says nothing of it."""
     heard = figures(*plan_of(), a_history(), [], SECOND, 11 * SECOND)["replicas"]

@@ -1,0 +1,61 @@
+"""Lines of level error in the logs of the processes of a run, read while they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spe.runtime.log_line import Level
+
+
+class LogErrors:
+    """Reads what is appended to logs.
+
+    Args:
+      logs: path of the log of each process; what is there already is not read.
+
+    Attributes:
+      found: for each process with errors how many lines they are, the first one, and its log.
+    """
+
+    def __init__(self, logs: Mapping[str, Path]) -> None:
+        self._logs = logs
+        self._offsets = {name: path.stat().st_size if path.exists() else 0 for name, path in logs.items()}
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> list[tuple[str, str]]:
+        """(process, text) of each new error, without repetitions; an incomplete line is left for the next time."""
+        new: dict[tuple[str, str], None] = {}
+        for name, path in self._logs.items():
+            for line in self._lines(name, path):
+                if text := error_text(line, name):
+                    known = self.found.setdefault(name, {"count": 0, "first": text, "log": path.name})
+                    known["count"] += 1
+                    new[name, text] = None
+        return list(new)
+
+    def _lines(self, name: str, path: Path) -> list[str]:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._offsets[name])
+                data = file.read()
+        except OSError:
+            return []  # it was not started yet
+        data = data[: data.rfind(b"\n") + 1]
+        self._offsets[name] += len(data)
+        return data.decode(errors="replace").splitlines()
+
+
+def error_text(line: str, process: str) -> str:
+    """What a line of a log says of an error, as spe.runtime.log_line writes it; "" for other lines."""
+    if line.startswith("{"):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return ""
+        return str(said.get("message", "")) if said.get("level") == Level.ERROR.word else ""
+    found = re.match(rf"\d{{4}}-\S+Z {Level.ERROR.word} {re.escape(process)}: (.*)", line)
+    return "" if found is None else found[1]
