@@ -26,6 +26,7 @@ from spe.log.origin import combined, read_identity
 from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
 from spe.log.recovery import kept_segments, live_segments
+from spe.log.sessions import joined
 from spe.log.source_log import source_folder
 from spe.plan.deploy import with_default_client, with_origins, without_external
 from spe.plan.directory import Directory
@@ -93,7 +94,7 @@ class Run:
             )
         summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
         own = without_external(directory)
-        run = cls(path, plan, own, facts, tuple(_read_events(path / _EVENTS)), summary, origin)
+        run = cls(path, plan, own, facts, tuple(joined(_read_events(path / _EVENTS))), summary, origin)
         if differing := disagreements(run.reading, plan, directory):
             raise SpeError(f"{path} ran another query than its {_CONFIG} says, read a second time: {differing[0]}")
         run.check()

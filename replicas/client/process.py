@@ -214,6 +214,7 @@ class ClientProcess(Bystander):
                 if position <= min(known, default=position):
                     boundary = frontier
                 known.append(position)
+            self._stats[channel].goes_on(min(known, default=0), boundary)
             self.client.goes_on(channel, min(known, default=0), boundary, self._kept_origin(channel))
 
     def _kept_origin(self, channel: Channel) -> str:

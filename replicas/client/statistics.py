@@ -69,6 +69,10 @@ class ChannelStats:
     def ended(self) -> bool:
         return self.frontier >= END_OF_TIME
 
+    def goes_on(self, position: int, frontier: int) -> None:
+        """Stands where an earlier session of the client ended, which may be the end of the stream."""
+        self.position, self.frontier = position, frontier
+
     def apply(self, change: Change) -> None:
         """Takes a change of this channel, in order of arrival."""
         element = change.element

@@ -128,9 +128,12 @@ def reference(
 
 @app.command(sort_key=2)
 def run(
-    config: Config,
+    config: Annotated[Path | None, Parameter(help="The configuration; not with --continue.")] = None,
     /,
     *,
+    continue_: Annotated[
+        Path | None, Parameter(name="--continue", help="Directory of a run that is over, and goes on there.")
+    ] = None,
     data: Data = None,
     run_dir: Annotated[Path | None, Parameter(help="Folder of the run; runs/NAME-TIME by default.")] = None,
     faults: Annotated[Path | None, Parameter(help="Faults to inject; see docs/how-to/faults.md.")] = None,
@@ -159,9 +162,19 @@ def run(
     ] = None,
 ) -> int:
     """Run a whole cluster of real processes on this machine, and compare what clients hold with the reference."""
+    from spe.cli.continuation import earlier_run
     from spe.cli.run import run_document
     from spe.config import read_document
 
+    if continue_ is None and config is not None:
+        earlier, document = None, read_document(config)
+    elif config is not None or continue_ is None:
+        raise SpeError("expected either a configuration, or --continue with the directory of a run")
+    elif data is not None or run_dir is not None or on == "spark":
+        raise SpeError("expected --continue without --data, --run-dir and --on spark")
+    else:
+        earlier = earlier_run(continue_)
+        document = earlier.document
     length = None if duration is None else _duration("--duration", duration)
     if length is not None and length <= 0:
         raise SpeError(f"--duration: expected a duration above zero, got {duration!r}")
@@ -174,7 +187,7 @@ def run(
     elif master is not None or conf:
         raise SpeError("--master and --conf go with --on spark")
     return run_document(
-        read_document(config),
+        document,
         data=data,
         run_dir=run_dir,
         faults=faults,
@@ -187,6 +200,7 @@ def run(
         budget=budget,
         dashboard=dashboard,
         spark=spark,
+        earlier=earlier,
     )[1]
 
 

@@ -35,6 +35,7 @@ class Job:
       dashboard: ``host:port`` of the page; "" where there is none.
       nodes: how nodes are run on Spark; None: they are run here.
       origins: event time at which each replayed source begins, where the configuration does not say.
+      begun_us: wall time at which the sources began in an earlier session of the run; None: they begin now.
     """
 
     config: str
@@ -55,6 +56,7 @@ class Job:
     dashboard: str = ""
     nodes: SparkNodes | None = None
     specs: list[ProcessSpec] = field(default_factory=list)
+    begun_us: int | None = None
 
 
 def local_addresses(directory: Directory) -> dict[str, str]:

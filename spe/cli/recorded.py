@@ -21,6 +21,7 @@ from replicas.faults.model import one_fault, others, processes_of
 from spe.cli.reference import logged_inputs
 from spe.log.announced import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
+from spe.log.sessions import joined
 from spe.plan.delays import source_epoch
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
@@ -88,7 +89,7 @@ def judge_recorded(
 
 
 def _lines(folder: Path) -> list[Mapping[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return joined(json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines())
 
 
 def _first_us(lines: list[Mapping[str, Any]]) -> int:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Final
@@ -28,6 +28,7 @@ from replicas.local.process import Managed, Phase, ProcessSpec
 from replicas.on_spark.addresses import placed
 from replicas.producer.server import Server
 from spe.cli.checkpoint_log import refuse_logs
+from spe.cli.continuation import EarlierRun
 from spe.cli.dashboard.hub import Hub
 from spe.cli.dashboard.page import LOOPBACK, Site, bind_address, fault_kinds, is_local
 from spe.cli.history import EventList
@@ -94,14 +95,17 @@ def run_document(
     budget: int | None = None,
     dashboard: str = LOOPBACK,
     spark: SparkOptions | None = None,
+    earlier: EarlierRun | None = None,
 ) -> tuple[Path, int]:
     """The directory of the run, and its exit status.
 
     ``logs``: format and level of what its processes log.  ``dashboard``: where the page is served; ``off``: nowhere.
-    ``spark``: where nodes are to run; None: here.
+    ``spark``: where nodes are to run; None: here.  ``earlier``: the run that goes on, whose document it is.
     The status is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
-    request = check_request(document, data=data, faults=faults, links=links, budget=budget, dashboard=dashboard)
+    request = check_request(
+        document, data=data, faults=faults, links=links, budget=budget, dashboard=dashboard, earlier=earlier
+    )
     seed = SystemRandom().getrandbits(32) if seed is None else seed
     with ExitStack() as stack:
         nodes = None
@@ -134,6 +138,7 @@ class RunRequest:
       budget: number of standbys that run from the start; None: as the document says.
       dashboard: ``host:port`` of the page; "" where there is none.
       origins: event time at which each replayed source begins, where the document does not say.
+      earlier: the run that goes on; None: a new one begins.
     """
 
     document: Document
@@ -146,13 +151,25 @@ class RunRequest:
     budget: int | None
     dashboard: str
     origins: Mapping[str, int]
+    earlier: EarlierRun | None = None
 
 
 def check_request(
-    document: Document, *, data: Path | None, faults: Path | None, links: str, budget: int | None, dashboard: str
+    document: Document,
+    *,
+    data: Path | None,
+    faults: Path | None,
+    links: str,
+    budget: int | None,
+    dashboard: str,
+    earlier: EarlierRun | None = None,
 ) -> RunRequest:
     """Raises SpeError: that cannot be run on this machine."""
+    if earlier is not None:
+        data, budget = earlier.data, earlier.budget if budget is None else budget
     plan, directory = load_document(document, data)
+    if earlier is not None:
+        plan = replace(plan, security=earlier.security)
     refuse_logs(document, plan, directory)
     external = {name: client.reads for name, client in directory.clients.items() if client.external}
     directory = without_external(with_default_client(plan, directory))
@@ -160,7 +177,8 @@ def check_request(
         raise ConfigError(["clients: all are external, so a run would record nothing; expected one that is not"])
     if budget is not None:
         directory = with_budget(directory, budget)
-    schedule = configured_faults(document, directory) + (load_faults(faults, directory) if faults is not None else [])
+    schedule = configured_faults(document, directory) if earlier is None else []  # those were played
+    schedule += load_faults(faults, directory) if faults is not None else []
     mode = LinkMode(links)
     refuse_unreal(schedule, mode)
     missing = missing_files(plan)
@@ -169,7 +187,8 @@ def check_request(
     page = bind_address(dashboard)
     if page:
         check_free({"--dashboard": page})
-    return RunRequest(document, data, plan, directory, external, schedule, mode, budget, page, common_origins(plan))
+    origins = common_origins(plan) if earlier is None else earlier.origins
+    return RunRequest(document, data, plan, directory, external, schedule, mode, budget, page, origins, earlier)
 
 
 @contextmanager
@@ -188,7 +207,8 @@ def open_job(
     addresses = local_addresses(directory) if nodes is None else nodes.addresses(directory)
     metrics = metrics_addresses(addresses, () if nodes is None else directory.nodes)
     ways = open_links(request.links, plan, directory, addresses, Random(seed))
-    run_directory = RunDirectory.create(run_dir, request.document)
+    earlier = request.earlier
+    run_directory = RunDirectory.create(run_dir, request.document) if earlier is None else RunDirectory(earlier.path)
     if nodes is not None:
         nodes.prepare(run_directory, plan, directory)
     with kept_secret() as (token, secret):
@@ -210,6 +230,7 @@ def open_job(
             logs=logs,
             dashboard=request.dashboard,
             nodes=nodes,
+            begun_us=None if earlier is None else earlier.begun_us,
         )
         job.specs = process_specs(job)
         run_directory.write("faults.json", [f.to_data() for f in job.faults])
@@ -339,8 +360,9 @@ class Supervisor:
                     nursery.start_soon(self._poller.follow, name)
                 begun_us = env.clock.wall_us() + LEAD_US
                 self._begun_us = begun_us
-                await cluster.begin(begun_us)
-                env.trace.event("begin", begun_us=begun_us)
+                sources_begun_us = begun_us if job.begun_us is None else job.begun_us
+                await cluster.begin(sources_begun_us)
+                env.trace.event("begin", begun_us=sources_begun_us)
                 if self._proof is not None:
                     self._proof.start()
                 await nursery.start(faults.run, job.faults, begun_us)

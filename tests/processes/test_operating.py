@@ -115,6 +115,26 @@ def test_errors_of_processes_are_shown_and_fail_the_run(tmp_path: Path) -> None:
         assert f"{node}: 1 error in logs/{node}.log, the first: main/0@{node}: out/0 differs from n" in summary
 
 
+def test_a_killed_run_goes_on_in_its_directory(tmp_path: Path) -> None:
+    """With its logs, recordings and sinks: the results are those of one run."""
+    text = CONFIG.replace("600s", "3s") + "clients: {c: {reads: [out], sinks: [{jsonl: results}]}}\n"
+    (tmp_path / "c.yaml").write_text(text)
+    run_dir, options = tmp_path / "run", ["--no-view", "--dashboard", "off"]
+    command = [*SPE, "run", tmp_path / "c.yaml", "--run-dir", run_dir, *options]
+    rows = run_dir / "output/results/out.0.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        soon(lambda: rows.exists() and rows.stat().st_size > 0)
+        running.kill()
+    done = spe("run", "--continue", run_dir, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["stable"], summary["verdict"]["equal"], summary["verdict"]["late"]) == (300, True, [])
+    assert len(rows.read_text().splitlines()) == 300
+    again = spe("run", "--continue", run_dir, *options)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(rows.read_text().splitlines()) == 300
+
+
 @pytest.mark.long
 def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
     with a_run(tmp_path) as (running, run_dir):

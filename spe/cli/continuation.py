@@ -1,0 +1,56 @@
+"""``spe run --continue``: an earlier run goes on in its directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spe.cli.control import why_over
+from spe.cli.run_dir import CLUSTER, CONFIG, RunDirectory, load_target
+from spe.config import read_document
+from spe.config.document import Document
+from spe.errors import SpeError
+from spe.plan.plan import Security
+
+
+class EarlierRun(NamedTuple):
+    """What a run needs of its earlier session.
+
+    Attributes:
+      data: folder that relative paths of data files start from.
+      origins: event time at which each replayed source began, where the configuration does not say.
+      budget: number of standbys that run from the start; None: as the configuration says.
+      security: with the folder of its certificates.
+      begun_us: wall time at which the sources began; None: they never did.
+    """
+
+    path: Path
+    document: Document
+    data: Path
+    origins: Mapping[str, int]
+    budget: int | None
+    security: Security
+    begun_us: int | None
+
+
+def earlier_run(path: Path) -> EarlierRun:
+    """Reads what a run has left; cuts a torn last line from its events.
+
+    Raises:
+      SpeError: it is no directory of a run, or the run still goes on.
+    """
+    if not path.is_dir():
+        raise SpeError(f"--continue: expected the directory of a run, got {path}")
+    target = load_target(path)
+    if not why_over(target):
+        raise SpeError(f"the run in {path} goes on, with process {target.supervisor_pid}; stop it first")
+    facts, events = json.loads((path / CLUSTER).read_text()), RunDirectory(path).events
+    text = events.read_bytes() if events.exists() else b""
+    if not text.endswith(b"\n"):
+        events.write_bytes(text[: text.rfind(b"\n") + 1])
+    begins = (line for line in map(json.loads, events.read_text().splitlines()) if line["event"] == "begin")
+    begun_us = next((int(line["begun_us"]) for line in begins), None)
+    document, data = read_document(path / CONFIG), Path(facts["data"])
+    return EarlierRun(path, document, data, facts["origins"], facts.get("budget"), target.plan.security, begun_us)
