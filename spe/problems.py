@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -60,7 +61,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 #: Keys of other stream processors, and the key that means the same here.
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "lateness": ("disorder",),
     "parallelism": ("partitions",),
     "key_by": ("key", "group_by", "partition_by"),
     "keys": ("key",),
@@ -71,7 +71,13 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "hop": ("sliding",),
     "tumble": ("tumbling",),
 }
+#: How late a row may be is said by the source: replicas, sinks and proofs rely on stable windows that never change.
+_LATENESS: Final = (
+    " (a stable window never changes, so no late row can be added to it: raise disorder of the source, or repair "
+    "windows from its late sink, as docs/explanation/live.md shows)"
+)
 _INSTEAD: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("lateness", "allowed_lateness", "grace", "grace_period"), _LATENESS),
     "having": " (put a filter behind the aggregate)",
     "session": " (there are no session windows; docs/how-to/own-operators.md has an operator that makes them)",
 }
@@ -79,10 +85,10 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 def instead_of(name: str, known: Collection[str]) -> str:
     """What to write instead of a key that is unknown here: a known one that other systems call so, or that is near."""
-    word = name.lower().replace("keyby", "key_by")
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("keyby", "key_by")
     if here := [k for k in _OTHER_WORDS.get(word, ()) if k in known]:
         return f" (that is {here[0]!r} here)"
-    return did_you_mean(name, known) or _INSTEAD.get(word, "")
+    return _INSTEAD.get(word, "") or did_you_mean(name, known)
 
 
 def check_known(kind: str, name: str, known: Iterable[object]) -> None:

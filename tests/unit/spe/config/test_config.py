@@ -650,6 +650,25 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
     assert message in problem
 
 
+@pytest.mark.parametrize("key", ["lateness", "allowed_lateness", "allowedLateness", "grace", "grace_period"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sources: {s: {schema: {t: timestamp}, time: t, from: {csv: a}, KEY: 5s}}",
+        "sources: {s: {schema: {t: timestamp}, time: t, from: {csv: a}, late: {jsonl: x, KEY: 5s}}}",
+        SOURCE + "query: {q: {aggregate: {from: orders, window: 1s, compute: {n: count(*)}, KEY: 5s}}}",
+        SOURCE + "query: {q: {aggregate: {from: orders, window: {tumbling: 1s, KEY: 5s}, compute: {n: count(*)}}}}",
+        SOURCE + "query: {q: {join: {left: orders, right: orders, on: qty, within: 1s, KEY: 5s}}}",
+        SOURCE + "defaults: {KEY: 5s}",
+    ],
+)
+def test_allowed_lateness_is_refused_with_the_reason(text: str, key: str) -> None:
+    found = [problem for problem in problems_of(text.replace("KEY", key)) if f".{key}: unknown key" in problem]
+    assert len(found) == 1
+    assert "(a stable window never changes, so no late row can be added to it: raise disorder of the source" in found[0]
+    assert "or repair windows from its late sink, as docs/explanation/live.md shows)" in found[0]
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -659,7 +678,6 @@ def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> No
         ("{schema: {}, time: t, from: {csv: a}}", "at least one attribute"),
         ("{schema: {t: timestamp}, time: t, from: {csv: a, jsonl: b}}", "exactly one of csv, jsonl"),
         ("{schema: {t: timestamp}, time: t, from: {}}", "exactly one of csv, jsonl"),
-        ("{schema: {t: timestamp}, time: t, from: {csv: a}, lateness: 5s}", "(that is 'disorder' here)"),
         (
             "{schema: {t: timestamp}, time: t, from: {stdin: true}, watermark: 5s}",
             "expected 'data' or 'clock', got '5s'",
