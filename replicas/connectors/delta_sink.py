@@ -26,7 +26,7 @@ from replicas.connectors.delta_rows import (
     statistics_of,
     table_of,
 )
-from replicas.connectors.server_sink import ChannelEntry, ServerSink
+from replicas.connectors.server_sink import FORGET, NOTHING_KEPT, ChannelEntry, ServerSink
 from spe.connectors.declaration import CORRECTIONS, CURRENT
 from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.env import Env
@@ -128,6 +128,9 @@ class DeltaSink(ServerSink):
             await compute.run(self._settled)
         return done
 
+    async def forget(self, env: Env) -> str:
+        return await env.compute.run(self._forget)
+
     async def disconnect(self) -> None:
         """At the end commits what was taken: commits are far apart, and a run that is over ends us."""
         try:
@@ -155,6 +158,36 @@ class DeltaSink(ServerSink):
                 )
         self._table, self._seen = table, table.version()
         return state
+
+    def _forget(self) -> str:
+        """One commit without state, which removes all files, but where rows of others may be in them."""
+        table = self._place.open()
+        if table is None or table.transaction_version(APP) is None:
+            return NOTHING_KEPT
+        with self._place.errors_told_apart():
+            partition = f"partition.{TENTATIVE}"
+            files = [] if self._append else pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            removed: list[AddAction | RemoveAction] = [
+                RemoveAction(
+                    one["path"],
+                    True,
+                    _now_ms(),
+                    one["size_bytes"],
+                    {TENTATIVE: str(one[partition]).lower()} if partition in one else {},
+                )
+                for one in files
+            ]
+            properties = CommitProperties(
+                custom_metadata={APP: json.dumps({"state": "", "change": 0})},
+                max_commit_retries=0,
+                app_transactions=[Transaction(APP, table.version() + 1)],
+            )
+            parts = table.metadata().partition_columns
+            table.create_write_transaction(removed, "append", table.schema(), parts, commit_properties=properties)
+        self._place.sync(range(table.version(), table.version() + 2))
+        if self._append:
+            return "its position is removed; its rows stay among those of others"
+        return f"its position and {sum(one['num_records'] for one in files):,} rows are removed"
 
     def _check(self, table: DeltaTable) -> None:
         """Raises SpeError where our rows do not fit into the table."""
@@ -192,11 +225,12 @@ class DeltaSink(ServerSink):
             if commit.get("operation") == "RESTORE":
                 raise SpeError(
                     f"{self.name}: the table was restored to an older version, and rows that it had will not come "
-                    "again; give the client another place"
+                    f"again; give the client another place, or begin anew: {FORGET}"
                 )
         raise SpeError(
             f"{self.name}: its log has forgotten our last commit, for version {last} of the table: it is older than "
-            f"delta.logRetentionDuration. Give the client another place; {self._reached(table)}"
+            f"delta.logRetentionDuration. Give the client another place, or begin anew: {FORGET}; "
+            f"{self._reached(table)}"
         )
 
     def _reached(self, table: DeltaTable) -> str:

@@ -87,6 +87,9 @@ class HttpSink(ServerSink):
             await self._deliver(client, outbox)
         return True
 
+    async def forget(self, env: Env) -> str:
+        return "its position is in the storage of its client; start that with an empty one"
+
     async def disconnect(self) -> None:
         if self._client is not None:
             await self._client.close()

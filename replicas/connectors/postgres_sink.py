@@ -27,7 +27,7 @@ from replicas.connectors.postgres_tables import (
     locked_shape,
     make_table,
 )
-from replicas.connectors.server_sink import ChannelEntry, ServerSink
+from replicas.connectors.server_sink import FORGET, NOTHING_KEPT, ChannelEntry, ServerSink
 from spe.connectors.declaration import CORRECTIONS, CURRENT
 from spe.connectors.postgres import STREAM, table_parts
 from spe.errors import ConfigError, ServerAway, SpeError
@@ -99,7 +99,30 @@ class PostgresSink(ServerSink):
             session, self._session = self._session, None
             await session.close()
 
+    async def forget(self, env: Env) -> str:
+        await self.disconnect()
+        self._session = await Session.connect(self.name, self._connection, timeout_s=self.answer_s)
+        return await self._session.run(self._forget)
+
     # --- in a thread ---
+
+    def _forget(self, connection: Connection) -> str:
+        """Deletes the rows of the tables that we have written, and what is known of them, in one transaction."""
+        done = []
+        with connection.transaction():
+            schema = self._schema or self._current_schema(connection)
+            states = sql.Identifier(schema, STATES)
+            if find_table(connection, schema, STATES) is None:
+                return NOTHING_KEPT
+            for name in [self._table.replace(STREAM, stream) for stream in self._streams]:
+                statement = sql.SQL("delete from {} where name = %s returning made").format(states)
+                known = connection.execute(statement, [name]).fetchone()
+                if known is None or known[0] != find_table(connection, schema, name):
+                    done.append(f"{name}: {NOTHING_KEPT if known is None else 'its position is removed'}")
+                    continue
+                rows = connection.execute(sql.SQL("delete from {}").format(sql.Identifier(schema, name))).rowcount
+                done.append(f"{name}: its position and {rows:,} rows are removed")
+        return "; ".join(done)
 
     def _prepare(self, connection: Connection) -> bytes:
         """Finds or makes the tables, and gives the state."""
@@ -188,7 +211,7 @@ class PostgresSink(ServerSink):
     def _lost(self, target: _Target, how: str) -> SpeError:
         return SpeError(
             f"{self.name}: table {target.owner}.{target.name} was {how} since, and rows that it had will not come "
-            f"again; restore it, and set made to its oid in {target.owner}.{STATES}"
+            f"again; restore it, and set made to its oid in {target.owner}.{STATES}, or begin anew: {FORGET}"
         )
 
     def _state(self, connection: Connection) -> bytes:

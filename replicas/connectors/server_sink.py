@@ -44,7 +44,11 @@ GOODBYE_S: Final = 1.0
 #: So long the rows of a correction are waited for, to go in one transaction with what they replace (mode current).
 CORRECTION_US: Final = 1_000_000
 _VERSION: Final = 1
+#: The command that lets a sink begin anew, for messages.
+FORGET: Final = "spe forget CONFIG PROCESS"
 
+#: What :meth:`ServerSink.forget` says of a sink that nothing was written to.
+NOTHING_KEPT: Final = "it holds nothing of ours"
 #: What says that a connection is gone, or that no answer comes.
 GONE: Final = (
     *(LinkBroken, LinkClosed, OSError, EOFError),
@@ -134,6 +138,23 @@ class ServerSink(ABC):
     async def disconnect(self) -> None:
         """Closes the connection, if there is one; at the end, and after a failure."""
         return
+
+    async def forget(self, env: Env) -> str:
+        """Lets the next session begin anew: removes the state, and the rows where the server can take them back.
+
+        Returns:
+          what was done, in words.
+
+        Raises:
+          ServerAway, SpeError: as :meth:`load`.
+        """
+        self._env = env
+        stored = await self._asked(self.load(env))
+        if not stored:
+            return NOTHING_KEPT
+        if not await self._asked(self.store(stored, b"", [])):
+            raise ServerAway("another process is writing to it")
+        return "its position is removed; rows that were sent stay"
 
     # --- what the client calls ---
 
@@ -319,7 +340,7 @@ class _State(NamedTuple):
         if self.client not in ("", client):
             raise SpeError(
                 f"{name} is written by {self.client}; give {client or 'this client'} another place, or remove what is "
-                "there"
+                f"there: {FORGET}"
             )
         if self.mode not in ("", mode):
             raise SpeError(f"{name} was written in the mode {self.mode}; the configuration has {mode}")
@@ -328,7 +349,7 @@ class _State(NamedTuple):
             if known is not None and known["query"] != query:
                 raise SpeError(
                     f"{name} holds {channel} of another query: it was made for {known['query']}, and the plan now has "
-                    f"{query}. Give the client another place, or remove what is there"
+                    f"{query}. Give the client another place, or remove what is there: {FORGET}"
                 )
 
     def reached(self, channel: Channel) -> tuple[int, bool]:

@@ -136,6 +136,7 @@ class OutputSide:
             return ""
         return (
             f"{self._id} has read other source logs ({self.origin}) than what {consumer} holds follows from ({theirs})"
+            "; restore the logs, or begin all anew (docs/how-to/operate.md, When the folder of a source is lost)"
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import trio
 
 from replicas.client.result_folder import ResultFolder
-from replicas.connectors.server_sink import GOODBYE_S, ServerSink
+from replicas.connectors.server_sink import FORGET, GOODBYE_S, ServerSink
 from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.signal import Signal
@@ -142,7 +142,10 @@ class OwnSink:
             known = self._folder.origin(self._channel)
         if known and known != origin:
             what = self._rows.what
-            raise SpeError(f"the sink holds {what} rows of another log ({known}) than that of the source ({origin})")
+            raise SpeError(
+                f"the sink holds {what} rows of another log ({known}) than that of the source ({origin}); "
+                f"let it begin anew: {FORGET}"
+            )
         if isinstance(sink, ServerSink):
             await sink.keep({self._channel: origin})
         elif self._folder is not None:

@@ -81,6 +81,19 @@ def restore(
     return restore(folder)
 
 
+@app.command(sort_key=9)
+def forget(
+    target: Target, process: Annotated[str, Parameter(help="client:NAME, or source:NAME for its own sinks.")], /
+) -> int:
+    """Let the sinks of a stopped process begin anew: remove its rows and its position from their servers.
+
+    Of PostgreSQL and Delta tables all rows are removed; what was sent to Kafka or by HTTP stays there.
+    """
+    from spe.cli.forget import forget
+
+    return forget(target, process)
+
+
 @app.command(sort_key=10)
 def certs(
     config: Config,

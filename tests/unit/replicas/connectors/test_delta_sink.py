@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 
 from replicas.connectors import delta_place
 from replicas.connectors.delta_sink import APP, DeltaSink
+from replicas.connectors.server_sink import NOTHING_KEPT
 from replicas.connectors.sink_registry import open_sink
 from spe.connectors.declaration import CORRECTIONS, CURRENT, MODES, STABLE
 from spe.errors import ConfigError, ServerAway, SpeError
@@ -497,3 +498,37 @@ async def test_a_path_below_a_file_ends_the_client(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpeError, match="no folder"):
         await opened(str(tmp_path / "file" / "table"))
+
+
+# -- beginning anew --------------------------------------------------------------------------------------------------
+
+
+def unopened(path: str, mode: str, **options: Any) -> DeltaSink:
+    spec = {"kind": "delta", "path": path, "every": 10_000_000, "append": False, "mode": mode, **options}
+    sink = open_sink(spec, BOTH, lambda _: pytest.fail("no folder is needed"))
+    assert isinstance(sink, DeltaSink)
+    return sink
+
+
+@pytest.mark.parametrize("mode", [STABLE, CURRENT, CORRECTIONS])
+async def test_a_forgotten_table_is_written_from_the_first_row(path: str, mode: str) -> None:
+    env = source_env()
+    assert await unopened(path, mode).forget(env) == NOTHING_KEPT
+    await written(path, "S1/5a S2/6b B10(2)" if mode == STABLE else "S1/5a T/6b", mode)
+    running = await opened(path, mode)
+    before = len(rows(path))
+    assert await unopened(path, mode).forget(env) == f"its position and {before} rows are removed"
+    assert rows(path) == []
+    feed(running, "S3/7c" if mode == STABLE else "S2/7c", position=2 if mode == STABLE else 1)
+    with pytest.raises(SpeError, match="another process writes to it since"):
+        await running.commit(COMPUTE)
+    await written(path, "S1/8x B10(1)", mode, query="q2")
+    assert [row["_id"] for row in rows(path)] == [1]
+
+
+async def test_rows_of_others_stay_where_a_table_is_appended_to(path: str) -> None:
+    await written(path, "S1/5a B10(1)", append=True)
+    said = await unopened(path, STABLE, append=True).forget(source_env())
+    assert said == "its position is removed; its rows stay among those of others"
+    await written(path, "S1/8x B10(1)", append=True)
+    assert [row["_id"] for row in rows(path)] == [1, 1]

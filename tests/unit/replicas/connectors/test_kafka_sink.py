@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError
 from examples.servers.kafka import Brokers, brokers
 from replicas.connectors.kafka_positions import read_position
 from replicas.connectors.kafka_sink import KafkaSink
+from replicas.connectors.server_sink import NOTHING_KEPT
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.production import ThreadCompute
@@ -86,6 +87,24 @@ async def test_stable_rows_say_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
     assert [(r["_partition"], r["_id"]) for r in there.rows(partition=1)] == [(1, 1)]
     assert all("_kind" not in r and r["_time"].endswith("Z") for r in there.rows())
     assert (one.position(ONE), one.position(TWO)) == (3, 1)
+
+
+async def test_a_forgotten_position_lets_rows_come_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent stays in the topic; a client that still runs ends."""
+    fake_kafka.use(monkeypatch, there := cluster())
+    running = await opened(sink(), 1)
+    feed(running, "S1/5a S2/6b")
+    await running.commit(COMPUTE)
+    assert await sink().forget(source_env()) == "its position is removed; rows that were sent stay"
+    assert await sink().forget(source_env()) == NOTHING_KEPT
+    feed(running, "S3/7c", position=2)
+    with pytest.raises(SpeError, match="another process writes to it since"):
+        await running.commit(COMPUTE)
+    again = await opened(sink(), 2)
+    assert again.reached(ONE) == 0
+    feed(again, "S1/8x")
+    await again.commit(COMPUTE)
+    assert [r["_id"] for r in there.rows(partition=0)] == [1, 2, 1]
 
 
 async def test_with_a_key_each_partition_of_the_topic_has_a_whole_story(monkeypatch: pytest.MonkeyPatch) -> None:

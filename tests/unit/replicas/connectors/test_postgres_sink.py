@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from examples.servers.postgres import PASSWORD, PostgresServer
-from replicas.connectors.server_sink import ServerSink
+from replicas.connectors.server_sink import NOTHING_KEPT, ServerSink
 from replicas.connectors.sink_registry import open_sink
 from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE
 from spe.errors import ConfigError, ServerAway, SpeError
@@ -68,6 +68,14 @@ async def opened(
 def feed(sink: ServerSink, text: str, channel: Channel = ONE, position: int = 0, schema: Schema = PAYLOAD) -> None:
     for element in parse(text, schema, position=position):
         sink.write(Change(channel, element, 0))
+
+
+async def forgotten(table: str, schemas: Schemas = BOTH) -> str:
+    sink = made(table, schemas=schemas)
+    try:
+        return await sink.forget(source_env())
+    finally:
+        await sink.disconnect()
 
 
 async def written(table: str, story: str, mode: str = STABLE, schemas: Schemas = BOTH) -> None:
@@ -237,7 +245,7 @@ async def test_what_cannot_be_written_safely_is_refused(
 async def test_a_table_that_was_dropped_is_noticed(server: PostgresServer, table: str) -> None:
     await written(table, "S1/5a")
     server.query(f"drop table {table}")
-    with pytest.raises(SpeError, match="was dropped since, and rows that it had will not come again"):
+    with pytest.raises(SpeError, match=r"was dropped since, and rows that it had will not come again"):
         await opened(table)
     server.query(f"create table {table} (_partition integer, _id bigint, _time timestamptz, x text)")
     with pytest.raises(SpeError, match="was made anew since"):
@@ -567,3 +575,40 @@ async def test_clients_and_servers_that_are_killed_at_random(server: PostgresSer
             final = count_final
     await sink.disconnect()
     assert held(server, table) == " ".join(f"{n}{'ba'[n % 2]}" for n in range(1, 17))
+
+
+# -- beginning anew --------------------------------------------------------------------------------------------------
+
+
+async def test_a_forgotten_table_is_written_from_the_first_row(server: PostgresServer, table: str) -> None:
+    await written(table, "S1/5a S2/6b B10(2)", CURRENT)
+    other = await opened(table, CURRENT)
+    assert await forgotten(table) == f"{table}: its position and 2 rows are removed"
+    feed(other, "S3/7c", position=2)
+    with pytest.raises(SpeError, match="another process writes to it since"):
+        await other.commit(COMPUTE)
+    await other.disconnect()
+    await written(table, "S1/8x B10(1)", CURRENT)
+    assert [row[0] for row in server.query(f"select _id from {table}")] == [1]
+
+
+async def test_only_our_rows_and_positions_are_forgotten(server: PostgresServer, table: str) -> None:
+    server.query(f"create table {table}_kept (n bigint)")
+    server.query(f"insert into {table}_kept values (1)")
+    await written(table, "S1/5a B10(1)")
+    assert await forgotten(f"{table}_kept") == f"{table}_kept: {NOTHING_KEPT}"
+    assert server.query(f"select n from {table}_kept") == [(1,)]
+    server.query(f"drop table {table}")
+    server.query(f"create table {table} (n bigint)")
+    server.query(f"insert into {table} values (7)")
+    assert await forgotten(table) == f"{table}: its position is removed"
+    assert server.query(f"select n from {table}") == [(7,)]
+
+
+async def test_a_dropped_table_names_the_way_to_begin_anew(server: PostgresServer, table: str) -> None:
+    await written(table, "S1/5a B10(1)")
+    server.query(f"drop table {table}")
+    with pytest.raises(SpeError, match=r"was dropped since, .* or begin anew: spe forget CONFIG PROCESS"):
+        await opened(table)
+    assert await forgotten(table) == f"{table}: its position is removed"
+    await written(table, "S1/5a B10(1)")
