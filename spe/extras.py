@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
@@ -24,20 +24,12 @@ _OTHER: Final = {"sse": "http", "arrow": "parquet"}
 
 def missing_extras(plan: Plan, directory: Directory) -> list[str]:
     """A line for each part of a configuration that needs an extra which is not installed here."""
+    used = [(f"sources.{n}.from", s.reader.get(key)) for n, s in plan.sources.items() for key in ("kind", "format")]
+    used += [(f"sources.{n}", sink["kind"]) for n, s in plan.sources.items() for sink in (s.late, s.rejected) if sink]
+    used += [(f"clients.{n}.sinks", sink["kind"]) for n, c in directory.clients.items() for sink in c.sinks]
     lines = []
-    for where, name in _used(plan, directory):
-        extra = _OTHER.get(name, name)
+    for where, name in used:
+        extra = _OTHER.get(str(name), str(name))
         if any(find_spec(module) is None for module in MODULES.get(extra, ())):
             lines.append(f"{where}: {name} needs the extra {extra}: pip install '.[{extra}]'")
     return list(dict.fromkeys(lines))
-
-
-def _used(plan: Plan, directory: Directory) -> Iterator[tuple[str, str]]:
-    """(place in the configuration, kind of connector or file format)."""
-    for stream, source in plan.sources.items():
-        yield f"sources.{stream}.from", str(source.reader.get("kind"))
-        yield f"sources.{stream}.from", str(source.reader.get("format"))
-        sinks = (source.late, source.rejected)
-        yield from ((f"sources.{stream}", str(sink["kind"])) for sink in sinks if sink is not None)
-    for name, client in directory.clients.items():
-        yield from ((f"clients.{name}.sinks", str(sink["kind"])) for sink in client.sinks)

@@ -160,34 +160,23 @@ class DeltaSink(ServerSink):
         return state
 
     def _forget(self) -> str:
-        """One commit without state, which removes all files, but where rows of others may be in them."""
+        """First the state: with rows and without it, a sink refuses the table."""
         table = self._place.open()
         if table is None or table.transaction_version(APP) is None:
             return NOTHING_KEPT
+        parts, last = table.metadata().partition_columns, table.version()
+        state, ours = {APP: json.dumps({"state": "", "change": 0})}, [Transaction(APP, last + 1)]
+        properties = CommitProperties(custom_metadata=state, max_commit_retries=0, app_transactions=ours)
         with self._place.errors_told_apart():
-            partition = f"partition.{TENTATIVE}"
-            files = [] if self._append else pa.table(table.get_add_actions(flatten=True)).to_pylist()
-            removed: list[AddAction | RemoveAction] = [
-                RemoveAction(
-                    one["path"],
-                    True,
-                    _now_ms(),
-                    one["size_bytes"],
-                    {TENTATIVE: str(one[partition]).lower()} if partition in one else {},
-                )
-                for one in files
-            ]
-            properties = CommitProperties(
-                custom_metadata={APP: json.dumps({"state": "", "change": 0})},
-                max_commit_retries=0,
-                app_transactions=[Transaction(APP, table.version() + 1)],
-            )
-            parts = table.metadata().partition_columns
-            table.create_write_transaction(removed, "append", table.schema(), parts, commit_properties=properties)
-        self._place.sync(range(table.version(), table.version() + 2))
+            table.create_write_transaction([], "append", table.schema(), parts, commit_properties=properties)
+            if not self._append:
+                table.update_incremental()
+                rows = sum(pa.table(table.get_add_actions()).column("num_records").to_pylist())
+                table.delete()
+        self._place.sync(range(last, table.version() + 1))
         if self._append:
             return "its position is removed; its rows stay among those of others"
-        return f"its position and {sum(one['num_records'] for one in files):,} rows are removed"
+        return f"its position and {rows:,} rows are removed"
 
     def _check(self, table: DeltaTable) -> None:
         """Raises SpeError where our rows do not fit into the table."""

@@ -179,6 +179,9 @@ def run(
     from spe.cli.run import run_document
     from spe.config import read_document
 
+    length = None if duration is None else _duration("--duration", duration)
+    if length is not None and length <= 0:
+        raise SpeError(f"--duration: expected a duration above zero, got {duration!r}")
     if continue_ is None and config is not None:
         earlier, document = None, read_document(config)
     elif config is not None or continue_ is None:
@@ -188,9 +191,6 @@ def run(
     else:
         earlier = earlier_run(continue_)
         document = earlier.document
-    length = None if duration is None else _duration("--duration", duration)
-    if length is not None and length <= 0:
-        raise SpeError(f"--duration: expected a duration above zero, got {duration!r}")
     spark = None
     if on == "spark":
         from spe.cli.on_spark import SparkOptions

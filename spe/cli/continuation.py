@@ -16,22 +16,14 @@ from spe.plan.plan import Security
 
 
 class EarlierRun(NamedTuple):
-    """What a run needs of its earlier session.
-
-    Attributes:
-      data: folder that relative paths of data files start from.
-      origins: event time at which each replayed source began, where the configuration does not say.
-      budget: number of standbys that run from the start; None: as the configuration says.
-      security: with the folder of its certificates.
-      begun_us: wall time at which the sources began; None: they never did.
-    """
+    """What a run has from its earlier session; times in microseconds, ``begun_us`` is None if no source ever began."""
 
     path: Path
     document: Document
+    security: Security
     data: Path
     origins: Mapping[str, int]
     budget: int | None
-    security: Security
     begun_us: int | None
 
 
@@ -48,9 +40,8 @@ def earlier_run(path: Path) -> EarlierRun:
         raise SpeError(f"the run in {path} goes on, with process {target.supervisor_pid}; stop it first")
     facts, events = json.loads((path / CLUSTER).read_text()), RunDirectory(path).events
     text = events.read_bytes() if events.exists() else b""
-    if not text.endswith(b"\n"):
-        events.write_bytes(text[: text.rfind(b"\n") + 1])
+    events.write_bytes(text[: text.rfind(b"\n") + 1])
     begins = (line for line in map(json.loads, events.read_text().splitlines()) if line["event"] == "begin")
     begun_us = next((int(line["begun_us"]) for line in begins), None)
-    document, data = read_document(path / CONFIG), Path(facts["data"])
-    return EarlierRun(path, document, data, facts["origins"], facts.get("budget"), target.plan.security, begun_us)
+    document, data, budget = read_document(path / CONFIG), Path(facts["data"]), facts.get("budget")
+    return EarlierRun(path, document, target.plan.security, data, facts["origins"], budget, begun_us)

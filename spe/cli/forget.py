@@ -18,8 +18,10 @@ from spe.connectors.files import Folder
 from spe.errors import SpeError
 from spe.log.rejected import REJECTED
 from spe.problems import check_known
+from spe.runtime.env import Env
 from spe.runtime.storage import in_folder
 from spe.stream.ids import Channel
+from spe.stream.names import StreamId
 
 
 def forget(path: Path, process: str) -> int:
@@ -29,27 +31,26 @@ def forget(path: Path, process: str) -> int:
       SpeError: there is no such process, it has no sinks on servers, or a server does not answer.
     """
     target = load_target(path)
-    sinks = [(spec, schemas) for spec, schemas in _sinks(target, process) if not _is_folder(spec)]
+    opened = (open_sink(*one, in_folder) for one in _sinks(target, process) if not _is_folder(one[0]))
+    sinks = [sink for sink in opened if isinstance(sink, ServerSink)]
     if not sinks:
         raise SpeError(f"{process} has no sinks on servers; of files, remove the folders")
-    trio.run(_forget, target, sinks)
+    trio.run(_forget, target.env(), sinks)
     return 0
 
 
 def _sinks(target: Target, process: str) -> Sequence[tuple[Mapping[str, Any], Schemas]]:
-    plan = target.plan
-    kind, _, name = process.partition(":")
+    plan, (kind, _, name) = target.plan, process.partition(":")
     if kind == "client":
         check_known("client", name, target.directory.clients)
         client = target.directory.clients[name]
         channels = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
-        schemas = {c: plan.query.schema_of(c.stream) for c in channels}
-        return [(spec, schemas) for spec in client.sinks]
+        return [(spec, {c: plan.query.schema_of(c.stream) for c in channels}) for spec in client.sinks]
     if kind == "source":
         check_known("source", name, plan.sources)
-        source = next(one for stream, one in plan.sources.items() if stream == name)
+        stream, source = StreamId(name), plan.sources[StreamId(name)]
         own = (("late", source.late, late_schema(source.schema)), ("rejected", source.rejected, REJECTED))
-        return [(spec, {own_channel(source.stream, what): rows}) for what, spec, rows in own if spec is not None]
+        return [(spec, {own_channel(stream, what): rows}) for what, spec, rows in own if spec is not None]
     raise SpeError(f"expected client:NAME or source:NAME, got {process!r}")
 
 
@@ -57,12 +58,10 @@ def _is_folder(spec: Mapping[str, Any]) -> bool:
     return isinstance(find_sink(str(spec["kind"])), Folder)
 
 
-async def _forget(target: Target, sinks: Sequence[tuple[Mapping[str, Any], Schemas]]) -> None:
-    for spec, schemas in sinks:
-        sink = open_sink(spec, schemas, in_folder)
-        assert isinstance(sink, ServerSink)
+async def _forget(env: Env, sinks: Sequence[ServerSink]) -> None:
+    for sink in sinks:
         try:
-            print(f"{sink.name}: {await sink.forget(target.env())}")
+            print(f"{sink.name}: {await sink.forget(env)}")
         finally:
             with trio.move_on_after(GOODBYE_S, shield=True):
                 await sink.disconnect()

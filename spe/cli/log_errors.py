@@ -12,10 +12,7 @@ from spe.runtime.log_line import Level
 
 
 class LogErrors:
-    """Reads what is appended to logs.
-
-    Args:
-      logs: path of the log of each process; what is there already is not read.
+    """Reads what is appended to the log of each process.
 
     Attributes:
       found: for each process with errors how many lines they are, the first one, and its log.
@@ -30,23 +27,16 @@ class LogErrors:
         """(process, text) of each new error, without repetitions; an incomplete line is left for the next time."""
         new: dict[tuple[str, str], None] = {}
         for name, path in self._logs.items():
-            for line in self._lines(name, path):
-                if text := error_text(line, name):
-                    known = self.found.setdefault(name, {"count": 0, "first": text, "log": path.name})
-                    known["count"] += 1
-                    new[name, text] = None
-        return list(new)
-
-    def _lines(self, name: str, path: Path) -> list[str]:
-        try:
+            if not path.exists():
+                continue
             with path.open("rb") as file:
                 file.seek(self._offsets[name])
-                data = file.read()
-        except OSError:
-            return []  # it was not started yet
-        data = data[: data.rfind(b"\n") + 1]
-        self._offsets[name] += len(data)
-        return data.decode(errors="replace").splitlines()
+                data, _, _ = file.read().rpartition(b"\n")
+            self._offsets[name] += len(data) + bool(data)
+            for text in filter(None, (error_text(line, name) for line in data.decode(errors="replace").splitlines())):
+                self.found.setdefault(name, {"count": 0, "first": text, "log": path.name})["count"] += 1
+                new[name, text] = None
+        return list(new)
 
 
 def error_text(line: str, process: str) -> str:

@@ -71,8 +71,6 @@ _LOOK_S: Final = 0.1
 _AGAIN_S: Final = 0.5
 _DRAW_S: Final = 0.2
 _TELL_S: Final = 5.0
-#: Lines of errors that are printed; the summary counts the others.
-_ERRORS_MAX: Final = 20
 
 DONE: Final = 0
 NOT_AS_EXPECTED: Final = 1
@@ -281,7 +279,6 @@ class Supervisor:
         self._page = ""
         self._died: dict[str, str] = {}
         self._log_errors = LogErrors({spec.name: spec.log for spec in job.specs})
-        self._errors_shown = 0
         self._never_returned: list[str] = []
         self._everything = trio.CancelScope()
         self._comparing = trio.CancelScope()
@@ -580,9 +577,7 @@ class Supervisor:
     def _show_errors(self) -> None:
         """Prints errors that processes have logged, also above the live view."""
         for name, text in self._log_errors.read():
-            self._errors_shown += 1
-            if self._errors_shown <= _ERRORS_MAX:
-                self._say(f"{name}: {text}", style="bold red", always=True)
+            self._say(f"{name}: {text}", style="bold red", always=True)
 
     def _reads(self, client: str) -> str | None:
         """The node that a client reads its first channel from."""

@@ -39,9 +39,9 @@ def test_check_names_missing_extras(
     assert execute(["check", str(config)]) == 0
     assert capsys.readouterr().out.partition("\nEXTRAS\n")[2].splitlines() == [
         "  missing: sources.shop.from: postgres needs the extra postgres: pip install '.[postgres]'",
-        "  missing: sources.shop: delta needs the extra delta: pip install '.[delta]'",
         "  missing: sources.files.from: parquet needs the extra parquet: pip install '.[parquet]'",
         "  missing: sources.events.from: sse needs the extra http: pip install '.[http]'",
+        "  missing: sources.shop: delta needs the extra delta: pip install '.[delta]'",
         "  missing: clients.c.sinks: kafka needs the extra kafka: pip install '.[kafka]'",
     ]
 
