@@ -90,7 +90,7 @@ def test_sigterm_while_the_run_is_proved_ends_the_proof(
     job = Mock(spec=Job)
     job.run, job.seed, job.live_view = Mock(path=tmp_path, events=NullTrace()), 0, False
     job.plan, job.directory = load_text(CONFIG)
-    job.addresses, job.token, job.config = {}, "", "x.yaml"
+    job.addresses, job.token, job.config, job.specs = {}, "", "x.yaml", []
     monkeypatch.setattr("spe.cli.run.summary_text", lambda summary: "over")
     monkeypatch.setattr("spe.cli.run.failures", lambda summary: [])
     with reporter(Path("runs/mine")) as one:

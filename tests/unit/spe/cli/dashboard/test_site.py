@@ -233,7 +233,7 @@ class TestWhoMayAsk:
     ) -> None:
         monkeypatch.setattr("spe.cli.dashboard.page.installed", lambda: False)
         assert bind_address("127.0.0.1:0") == ""
-        with pytest.raises(SpeError, match=r"pip install 'tentative-spe\[dashboard\]'"):
+        with pytest.raises(SpeError, match=r"pip install '\.\[dashboard\]'"):
             bind_address("127.0.0.1:8080")
 
     async def test_an_address_that_is_taken_is_named(self) -> None:
@@ -377,7 +377,7 @@ async def test_a_page_that_breaks_does_not_end_the_run(monkeypatch: pytest.Monke
     plan, directory = deployed()
     told: list[str] = []
     job: Any = SimpleNamespace(
-        plan=plan, directory=directory, dashboard="127.0.0.1:0", links=SimpleNamespace(mode="inside")
+        plan=plan, directory=directory, dashboard="127.0.0.1:0", links=SimpleNamespace(mode="inside"), specs=()
     )
     supervisor = Supervisor(job)
     monkeypatch.setattr(supervisor, "_say", told.append)
