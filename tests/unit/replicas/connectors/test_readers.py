@@ -559,7 +559,7 @@ print("pandas" in sys.modules)
 
 def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SpeError, match=r"pip install 'tentative-spe\[parquet\]'"):
+    with pytest.raises(SpeError, match=r"pip install '\.\[parquet\]'"):
         list(replay({"kind": "parquet", "path": written(tmp_path, "")}, Schema.of(ts="timestamp!")).chunks(0))
 
 
