@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from replicas.comparison import ChannelRows
+from consistency.comparison import ChannelRows
 from replicas.retention.holders import ClosedSegment
 from spe.errors import LogFull
 from spe.log.announced import announced_folder, encode_announced

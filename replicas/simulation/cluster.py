@@ -27,7 +27,7 @@ from consistency.checking.accuracy import Kept
 from consistency.checking.in_force import InForce
 from replicas.client.client import Client
 from replicas.client.process import ClientProcess
-from replicas.comparison import ChannelRows
+from consistency.comparison import ChannelRows
 from replicas.connectors import Live, Replay
 from replicas.faults.model import processes_of
 from replicas.node.observation import buffers

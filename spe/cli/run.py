@@ -43,7 +43,7 @@ from spe.cli.run_secret import kept_secret
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import Hands, Restarts, SupervisorService, fault_status
-from spe.cli.verdict import judge
+from spe.cli.verdict import judge, sinks
 from spe.cli.view import Sight, make_console, moment, render, seconds
 from spe.config import load_document, missing_files
 from spe.config.document import Document
@@ -280,6 +280,7 @@ class Supervisor:
         self._died: dict[str, str] = {}
         self._log_errors = LogErrors({spec.name: spec.log for spec in job.specs})
         self._never_returned: list[str] = []
+        self._sinks: list[dict[str, Any]] = []
         self._everything = trio.CancelScope()
         self._comparing = trio.CancelScope()
         self._stop_asked = trio.Event()
@@ -374,7 +375,7 @@ class Supervisor:
         # The cluster has ended: what it recorded is complete.
         self._show_errors()
         summary = figures(job.plan, job.directory, self._history, faults.happenings, begun_us, ended_us, down=down)
-        summary |= {"verdict": await self._judge(reason), "died": self._died, "seed": job.seed}
+        summary |= {"verdict": await self._judge(reason), "sinks": self._sinks, "died": self._died, "seed": job.seed}
         summary |= {"never_returned": self._never_returned, "errors": self._log_errors.found}
         summary |= {"run_dir": str(job.run.path), "fingerprint": job.plan.fingerprint}
         for source in summary["sources"]:
@@ -516,11 +517,12 @@ class Supervisor:
         job, verdict = self._job, None
         self._say("comparing with the reference run …")
         self._comparing = trio.CancelScope()
+        of = job.plan, job.directory, job.run.path
         with self._comparing:
             verdict = await trio.to_thread.run_sync(
-                lambda: judge(job.plan, job.directory, job.run.path, complete=not reason, reason=reason),
-                abandon_on_cancel=True,
+                lambda: judge(*of, complete=not reason, reason=reason), abandon_on_cancel=True
             )
+            self._sinks = await trio.to_thread.run_sync(lambda: sinks(*of, complete=not reason), abandon_on_cancel=True)
         return verdict or {"equal": None, "complete": not reason, "rows": 0, "differences": [], "reason": "interrupted"}
 
     async def _signals(self, *, task_status: trio.TaskStatus[None]) -> None:

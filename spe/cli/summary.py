@@ -202,7 +202,12 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
         f"{name}: {e['count']:,} error{'s' if e['count'] > 1 else ''} in logs/{e['log']}, the first: {e['first']}"
         for name, e in summary.get("errors", {}).items()
     ]
-    return sources + stopped + differing + away + logged
+    sinks = [f"sink {s['sink']}: {s['text']}" for s in summary.get("sinks", ()) if s["equal"] is False]
+    return sources + stopped + differing + away + logged + sinks
+
+
+#: By whether a sink is equal to its recording.
+_SINK_STYLES: Final = {True: "green", False: "bold red", None: "yellow"}
 
 
 # -- as text -------------------------------------------------------------------------------------------------------
@@ -215,6 +220,7 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
     if summary["switches"]:
         parts += [Text(""), _switches(summary)]
     parts += [Text(""), _processes(summary), Text(""), verdict_text(summary["verdict"], failures(summary))]
+    parts += [Text(f"sink {s['sink']}: {s['text']}", _SINK_STYLES[s["equal"]]) for s in summary.get("sinks", ())]
     parts += [Text(text, style="yellow") for text in summary["verdict"].get("late", ())]
     parts += [Text(f"{name}: {text}", style="bold red") for name, text in summary.get("died", {}).items()]
     parts += [

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from consistency.comparison import compare
+from consistency.sinks.judge import judge_sinks
 from replicas.client.recorder import recorded_stable
-from replicas.comparison import compare
 from replicas.reference import reference_rows
 from spe.cli.recorded import judge_recorded
 from spe.cli.reference import logged_inputs
@@ -70,6 +71,14 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
         **{"late": [str(f) for f in verdict.findings if f.property == "P1"]},
         **{"checked": dict(sorted(verdict.counters.amounts.items()))},
     }
+
+
+def sinks(plan: Plan, directory: Directory, folder: Path, *, complete: bool) -> list[dict[str, Any]]:
+    """What each sink holds against its recording: ``{"sink", "rows", "equal", "text"}``; see consistency.sinks.judge.
+
+    Raises LogError: a log or a recording is damaged.
+    """
+    return [one._asdict() for one in judge_sinks(plan, directory, folder, complete=complete)]
 
 
 def _channels(plan: Plan, client: ClientSettings) -> list[Channel]:

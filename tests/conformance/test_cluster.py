@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from replicas.client.recorder import stable_rows
-from replicas.comparison import ChannelRows
+from consistency.comparison import ChannelRows
 from replicas.simulation.clock import JumpClock
 from spe.config import load_text
 from spe.plan.deploy import Deployed, with_addresses

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replicas.comparison import ChannelRows
+from consistency.comparison import ChannelRows
 from replicas.reference import STEP_ROWS, reference_rows
 from replicas.source.proxy import reference_elements
 from spe.config import load_plan_data, load_plan_text, missing_files

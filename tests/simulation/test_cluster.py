@@ -17,7 +17,7 @@ import trio
 
 from replicas.client.client import Client
 from replicas.client.recorder import stable_rows
-from replicas.comparison import compare
+from consistency.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock, Stuck
 from spe.errors import SpeError

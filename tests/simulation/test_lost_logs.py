@@ -12,7 +12,7 @@ import trio
 
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
-from replicas.comparison import compare
+from consistency.comparison import compare
 from replicas.consumer.selection import Choosing
 from replicas.producer.server import Accepted
 from replicas.simulation.clock import JumpClock

@@ -89,16 +89,26 @@ def write_source_log(
 ) -> None:
     """The log of a source that sent these elements, below the directory of a run."""
 
+    state, bodies = SourceState(), []
+    for element in elements:
+        batch = element if isinstance(element, Batch) else None
+        if isinstance(element, Boundary):
+            state = state._replace(bound_us=element.time)
+        elif batch is not None:
+            state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
+        bodies.append(encode_source_record(state, batch, schema))
+    write_source_records(path, stream, bodies, segment_bytes=segment_bytes)
+
+
+def write_source_records(
+    path: Path, stream: StreamId, bodies: Iterable[bytes], *, segment_bytes: int = 1 << 20
+) -> None:
+    """The log of a source with these records."""
+
     async def write() -> None:
         log = await SegmentedLog.open(DiskStorage(path), source_folder(stream), segment_bytes=segment_bytes)
-        state = SourceState()
-        for element in elements:
-            batch = element if isinstance(element, Batch) else None
-            if isinstance(element, Boundary):
-                state = state._replace(bound_us=element.time)
-            elif batch is not None:
-                state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
-            log.append(encode_source_record(state, batch, schema))
+        for body in bodies:
+            log.append(body)
             if log.last_sequence % 16 == 0:
                 await log.sync()
         await log.sync()

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from replicas.client.recorder import Recorder, read_recording, recorded_stable
-from replicas.comparison import compare
+from consistency.comparison import compare
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.announced import announced_folder, read_announced
@@ -261,4 +261,4 @@ def test_the_stable_tuples_of_a_recording_include_repetitions() -> None:
     recorder = Recorder(storage, FOLDER, {ONE: PAYLOAD})
     recorder.write(Change(ONE, parse("S3/12d")[0], 9))
     again = recorded_stable(storage, FOLDER, {ONE: PAYLOAD, TWO: PAYLOAD})
-    assert [str(d) for d in compare(again, stable)] == ["out/0: 1 repeated; first id 3 was received more than once"]
+    assert [str(d) for d in compare(again, stable)] == ["out/0: 1 repeated; first id 3 is there more than once"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicas.comparison import ChannelRows, compare, rows_differ
+from consistency.comparison import ChannelRows, compare, rows_differ
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId

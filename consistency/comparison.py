@@ -51,6 +51,7 @@ def compare(
     *,
     complete: bool = True,
     names: Mapping[str, tuple[str, ...]] | None = None,
+    other: str = "reference",
 ) -> list[Difference]:
     """The channels in which a recording differs from the reference, in channel order; empty when all is equal.
 
@@ -58,11 +59,13 @@ def compare(
       complete: False for a recording of a run that was broken off: what the reference has after the last recorded id
         of a channel is not missing.
       names: attribute names per stream, for the text.
+      other: what ``reference`` is, for the text.
     """
     found = []
     for channel in sorted({*recorded, *reference}):
         columns = (names or {}).get(channel.stream, ())
-        difference = _compare_channel(channel, recorded.get(channel), reference.get(channel), complete, columns)
+        pair = recorded.get(channel), reference.get(channel)
+        difference = _compare_channel(channel, *pair, complete, columns, other)
         if difference is not None:
             found.append(difference)
     return found
@@ -72,7 +75,12 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 def _compare_channel(
-    channel: Channel, ours: ChannelRows | None, theirs: ChannelRows | None, complete: bool, names: tuple[str, ...]
+    channel: Channel,
+    ours: ChannelRows | None,
+    theirs: ChannelRows | None,
+    complete: bool,
+    names: tuple[str, ...],
+    reference: str,
 ) -> Difference | None:
     our_ids = ours[0] if ours is not None else _NO_IDS
     their_ids = theirs[0] if theirs is not None else _NO_IDS
@@ -100,10 +108,10 @@ def _compare_channel(
     if len(missing):
         faults.append((int(missing[0]), "is missing"))
     if len(extra):
-        faults.append((int(extra[0]), "is not in the reference"))
+        faults.append((int(extra[0]), f"is not in the {reference}"))
     if repeated:
         counted, counts = np.unique(our_ids, return_counts=True)
-        faults.append((int(counted[counts > 1][0]), "was received more than once"))
+        faults.append((int(counted[counts > 1][0]), "is there more than once"))
     if len(places):
         faults.append((int(our_ids[1:].take(places).min()), "came after a larger one"))
     if differs.any():

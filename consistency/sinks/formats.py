@@ -1,0 +1,138 @@
+"""Readers of what sinks have written: lines of JSON, Parquet files, Delta tables, tables of PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from consistency.sinks.entries import Entries, entries_of, joined
+from spe.connectors.postgres import STREAM, table_parts
+from spe.stream.ids import Channel
+from spe.stream.schema import AttributeType, Schema
+
+#: Lines, and rows of a table, that become columns at once.
+_BLOCK: Final = 1 << 14
+_PART: Final = re.compile(r"(\d{4,})-(\d{8,})-\d+(-tentative)?\.parquet")
+
+Schemas = Mapping[Channel, Schema]
+
+
+class SinkUnread(Exception):
+    """The reason why a sink cannot be read from here."""
+
+
+def json_lines(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
+    for channel, schema in schemas.items():
+        file = _folder(spec) / f"{channel.stream}.{channel.partition}.jsonl"
+        parts = []
+        with suppress(FileNotFoundError), file.open("rb") as lines:
+            while block := list(islice(lines, _BLOCK)):
+                objects = [json.loads(line) for line in block if line.endswith(b"\n")]  # a kill tears the last line
+                parts.append(entries_of(_cells(objects, schema), schema, channel.partition))
+        yield channel, joined(parts, schema)
+
+
+def _cells(objects: list[dict[str, Any]], schema: Schema) -> dict[str, list[Any]]:
+    cells = {name: [one.get(name) for one in objects] for name in ("_id", "_time", "_tentative")}
+    cells["_kind"] = [one.get("_kind", "insert") for one in objects]
+    rows = [kind == "insert" for kind in cells["_kind"]]
+    return cells | {name: [one[name] if row else None for one, row in zip(objects, rows)] for name in schema.names}
+
+
+def parquet(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
+    from pyarrow.parquet import ParquetFile
+
+    for channel, schema in schemas.items():
+        folder = _folder(spec) / channel.stream
+        found = [(m, file) for file in folder.glob("*.parquet") if (m := _PART.fullmatch(file.name))]
+        ours = sorted((int(m[2]), file) for m, file in found if int(m[1]) == channel.partition)
+        parts = []
+        for _, file in ours:
+            with ParquetFile(file) as opened:
+                parts += [entries_of(_arrow_cells(batch, schema), schema) for batch in opened.iter_batches(_BLOCK)]
+        yield channel, joined(parts, schema)
+
+
+def delta(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if spec.get("append"):
+        raise SinkUnread("others append to the table, and their rows have numbers, too")
+    options = {"endpoint": spec.get("endpoint"), "region": spec.get("region")}
+    try:
+        opened = DeltaTable(str(spec["path"]), storage_options={k: v for k, v in options.items() if v} or None)
+        table = pa.table(opened.to_pyarrow_table())
+    except (DeltaError, OSError) as error:
+        raise SinkUnread(str(error).partition("\n")[0]) from error
+    order = "_change" if "_change" in table.schema.names else "_id"
+    table = table.filter(table.column("_id").is_valid()).sort_by([("_partition", "ascending"), (order, "ascending")])
+    schema = next(iter(schemas.values()))
+    found = joined([entries_of(_arrow_cells(b, schema), schema) for b in table.to_batches(_BLOCK)], schema)
+    for channel in schemas:
+        yield channel, found.of(channel.partition)
+
+
+def postgres(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
+    import psycopg
+
+    owner, table = table_parts(str(spec["table"]))
+    try:
+        with psycopg.connect(str(spec.get("connection") or ""), connect_timeout=10) as connection:
+            for stream, schema in {channel.stream: s for channel, s in schemas.items()}.items():
+                name = table.replace(STREAM, stream)
+                found = _postgres_entries(connection, [p for p in (owner, name) if p], schema, str(spec["mode"]))
+                yield from ((c, found.of(c.partition)) for c in schemas if c.stream == stream)
+    except psycopg.Error as error:
+        raise SinkUnread(str(error).strip().partition("\n")[0]) from error
+
+
+def _postgres_entries(connection: Any, name: list[str], schema: Schema, mode: str) -> Entries:
+    from psycopg import sql
+
+    columns = ["_partition", "_id", *(["_tentative"] if mode != "stable" else [])]
+    columns += ["_kind"] if mode == "corrections" else []
+    times = ["_time", *(a.name for a in schema if a.type is AttributeType.TIMESTAMP)]
+    plain = [a.name for a in schema if a.type is not AttributeType.TIMESTAMP]
+    wanted: list[sql.Composable] = [sql.Identifier(n) for n in (*columns, *plain)]
+    wanted += [sql.SQL("(extract(epoch from {}) * 1000000)::bigint").format(sql.Identifier(n)) for n in times]
+    query = sql.SQL("select {} from {} where _id is not null order by _partition, {}").format(
+        sql.SQL(", ").join(wanted), sql.Identifier(*name), sql.Identifier("_change" if "_kind" in columns else "_id")
+    )
+    parts = []
+    with connection.cursor("sink") as cursor:
+        cursor.execute(query)
+        while rows := cursor.fetchmany(_BLOCK):
+            parts.append(entries_of(dict(zip((*columns, *plain, *times), zip(*rows))), schema))
+    return joined(parts, schema)
+
+
+def _folder(spec: Mapping[str, Any]) -> Path:
+    folder = Path(str(spec["path"]))
+    if not folder.is_dir():
+        raise SinkUnread(f"there is no {folder}")
+    return folder
+
+
+def _arrow_cells(batch: Any, schema: Schema) -> dict[str, list[Any]]:
+    """Columns as lists, times as microseconds: years beyond 9999 are no ``datetime``."""
+    times = {"_time", *(a.name for a in schema if a.type is AttributeType.TIMESTAMP)}
+    return {
+        name: (column.cast("int64") if name in times else column).to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns)
+    }
+
+
+#: Readers by the kind of a sink.
+FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas], Iterator[tuple[Channel, Entries]]]]] = {
+    "jsonl": json_lines,
+    "parquet": parquet,
+    "delta": delta,
+    "postgres": postgres,
+}

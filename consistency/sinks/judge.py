@@ -1,0 +1,164 @@
+"""Compares each sink of a run with its recording: its client's; for late and rejected rows the log of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from consistency.comparison import ChannelRows, compare
+from consistency.sinks.formats import FORMATS, SinkUnread
+from spe.connectors import find_sink
+from spe.connectors.files import Folder
+from spe.errors import SpeError
+from spe.log import read_log
+from spe.log.recording import channel_folder, client_folder, read_recorded
+from spe.log.rejected import REJECTED
+from spe.log.source_log import decode_rejected, decode_source_batch, source_folder
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan, Source
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Attribute, AttributeType, Schema
+from spe.stream.strings import StringPool
+
+
+class SinkFound(NamedTuple):
+    """What a sink holds, against its recording.
+
+    Attributes:
+      sink: kind, place and owner, for a reader.
+      rows: final ones.
+      equal: None: it was not compared.
+      text: what was found: ``1,234 rows, equal to its recording``.
+    """
+
+    sink: str
+    rows: int
+    equal: bool | None
+    text: str
+
+
+def judge_sinks(
+    plan: Plan, directory: Directory, folder: Path, *, complete: bool, root: Path | None = None
+) -> Iterator[SinkFound]:
+    """Every sink that the configuration names, but those that nodes write.
+
+    Args:
+      folder: of the run.
+      complete: False for a run that was broken off: what a sink has not reached yet is not missing.
+      root: the folder that relative paths of sinks start from; None: as ``spe run`` has it.
+    """
+    storage, root = DiskStorage(folder), folder / "output" if root is None else root
+    for name, client in directory.clients.items():
+        schemas = {Channel(s, p): plan.query.schema_of(s) for s in client.reads for p in range(plan.partitions_of(s))}
+        recorded: dict[Channel, ChannelRows] = {}
+        for spec in client.sinks:
+            if not recorded:
+                recorded = {c: _recorded(storage, client_folder(name), c, s) for c, s in schemas.items()}
+            yield _judged(spec, f"client {name}", schemas, recorded, root, complete)
+    for source in plan.sources.values():
+        for what, own in (("late", source.late), ("rejected", source.rejected)):
+            if own is not None:
+                yield _judged_own(storage, source, what, own, root, complete)
+
+
+def _judged_own(
+    storage: DiskStorage, source: Source, what: str, spec: Mapping[str, Any], root: Path, complete: bool
+) -> SinkFound:
+    """The sink of late or of rejected rows."""
+    owner, channel = f"{what} rows of {source.stream}", Channel(StreamId(f"{source.stream}.{what}"), 0)
+    schema = REJECTED
+    if what == "late":
+        schema = Schema((*source.schema, Attribute("_late_us", AttributeType.INT64, nullable=False)))
+    try:
+        rows = _logged(storage, source, what, schema)
+    except SpeError as error:
+        return SinkFound(_name(spec, owner), 0, None, f"not compared: {error}")
+    return _judged(spec, owner, {channel: schema}, {channel: rows}, root, complete)
+
+
+def _judged(
+    spec: Mapping[str, Any],
+    owner: str,
+    schemas: Mapping[Channel, Schema],
+    recorded: Mapping[Channel, ChannelRows],
+    root: Path,
+    complete: bool,
+) -> SinkFound:
+    name = _name(spec, owner)
+    if isinstance(find_sink(str(spec["kind"])), Folder):
+        spec = {**spec, "path": str(root / str(spec["path"]))}
+    read = FORMATS.get(str(spec["kind"]))
+    if read is None:
+        return SinkFound(name, 0, None, f"not compared: what {spec['kind']} has got is not read again")
+    wrong: list[str] = []
+    rows, left = 0, 0
+    try:
+        for channel, entries in read(spec, schemas):
+            ids, found, tentative = entries.answer()
+            ids, found = _within(ids, found, recorded[channel][0], complete=complete)
+            names, true = {str(channel.stream): schemas[channel].names}, {channel: recorded[channel]}
+            differing = compare({channel: (ids, found)}, true, complete=complete, names=names, other="recording")
+            wrong += [str(one) for one in differing]
+            rows, left = rows + len(ids), left + tentative
+    except (SinkUnread, ImportError, SpeError) as error:
+        return SinkFound(name, 0, None, f"not compared: {error}")
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        return SinkFound(name, rows, False, f"cannot be read: {type(error).__name__}: {error}")
+    if left and complete:
+        wrong.append(f"{left:,} tentative rows are left")
+    said = "; ".join(wrong) if wrong else "equal to its recording" + ("" if complete else ", as far as both go")
+    return SinkFound(name, rows, not wrong, f"{rows:,} rows, {'not as recorded: ' if wrong else ''}{said}")
+
+
+def _name(spec: Mapping[str, Any], owner: str) -> str:
+    declared = find_sink(str(spec["kind"]))
+    return f"{spec['kind']} {'' if declared is None else declared.place(spec)} of {owner}"
+
+
+def _within(ids: Int64Array, rows: Rows, recorded: Int64Array, *, complete: bool) -> ChannelRows:
+    """Rows of a sink that the recording can have: ``retain`` deletes its beginning, and a kill may lose its end."""
+    if not len(recorded):
+        return (ids, rows) if complete else (ids[:0], rows.slice(0, 0))
+    inside = ids >= recorded.min()
+    if not complete:
+        inside &= ids <= recorded.max()
+    return ids[inside], rows.select(inside)
+
+
+def _recorded(storage: DiskStorage, folder: PurePosixPath, channel: Channel, schema: Schema) -> ChannelRows:
+    elements = (one.element for one in read_recorded(storage, channel_folder(folder, channel), schema))
+    return _joined((e for e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE), schema)
+
+
+def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
+    """Ids and rows; a sink has no ``t_max``."""
+    some = [batch for batch in batches if len(batch)]
+    if not some:
+        return np.empty(0, np.int64), Rows.empty(schema)
+    rows = concat_rows([batch.rows for batch in some])
+    return np.concatenate([batch.row_ids() for batch in some]), Rows(rows.time, rows.time, rows.columns)
+
+
+def _logged(storage: DiskStorage, source: Source, what: str, schema: Schema) -> ChannelRows:
+    """Late or rejected rows, as the log of their source has them.  Raises LogError, LogCorrupt."""
+    pool, bodies = StringPool(), (record.body for record in read_log(storage, source_folder(source.stream)))
+    if what == "rejected":
+        return _joined((batch for body in bodies if (batch := decode_rejected(body, pool)) is not None), schema)
+    assert source.time is not None
+    at = source.schema.index(source.time)
+    logged = (decode_source_batch(body, source.schema, pool) for body in bodies)
+    return _joined((_late(batch, at) for batch in logged if batch is not None), schema)
+
+
+def _late(batch: Batch, at: int) -> Batch:
+    """The rows of which the stamp lies behind their event time."""
+    by_us = batch.rows.time - batch.rows.columns[at].values
+    found = batch.select(by_us > 0)
+    rows = found.rows.with_columns((*found.rows.columns, Column(by_us[by_us > 0])))
+    return Batch(found.kind, found.from_id, found.upto_id, found.ids, rows)
