@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from consistency.comparison import ChannelRows, Difference, compare
 from operators.fragment import Fragment
 from operators.rejections import Rejection
 from operators.soutput import SOutput
 from operators.sunion.sunion import SUnion
-from consistency.comparison import ChannelRows, Difference, compare
 from spe.errors import LocalProtocolError, RemoteProtocolError
 from spe.plan.plan import InputStream, Plan, Unit
 from spe.stream.batch import Batch, Boundary, Element, Rows, concat_rows

@@ -135,7 +135,8 @@ def overall(tallies: DataFrame, how: Measured) -> DataFrame:
         *_sums(how), F.max("stood_us").alias("stood_max_us"), F.round(median).cast("long").alias("stood_median_us")
     )
     right = F.col("right").alias("right_count")
-    return counted.select("tentative", "truth", right, "stood_max_us", "stood_median_us", *_measures(how))
+    odd = (F.col("tentative") - F.col("both")).alias("wrong_key")
+    return counted.select("tentative", "truth", right, odd, "stood_max_us", "stood_median_us", *_measures(how))
 
 
 def _sums(how: Measured) -> list[Column]:

@@ -11,11 +11,12 @@ collected; what is wrong comes out as a frame of FLAWS:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.digests import BLOCK, BLOCKS, BlockDigests, block_digests, null_masks, summed
-from consistency.proof.elements import STABLE, TENTATIVE
+from consistency.proof.elements import STABLE, TENTATIVE, is_behind, is_belated
 from consistency.proof.kept import on_disk
 from consistency.proof.received import ReceivedStream
 from consistency.proof.report.model import Flaw
@@ -171,12 +172,16 @@ def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None
     return counts["to_come"], wrong, rest.where(unfounded_) if counts["unfounded"] else None
 
 
-def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema) -> DataFrame:
+def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequence[int] = ()) -> DataFrame:
     """Stage three: FLAWS of what :func:`unplaced` left over, in an order of blame.
 
     By content, the n-th of equal ones to the n-th: what meets so was only moved, and is REORDERED where others
-    overtook it. Of the rest, what stands in the place of a lost tuple is ALTERED; other lost ones are MISSING; other
-    received ones are DUPLICATED where the truth has their like, and EXTRA where it has not.
+    overtook it, or MISNUMBERED where ids were left out. Of the rest, what stands in the place of a lost tuple is
+    ALTERED; other lost ones are MISSING; other received ones are DUPLICATED where the truth has their like, and EXTRA
+    where it has not.
+
+    Args:
+      gapped: partitions in whose ids is a gap; in others moved tuples follow from missing or extra ones.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -197,7 +202,10 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema) -> DataFrame:
     overtaken = (F.max("true_place").over(earlier) > F.col("true_place")) | (
         F.min("true_place").over(later) < F.col("true_place")
     )
-    reordered = moved.withColumn("flaw", F.when(overtaken, Flaw.REORDERED.value)).where("flaw is not null")
+    flaw = F.when(overtaken, Flaw.REORDERED.value)
+    if gapped:
+        flaw = flaw.when(F.col("partition").isin(*gapped), Flaw.MISNUMBERED.value)
+    reordered = moved.withColumn("flaw", flaw).where("flaw is not null")
 
     gone = met.where(F.col("received").isNull()).select("partition", "time_us", "true_place", "expected")
     come = met.where(F.col("expected").isNull()).select(
@@ -232,13 +240,23 @@ def late(received: DataFrame, parts: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    behind = parts.where((F.col("kind") == STABLE) & (F.col("first_id") <= F.col("passed_id")))
+    behind = parts.where(is_behind())
     rows = received.where(F.col("kind") == STABLE)
     first = Window.partitionBy("partition", "id").orderBy("sequence", "row")
     rows = rows.join(behind.select("partition", "sequence", "passed_id"), ["partition", "sequence"], how="left")
     rows = rows.withColumn("copy", F.row_number().over(first))
     found = rows.where((F.col("id") <= F.col("passed_id")) & (F.col("copy") == 1))
     return _of_received(found, Flaw.REORDERED)
+
+
+def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
+    """FLAWS of new stable tuples from below an earlier stable boundary (B2, B7)."""
+    from pyspark.sql import functions as F
+
+    which = parts.where(is_belated()).select("partition", "sequence", "final_us", "passed_id")
+    rows = received.where(F.col("kind") == STABLE).join(F.broadcast(which), ["partition", "sequence"])
+    new = F.col("id") > F.coalesce("passed_id", F.lit(0))
+    return _of_received(rows.where(new & (F.col("time_us") < F.col("final_us"))), Flaw.BELATED)
 
 
 def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:

@@ -17,9 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.running import before
+from spe.stream.times import BEFORE_TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 STABLE: Final = "stable"
 TENTATIVE: Final = "tentative"
@@ -38,7 +39,8 @@ def elements(records: DataFrame) -> DataFrame:
 
     Returns:
       Beside them ``episode`` (undos), ``seen_us`` (below it every time was received, in one kind or the other),
-      ``passed_id`` (largest stable id), ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
+      ``passed_id`` (largest stable id), ``final_us`` (largest stable boundary),
+      ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
     """
     from pyspark.sql import functions as F
 
@@ -52,10 +54,34 @@ def elements(records: DataFrame) -> DataFrame:
             "episode": ("sum", F.when(kind == UNDO, 1).otherwise(0)),
             "seen_us": ("max", reach),
             "passed_id": ("max", F.when(kind == STABLE, F.col("id"))),
+            "final_us": ("max", F.when(kind == STABLE_BOUNDARY, F.col("last_us"))),
             "heard_us": ("max", F.when(news, F.col("arrived_us"))),
             "stable_us": ("max", F.when(kind.isin(STABLE, STABLE_BOUNDARY), F.col("arrived_us"))),
         },
     ).withColumn("episode", F.coalesce("episode", F.lit(0)))
+
+
+def is_behind() -> Column:
+    """Has a record of :func:`elements` a stable tuple whose id is not above all ids before it?"""
+    from pyspark.sql import functions as F
+
+    return (F.col("kind") == STABLE) & (F.col("first_id") <= F.col("passed_id"))
+
+
+def is_gap() -> Column:
+    """Are ids left out before or within it (P2)?"""
+    from pyspark.sql import functions as F
+
+    follows = F.col("first_id") <= F.coalesce("passed_id", F.lit(0)) + 1
+    return (F.col("kind") == STABLE) & ~(follows & (F.col("id") - F.col("first_id") + 1 <= F.col("count")))
+
+
+def is_belated() -> Column:
+    """Has it a new stable tuple from below an earlier stable boundary (B2, B7)?"""
+    from pyspark.sql import functions as F
+
+    new = F.col("id") > F.coalesce("passed_id", F.lit(0))
+    return (F.col("kind") == STABLE) & new & (F.col("first_us") < F.coalesce("final_us", F.lit(BEFORE_TIME)))
 
 
 def episodes(parts: DataFrame) -> DataFrame:

@@ -18,6 +18,7 @@ from consistency.proof.intake import unaccounted
 from consistency.proof.kept import Keep, freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.meanwhile import Meanwhile, meanwhile
+from consistency.proof.measures import keys_from_logs
 from consistency.proof.moved import move_reports
 from consistency.proof.output import judge_output, received_tables
 from consistency.proof.promises import as_announced, policies, promises
@@ -28,6 +29,7 @@ from consistency.proof.report.model import (
     OutputReport,
     Report,
     Settings,
+    SinkFacts,
     SourceFacts,
     Verdict,
 )
@@ -43,6 +45,7 @@ from consistency.proof.story import (
     something_failed,
     tracks,
 )
+from consistency.sinks.judge import judge_sinks
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
@@ -120,9 +123,10 @@ def judge_run(
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
         counted = {s: beside(partial(_unaccounted, run, s, state)) for s, state in states.items()}
+        sinks = beside(lambda: [] if going_on else _sinks(run))
         outputs = _outputs(scene, network, came, heard, keepers, keeper(spark, f"{tables}/truth"), steps, beside)
         with steps.step("sources", "the sources' logs, against their inputs"):
-            flaws = {s: [*looked[s]().flaws, *result()] for s, result in counted.items()}
+            flaws = {s: [*run.signature_flaws(s), *looked[s]().flaws, *result()] for s, result in counted.items()}
         rests_on = digests()
     if not going_on:
         unchanged(before, run)
@@ -130,6 +134,7 @@ def judge_run(
         [
             *[(o.verdict, o.title, o.reasons) for o in outputs],
             *[(Verdict.INCONSISTENT, f"source {s}", found) for s, found in flaws.items() if found],
+            *[(Verdict.INCONSISTENT, f"sink {s.sink}", [s.text]) for s in sinks() if s.equal is False],
         ]
     )
     announced = [one for each in scene.announced.values() for one in each]
@@ -168,6 +173,7 @@ def judge_run(
             partial(value, {str(s): rates[s] for s in plan.sources if s in rates}),
             scene.begun_us,
         ),
+        sinks=sinks(),
         settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
         versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
@@ -213,6 +219,7 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
         data_until_us={o: _data_until_us([states[s.stream] for s in origins(run.plan, o)]) for o in outputs},
         announced={client: run.announced(client) for client in run.directory.clients},
         failed=something_failed(run.events),
+        keys_from_logs=frozenset(o for o in outputs if keys_from_logs(run.reading, str(o))),
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
 
@@ -279,6 +286,15 @@ def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], dura
 
 def _unaccounted(run: Run, stream: StreamId, state: SourceState) -> list[str]:
     return unaccounted(run, stream, run.reading.sources[stream], state, ended_us(run.events))
+
+
+def _sinks(run: Run) -> list[SinkFacts]:
+    """What sinks hold; a run on another file system has left them behind."""
+    if run.origin:
+        return []
+    complete = bool(run.summary.get("verdict", {}).get("complete"))
+    found = judge_sinks(run.plan, run.directory, run.path, complete=complete)
+    return [SinkFacts(**one._asdict()) for one in found]
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from consistency.proof.reading import (
+    AggregateEntry,
+    FilterEntry,
+    JoinEntry,
+    MapEntry,
+    MergeEntry,
+    OperatorEntry,
+    Reading,
+)
 from spe.plan.plan import Plan
 from spe.query.declaration import OperatorSpec
 from spe.stream.names import StreamId
@@ -60,6 +69,26 @@ def _default(plan: Plan, output: StreamId) -> Measured:
         known = tuple(name for name in schema.names if name in traits.key)
         return Measured(known, shares, _numeric(plan, output, known), 0)
     return Measured(schema.names, ("precision", "recall"), (), 0 if traits.in_step else plan.bucket_us)
+
+
+def keys_from_logs(reading: Reading, output: str) -> bool:
+    """Has every result of a part of the input, by its key, its like among those of all input?
+
+    So it is of filters, maps, unions, inner joins, and of windows of time over them.
+    """
+    made = reading.operators.get(output)
+    if isinstance(made, AggregateEntry):
+        return not made.window.count and _only_selects(reading, made.input)
+    return _only_selects(reading, output)
+
+
+def _only_selects(reading: Reading, stream: str) -> bool:
+    made: OperatorEntry | None = reading.operators.get(stream)
+    if made is None:
+        return True
+    kind = isinstance(made, FilterEntry | MapEntry | MergeEntry)
+    kind |= isinstance(made, JoinEntry) and made.kind == "inner"
+    return kind and all(_only_selects(reading, one) for one in made.inputs)
 
 
 def _numeric(plan: Plan, output: StreamId, key: tuple[str, ...]) -> tuple[str, ...]:

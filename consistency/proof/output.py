@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Final
 from consistency.proof import comparison, experience
 from consistency.proof.decision import Circumstances, decide
 from consistency.proof.delay import judge_delay
-from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, UNDO, elements, episodes
+from consistency.proof.elements import (
+    REC_DONE,
+    STABLE,
+    STABLE_BOUNDARY,
+    UNDO,
+    elements,
+    episodes,
+    is_behind,
+    is_belated,
+    is_gap,
+)
 from consistency.proof.kept import Keep
 from consistency.proof.meanwhile import Meanwhile, at_once
 from consistency.proof.measures import operator_of
@@ -187,11 +197,14 @@ def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None,
     if rest is not None:
         to_come, wrong, early = comparison.sorted_out(_judged(keep("unplaced", rest), tables.parts, known_us))
         if wrong is not None:
-            found.append(comparison.misplaced(wrong, truth, schema))
+            gapped = [s["partition"] for s in tables.sums if s["gaps"]]
+            found.append(comparison.misplaced(wrong, truth, schema, gapped))
         if early is not None:
             found.append(comparison.unfounded(early))
     if any(s["behind"] for s in tables.sums):
         found.append(comparison.late(received.rows, tables.parts))
+    if any(s["belated"] for s in tables.sums):
+        found.append(comparison.belated(received.rows, tables.parts))
     if tables.corrections["wrong"]:
         found.append(comparison.undone(received.rows, tables.stretches))
         found.append(comparison.unresolved(received.rows, tables.stretches))
@@ -230,7 +243,9 @@ def _sums(parts: DataFrame) -> list[Row]:
             F.max(F.when(kind == UNDO, F.col("arrived_us"))).alias("undone_at_us"),
             F.max(F.when(corrected, F.col("arrived_us"))).alias("corrected_at_us"),
             F.min("arrived_us").alias("first_arrival_us"),
-            F.count(F.when((kind == STABLE) & (F.col("first_id") <= F.col("passed_id")), 1)).alias("behind"),
+            F.count(F.when(is_behind(), 1)).alias("behind"),
+            F.count(F.when(is_gap(), 1)).alias("gaps"),
+            F.count(F.when(is_belated(), 1)).alias("belated"),
         )
         .collect()
     )

@@ -22,7 +22,7 @@ from spe.log.announced import RecordedAnnouncement, announced_folder, read_annou
 from spe.log.format import Segment, encode_header
 from spe.log.issued import IssuedVersion, MadeMove, read_issued, read_moves
 from spe.log.kept import need_judged
-from spe.log.origin import combined, read_identity
+from spe.log.origin import combined, read_identity, signature_of
 from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder
 from spe.log.recovery import kept_segments, live_segments
@@ -160,6 +160,15 @@ class Run:
                     f"({kept.origin}) than those of the run ({known[channel] or 'one of which has no identity'}): "
                     "a source's folder was replaced"
                 )
+
+    def signature_flaws(self, stream: StreamId) -> list[str]:
+        """A sentence where the log of a source began with other settings than the copy of the configuration has."""
+        signed = signature_of(read_identity(self.storage, source_folder(stream)))
+        if signed in ("", self.directory.signature):
+            return []
+        return [
+            f"its log began with other settings of nodes (X, α, policies) than {_CONFIG} has: that was changed since"
+        ]
 
     def source_path(self, stream: StreamId) -> Path:
         """Folder of a source's log."""

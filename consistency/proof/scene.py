@@ -29,6 +29,7 @@ class Scene:
       duration_us: from then to the end.
       known_us: by output: how far in tuple time the logs of its sources tell the truth.
       data_until_us: by output: no tuple of its sources has a later time, or ever will; END_OF_TIME where one may come.
+      keys_from_logs: outputs of which each tentative key must be a true one (``measures.keys_from_logs``).
       announced: by client: what it recorded of X and waits.
       failed, cause: as in ``decision.Circumstances``.
     """
@@ -43,6 +44,7 @@ class Scene:
     announced: Mapping[str, Sequence[RecordedAnnouncement]]
     failed: bool
     cause: str
+    keys_from_logs: frozenset[StreamId] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof import accuracy
+from consistency.proof.comparison import content
 from consistency.proof.kept import Keep
 from consistency.proof.meanwhile import Meanwhile
 from consistency.proof.measures import Measured, measured
@@ -13,6 +14,8 @@ from consistency.proof.report.model import Accuracy, Tentative, WindowAccuracy
 from consistency.proof.report.words import moment
 from consistency.proof.scene import Scene, Tables
 from spe.stream.names import StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -61,6 +64,7 @@ def judge_tentative(
         stood_median_us=row["stood_median_us"],
         stood_max_us=row["stood_max_us"],
         predicted=None,
+        impossible=_impossible(scene, output, tables, met, how) if row["wrong_key"] else _known(scene, output),
     )
     accurate = Accuracy(
         key=list(how.key) if how.key != tables.schema.names else [],
@@ -70,6 +74,26 @@ def judge_tentative(
         windows=[_window(r, how, scene.begun_us) for r in shown if r["at_us"] is not None],
     )
     return found, accurate
+
+
+def _known(scene: Scene, output: StreamId) -> int | None:
+    """0 where the logs and the query tell which tuples are impossible."""
+    return 0 if output in scene.keys_from_logs and scene.known_us[output] >= END_OF_TIME else None
+
+
+def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, how: Measured) -> int | None:
+    """How many tentative tuples have a time and key that no true tuple has."""
+    from pyspark.sql import functions as F
+
+    if _known(scene, output) is None:
+        return None
+    key = Schema(tuple(one for one in tables.schema if one.name in how.key))
+    time, width = F.col("time_us"), how.window_us
+    window = time - F.pmod(time, F.lit(width)) if width else time
+    true = tables.truth.select("partition", window.alias("window_us"), content("tuple", key).alias("content"))
+    odd = met.where(F.col("true").isNull() & F.col("tentative").isNotNull())
+    odd = odd.select("partition", "window_us", content("tentative", key).alias("content"))
+    return odd.join(true, ["partition", "window_us", "content"], how="left_anti").count()
 
 
 def _windows(by_window: DataFrame, how: Measured, meanwhile: Meanwhile) -> tuple[list[Row], list[Row]]:

@@ -25,9 +25,9 @@ import trio.lowlevel
 
 from consistency.checking.accuracy import Kept
 from consistency.checking.in_force import InForce
+from consistency.comparison import ChannelRows
 from replicas.client.client import Client
 from replicas.client.process import ClientProcess
-from consistency.comparison import ChannelRows
 from replicas.connectors import Live, Replay
 from replicas.faults.model import processes_of
 from replicas.node.observation import buffers

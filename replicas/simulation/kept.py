@@ -10,8 +10,8 @@ from typing import Any
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.verdict import Premise
-from replicas.client.recorder import recorded_stable
 from consistency.comparison import ChannelRows, compare
+from replicas.client.recorder import recorded_stable
 from replicas.connectors.json_text import json_lines
 from replicas.simulation.cluster import SimCluster, sink_folder
 from replicas.simulation.retention import missing_copies, whole

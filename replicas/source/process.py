@@ -145,6 +145,7 @@ class SourceProcess(Bystander):
     ) -> None:
         self._env = env
         self._plan = plan
+        self._signature = directory.signature
         self._address = directory.sources[stream]
         self._source = plan.sources[stream]
         self._folder = folder
@@ -176,7 +177,9 @@ class SourceProcess(Bystander):
         Raises:
           SpeError: the log or the input cannot be used; says which and why.
         """
-        proxy = await SourceProxy.open(self._env, self._source, self._folder, begun_us=self._begun_us)
+        proxy = await SourceProxy.open(
+            self._env, self._source, self._folder, begun_us=self._begun_us, signature=self._signature
+        )
         self._proxy = proxy
         reader = await self._opened(proxy)
         if self._source.retain is not None:

@@ -85,6 +85,7 @@ class SourceProxy:
         *,
         begun_us: int | None = None,
         tail_bytes: int = TAIL_BYTES,
+        signature: str = "",
     ) -> SourceProxy:
         """Opens the log, cutting a torn tail, and stands where its last acknowledged record stands.
 
@@ -92,6 +93,7 @@ class SourceProxy:
           folder: of the log, below the storage root.
           begun_us: wall clock at which the replay begins; equal for all sources of a run keeps them in step.
             None: now.  After a restart the log says it.
+          signature: of the configuration, for a log that is made (``spe.log.origin``).
           tail_bytes: recent tuples kept in memory; consumers that are further behind are served from the log.
 
         Raises:
@@ -111,7 +113,7 @@ class SourceProxy:
         log = await SegmentedLog.open(
             env.storage, folder, visit, segment_bytes=segment_bytes(source.retain, SEGMENT_BYTES)
         )
-        identity = await identify(env.storage, folder, env.random)
+        identity = await identify(env.storage, folder, env.random, signature)
         await _check_schema(env, source, folder)
         writer = SourceWriter(env, source, log, state, history)
         if state.begun_us == BEFORE_TIME and begun_us is not None:

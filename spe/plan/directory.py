@@ -8,6 +8,7 @@ passes the plan that they are of.  ``spe.plan.deploy`` makes version 0 from the 
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -205,6 +206,15 @@ class Directory:
             for id, roles in self.roles.items()
             if (nodes := _with(roles, Role.STANDBY))
         }
+
+    @cached_property
+    def signature(self) -> str:
+        """A digest of what nodes are to promise: X, α and policies of each, and the bounds that X follows from."""
+        said = [
+            (n.id, n.x_us, n.alpha, str(n.during_failure), str(n.during_stabilization), str(n.reconcile))
+            for n in sorted(self.nodes.values(), key=lambda n: n.id)
+        ]
+        return hashlib.blake2b(repr((said, sorted(self.bounds.items()))).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def _hosts(self) -> Mapping[PartitionId, tuple[NodeId, ...]]:

@@ -10,8 +10,8 @@ import pytest
 
 from consistency.proof import comparison, digests
 from consistency.proof import received as received_by
-from consistency.proof.comparison import late, misplaced, undone, unplaced, unresolved
-from consistency.proof.elements import elements, episodes
+from consistency.proof.comparison import belated, late, misplaced, undone, unplaced, unresolved
+from consistency.proof.elements import elements, episodes, is_gap
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
@@ -58,6 +58,20 @@ CASES = {
     "S1/5a S2/6b S3/7x S4/7x B10 T5/12c T6/13q b20 S5/12c S6/13y S7/13d S8/14y B20 R+ Binf": (
         "uncorrected 5 c, uncorrected 6 q"
     ),
+    # ids with a gap, in the middle and from the first one on
+    "S1/5a S2/6b S3/7x S4/7x B10 S6/12c S7/13y S8/13d S9/14y B20 Binf": (
+        "misnumbered 5 c, misnumbered 6 y, misnumbered 7 d, misnumbered 8 y"
+    ),
+    "S8/5a S9/6b S10/7x S11/7x B10 S12/12c S13/13y S14/13d S15/14y B20 Binf": (
+        "misnumbered 1 a, misnumbered 2 b, misnumbered 3 x, misnumbered 4 x, "
+        "misnumbered 5 c, misnumbered 6 y, misnumbered 7 d, misnumbered 8 y"
+    ),
+    # boundaries ahead of tuples
+    "S1/5a S2/6b B7 S3/7x S4/7x B10 S5/12c S6/13y S7/13d B14 S8/14y B20 Binf": "",
+    "S1/5a S2/6b B8 S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf": "belated 3 x, belated 4 x",
+    "Binf S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y": (
+        "belated 1 a, belated 2 b, belated 3 x, belated 4 x, belated 5 c, belated 6 y, belated 7 d, belated 8 y"
+    ),
     "S1/5a S2/6b S3/7x S4/7x B10 T5/12c b20 | S5/12c | U(5) S6/13y S7/13d S8/14y B20 R+ Binf": "overtaken 5 c",
     "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 T9/25w b30": "uncorrected 9 w",
 }
@@ -82,7 +96,8 @@ def all_found(spark: SparkSession) -> dict[int, str]:
     rest = unplaced(true, came, PAYLOAD)
     assert rest is not None
     flaws = (
-        misplaced(rest, true, PAYLOAD)
+        misplaced(rest, true, PAYLOAD, [row["partition"] for row in parts.where(is_gap()).collect()])
+        .unionByName(belated(came.rows, parts))
         .unionByName(late(came.rows, parts))
         .unionByName(undone(came.rows, stretches))
         .unionByName(unresolved(came.rows, stretches))

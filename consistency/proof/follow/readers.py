@@ -266,13 +266,14 @@ class RecordingOfChannel(_Reader):
           SpeError: what was read before was altered.
         """
         known, new = self.known, []
-        track, wrong, behind = known.track.model_copy(), list[Wrong](), False
+        track, wrong, behind, gap = known.track.model_copy(), list[Wrong](), False, False
         if known.track.frontier_us < until_us or all_:
             for head in self.new():
                 new.append(head)
                 assert head.heard is not None
                 stable = head.heard.kind == KINDS[0] and head.heard.tuples > 0
                 behind |= stable and head.heard.first_id <= track.passed_id
+                gap |= stable and head.heard.first_id > track.passed_id + 1
                 wrong += track.hear(head.heard)
                 if track.frontier_us >= until_us and not all_:
                     break
@@ -284,7 +285,7 @@ class RecordingOfChannel(_Reader):
         found = ChannelProgress(
             start=start, done=done, track=track, prefix=known.prefix.read(self.folder, self.ends(new))
         )
-        return ChannelTaken(found, between(self.table, self.partition, known.start, done), wrong, behind)
+        return ChannelTaken(found, between(self.table, self.partition, known.start, done), wrong, behind, gap)
 
 
 class LogTaken(NamedTuple):
@@ -310,13 +311,14 @@ class ChannelTaken(NamedTuple):
       known: afterwards.
       read: records, also such as an earlier step read.
       wrong: what is wrong by the elements alone.
-      behind: a stable tuple came after a larger one.
+      behind: a stable tuple came after a larger one; ``gap``: ids were left out.
     """
 
     known: ChannelProgress
     read: list[Stretch]
     wrong: list[Wrong]
     behind: bool
+    gap: bool
 
 
 def _is_needed(head: _Head, until_us: int, end_us: int | None) -> bool:

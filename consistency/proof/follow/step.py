@@ -99,7 +99,9 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
         rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
         to_come, wrong, early = comparison.sorted_out(rest)
         if wrong is not None:
-            found.append(_duplicates(comparison.misplaced(wrong, truth, schema), network.part.since_us, asked))
+            gapped = [partition for partition, one in enumerate(asked.taken) if one.gap]
+            flaws = comparison.misplaced(wrong, truth, schema, gapped)
+            found.append(_duplicates(flaws, network.part.since_us, asked))
         if early is not None:
             found.append(comparison.unfounded(early))
     parts = elements(records)

@@ -73,11 +73,14 @@ class ChannelTrack(BaseModel):
     overtaken: int = 0
 
     def hear(self, one: Heard) -> list[Wrong]:
-        """Takes the next record; gives what it shows to be wrong (P4)."""
+        """Takes the next record; gives what it shows to be wrong (P4, B7)."""
         if one.kind == STABLE:
+            belated = one.id > self.passed_id and one.first_us < self.frontier_us
+            found = [Wrong(Flaw.BELATED, one.tuples, one.first_id, one.first_us, one.arrived_us)] if belated else []
             self.stable += one.tuples
             self.passed_id, self.passed_us = max(self.passed_id, one.id), max(self.passed_us, one.last_us)
             self.overtaken = self.live
+            return found
         elif one.kind == TENTATIVE:
             self.tentative += one.tuples
             if not self.live:

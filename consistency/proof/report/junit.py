@@ -33,11 +33,16 @@ class Case:
 
 
 def cases_of(report: Report) -> list[Case]:
-    """A case per output at each client and per source; one of the whole run where it has a reason of none of these."""
+    """A case per output at each client, source and sink that was compared; one of the run where they are right."""
     found = [Case(o.title, o.verdict, o.reasons, _offenders(o)) for o in report.outputs]
     found += [
         Case(f"source {s.name}", Verdict.INCONSISTENT if s.flaws else Verdict.CONSISTENT, s.flaws)
         for s in report.sources
+    ]
+    found += [
+        Case(f"sink {s.sink}", Verdict.CONSISTENT if s.equal else Verdict.INCONSISTENT, [] if s.equal else [s.text])
+        for s in report.sinks
+        if s.equal is not None
     ]
     if report.verdict is not Verdict.CONSISTENT and all(c.verdict is Verdict.CONSISTENT for c in found):
         found.append(Case("run", report.verdict, report.reasons))

@@ -35,6 +35,8 @@ class Flaw(DescribedName):
     ALTERED = "altered", "received under the id of a true tuple, with other contents"
     DUPLICATED = "duplicated", "stable more often than it is true"
     REORDERED = "reordered", "stable after one that is later in the truth"
+    MISNUMBERED = "misnumbered", "stable behind a gap in the ids, of which none is missing in the truth"
+    BELATED = "belated", "stable behind a boundary that had declared its time complete"
     OVERTAKEN = "overtaken", "tentative, and stable tuples followed before it was taken back"
     UNCORRECTED = "uncorrected", "tentative, and never taken back"
 
@@ -255,6 +257,8 @@ class Tentative(_Data):
       corrections: how often tuples were taken back.
       stood_median_us, stood_max_us: how long a wrong one stood until it was taken back.
       predicted: what the model expects of the count.
+      impossible: how many no part of the sources' logs gives; None: not known for this query, or from logs that end
+        early.
     """
 
     count: int
@@ -265,6 +269,7 @@ class Tentative(_Data):
     stood_median_us: int | None
     stood_max_us: int | None
     predicted: int | None
+    impossible: int | None = None
 
 
 class Gaps(_Data):
@@ -376,6 +381,21 @@ class SourceFacts(_Data):
     flaws: list[str] = Field(default_factory=list)
 
 
+class SinkFacts(_Data):
+    """A sink of a client, or of a source's late or rejected rows, against its recording.
+
+    Attributes:
+      sink: kind, place and owner.
+      rows: final ones.
+      equal: None: it was not compared; ``text`` says why.
+    """
+
+    sink: str
+    rows: int
+    equal: bool | None
+    text: str
+
+
 class Settings(_Data):
     """What of the configuration decides delay and tentative tuples, for comparing runs."""
 
@@ -464,6 +484,7 @@ class Report(_Data):
     moves: list[MoveReport] = Field(default_factory=list)
     recovery: RecoveryReport | None = None
     sources: list[SourceFacts]
+    sinks: list[SinkFacts] = Field(default_factory=list)
     settings: Settings
     configuration: str
     versions: dict[str, str]

@@ -543,6 +543,13 @@ def _ran(report: Report) -> str:
             for f in report.faults
         ],
     )
+    sinks = [
+        [escape(s.sink), escape(s.text) if s.equal else f'<span class="no">{escape(s.text)}</span>']
+        for s in report.sinks
+    ]
+    sinks_card = (
+        f'<div class="card">{table("", [("sink", ""), ("against its recording", "")], sinks)}</div>' if sinks else ""
+    )
     facts = [("cluster", report.cluster), ("plan", report.fingerprint), ("directory", report.folder)]
     facts += [(name, text) for name, text in report.versions.items()]
     facts += [(f"Spark: {what}", f"{took:.1f} s") for what, took in report.timings_s.items()]
@@ -550,7 +557,7 @@ def _ran(report: Report) -> str:
     nothing = '<p class="dim">No fault was injected.</p>'
     return (
         f'<div class="two"><div class="card">{sources}</div>'
-        f'<div class="card">{faults if report.faults else nothing}</div></div>'
+        f'<div class="card">{faults if report.faults else nothing}</div></div>{sinks_card}'
         f"<details><summary>Configuration</summary><pre>{escape(report.configuration)}</pre></details>"
         f"<details><summary>Versions, and where the time went</summary><div class='card'>{versions}</div></details>"
     )

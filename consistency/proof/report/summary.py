@@ -77,7 +77,9 @@ def _tentative(outputs: list[OutputReport]) -> Headline:
         return Headline("Tentative tuples", "0", "nothing had to be corrected")
     back = f"{count(left)} never taken back" if left else "all taken back"
     note = f"{share(right / total) if right else 'none'} right as they were; {back}"
-    return Headline("Tentative tuples", count(total), note, bad=left > 0)
+    impossible = sum(o.tentative.impossible or 0 for o in outputs)
+    note += f"; {count(impossible)} that no part of the logs gives" if impossible else ""
+    return Headline("Tentative tuples", count(total), note, bad=left + impossible > 0)
 
 
 def _delay(outputs: list[OutputReport]) -> Headline:
@@ -111,6 +113,7 @@ def text(report: Report) -> list[str]:
     for output in report.outputs:
         lines += finding_lines(output.title, output.findings)
     lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
+    lines += [f"  sink {one.sink}: {one.text}" for one in report.sinks]
     return lines + _promised(report) + _lost(report)
 
 
