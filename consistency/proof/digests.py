@@ -28,6 +28,8 @@ BLOCK: Final = 1 << 14
 BLOCKS: Final = pa.schema(
     [("partition", pa.int32()), ("block", pa.int64()), ("count", pa.int64()), ("digest", pa.int64())]
 )
+#: Kinds of input whose content is compared with the log of its source (``consistency.proof.contents``).
+COMPARED: Final = ("csv", "jsonl", "parquet", "avro")
 #: Attributes whose nulls are told in one number.
 _MASKED: Final = 62
 
@@ -138,6 +140,17 @@ class Digester:
             hashes = np.concatenate([hashes, text_hashes(dictionary.strings[len(hashes) :])])
         self._texts = (dictionary, hashes)
         return hashes
+
+
+def digests_of(digester: Digester, rows: Rows) -> UInt64Array:
+    """Digests of rows by their attributes alone."""
+    nothing = np.zeros(len(rows), np.int64)
+    return digester.rows(nothing, Rows(nothing, nothing, rows.columns))
+
+
+def halves(digests: UInt64Array) -> tuple[int, int]:
+    """Sums by which sets of digests are compared."""
+    return int((digests & np.uint64(0xFFFFFFFF)).sum()), int((digests >> np.uint64(32)).sum())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from consistency.proof.digests import COMPARED
 from consistency.proof.reading import SourceEntry, duration_us
 from consistency.proof.report.words import count, plural
 from consistency.proof.run import Run
@@ -27,7 +28,55 @@ class _Range(NamedTuple):
     most: int
 
 
-def unaccounted(run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int) -> list[str]:
+class Intake(NamedTuple):
+    """What is wrong with a log by its input, and how they were compared."""
+
+    flaws: list[str]
+    compared: str
+
+
+def against_input(
+    run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int, content: tuple[int, int]
+) -> Intake:
+    """Compares the log of a source with its input: by content where that can be read again, else by number.
+
+    Args:
+      content: sums of digests in the log.
+    """
+    from consistency.proof.contents import NotCompared, differences, read_file
+    from consistency.proof.source import source_table
+
+    table, ended = source_table(run, stream), state.bound_us >= END_OF_TIME
+    try:
+        if run.origin:
+            raise NotCompared("the run is on another file system")
+        file = None if source.kind == "generator" or source.live else _file(run, source, ended_us)
+        if source.kind in COMPARED and file is None:
+            raise NotCompared("its file is gone, or was changed after the run")
+        found = read_file(file or Path(), source, table.schema)
+    except Exception as error:  # libraries raise many types for a damaged file
+        return Intake(unaccounted(run, stream, source, state, ended_us), f"not compared: {error}")
+    flaws = unaccounted(run, stream, source, state, ended_us, len(found.plain))
+    refused = _refused(run, stream).most
+    flaws += differences(found, table, state.last_id, content, refused, ended=ended)
+    odd = int((~found.plain).sum())
+    return Intake(flaws, "compared by content" + (f", but for {plural(odd, 'row')}" if odd else ""))
+
+
+def _file(run: Run, source: SourceEntry, ended_us: int) -> Path | None:
+    """The file of a source, as it was in the run; None: it is gone or was changed."""
+    return _unchanged(
+        Path(str(run.facts.get("data", run.path))) / Path(source.reader[source.kind]).expanduser(), ended_us
+    )
+
+
+def _unchanged(file: Path, ended_us: int) -> Path | None:
+    return file if file.is_file() and file.stat().st_mtime_ns // 1000 <= ended_us else None
+
+
+def unaccounted(
+    run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int, rows: int | None = None
+) -> list[str]:
     """Rows that are neither in the log nor among those that were set aside; a sentence, if there are any.
 
     How many were set aside is not always known exactly; then only what no possible number explains is told.
@@ -35,10 +84,12 @@ def unaccounted(run: Run, stream: StreamId, source: SourceEntry, state: SourceSt
     Args:
       state: of the log in the end.
       ended_us: wall time at which the run ended: a file that was changed later is not counted.
+      rows: of the input, where they were counted.
     """
     if state.bound_us < END_OF_TIME:
         return []  # only the source itself knows how far it came in its input
-    rows = input_rows(source, Path(str(run.facts.get("data", run.path))), ended_us)
+    if rows is None:
+        rows = input_rows(source, Path(str(run.facts.get("data", run.path))), ended_us)
     if rows is None:
         return []
     malformed, refused = _malformed(run, stream), _refused(run, stream)
@@ -74,11 +125,9 @@ def input_rows(source: SourceEntry, data: Path, ended_us: int) -> int | None:
         if given.get("duration") is None:
             return None
         return round(duration_us(given["duration"]) * float(given.get("rate") or 1000.0) / 1e6)
-    file = data / Path(given[source.kind]).expanduser()
     try:
-        if not file.is_file() or file.stat().st_mtime_ns // 1000 > ended_us:
-            return None
-        return _rows_of_file(file, source)
+        file = _unchanged(data / Path(given[source.kind]).expanduser(), ended_us)
+        return None if file is None else _rows_of_file(file, source)
     except Exception:  # the readers of Parquet, Arrow and Avro raise many types for a damaged file, or are not here
         return None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
 from consistency.proof.evidence import evidence, stamps, unchanged
-from consistency.proof.intake import unaccounted
+from consistency.proof.intake import Intake, against_input
 from consistency.proof.kept import Keep, freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.meanwhile import Meanwhile, meanwhile
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from consistency.proof.received import ReceivedStream
+    from consistency.proof.stamps import Looked
     from consistency.proof.truth import TruthNetwork
 
 _LITTLE_BYTES: Final = 64 << 20
@@ -122,11 +123,11 @@ def judge_run(
         network = TruthNetwork(spark, run, None if going_on else lambda source: looked[source]().segments)
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
-        counted = {s: beside(partial(_unaccounted, run, s, state)) for s, state in states.items()}
+        intake = {s: beside(partial(_intake, run, s, state, looked[s])) for s, state in states.items()}
         sinks = beside(lambda: [] if going_on else _sinks(run))
         outputs = _outputs(scene, network, came, heard, keepers, keeper(spark, f"{tables}/truth"), steps, beside)
         with steps.step("sources", "the sources' logs, against their inputs"):
-            flaws = {s: [*run.signature_flaws(s), *looked[s]().flaws, *result()] for s, result in counted.items()}
+            flaws = {s: [*run.signature_flaws(s), *looked[s]().flaws, *read().flaws] for s, read in intake.items()}
         rests_on = digests()
     if not going_on:
         unchanged(before, run)
@@ -154,7 +155,9 @@ def judge_run(
         faults=list(scene.faults),
         replicas=replicas,
         losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
-        sources=[_source_facts(run.summary, str(s), state, flaws[s]) for s, state in states.items()],
+        sources=[
+            _source_facts(run.summary, str(s), state, flaws[s], intake[s]().compared) for s, state in states.items()
+        ],
         promises=promises(plan, directory, announced, scene.begun_us, run.summary),
         logs=[
             LogReport(replica=one["replica"], **one["log"]) for one in run.summary.get("replicas", ()) if one.get("log")
@@ -284,8 +287,9 @@ def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], dura
     return found
 
 
-def _unaccounted(run: Run, stream: StreamId, state: SourceState) -> list[str]:
-    return unaccounted(run, stream, run.reading.sources[stream], state, ended_us(run.events))
+def _intake(run: Run, stream: StreamId, state: SourceState, looked: Callable[[], Looked]) -> Intake:
+    source, content = run.reading.sources[stream], looked().content
+    return against_input(run, stream, source, state, ended_us(run.events), content)
 
 
 def _sinks(run: Run) -> list[SinkFacts]:
@@ -343,13 +347,16 @@ def _data_until_us(states: Iterable[SourceState]) -> int:
     return max(one.max_event_us for one in each)
 
 
-def _source_facts(summary: Mapping[str, Any], source: str, state: SourceState, flaws: list[str]) -> SourceFacts:
+def _source_facts(
+    summary: Mapping[str, Any], source: str, state: SourceState, flaws: list[str], compared: str
+) -> SourceFacts:
     return SourceFacts(
         name=source,
         tuples=state.last_id,
         late=next((int(s["late"]) for s in summary.get("sources", ()) if s["source"] == source), None),
         complete=state.bound_us >= END_OF_TIME,
         flaws=flaws,
+        compared=compared,
     )
 
 

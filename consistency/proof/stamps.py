@@ -13,13 +13,14 @@ came before was deleted, C is whatever explains the first segments, up to the la
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from consistency.proof.digests import COMPARED, Digester, digests_of, halves
 from consistency.proof.records import Stretch, Table, TimedStretch, scan_stretch
 from consistency.proof.report.words import moment
 from spe.log.source_log import decode_source_batch, decode_source_state
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from consistency.proof.run import Run
 
 _FIELDS: Final = (
-    "piece", "tuples", "peak", "promise",
+    "piece", "tuples", "peak", "promise", "low", "high",
     "below", "below_id", "below_time", "below_expected",
     "above", "least_id", "least_time", "most_id", "most_time",
     "lowest_id", "lowest_time", "highest_id", "highest_time",
@@ -49,11 +50,13 @@ class Stamping:
     Attributes:
       at: place of the attribute with the event time; None: the time of arrival.
       promises: what was promised before counts.
+      digests: contents are summed, to be compared with the input (``consistency.proof.contents``).
     """
 
     at: int | None
     disorder_us: int
     promises: bool
+    digests: bool = False
 
 
 class Looked(NamedTuple):
@@ -62,10 +65,12 @@ class Looked(NamedTuple):
     Attributes:
       flaws: what is wrong with its times; a sentence for the first tuple of the first wrong segment.
       segments: in order; one without tuples has a time of the one before it.
+      content: sums of digests of all tuples, as ``contents.halves`` gives them.
     """
 
     flaws: list[str]
     segments: list[TimedStretch]
+    content: tuple[int, int] = (0, 0)
 
 
 def look_through(spark: SparkSession, run: Run, stream: StreamId, source: SourceEntry) -> Looked:
@@ -78,7 +83,7 @@ def look_through(spark: SparkSession, run: Run, stream: StreamId, source: Source
     from consistency.proof.source import all_stretches, source_table
 
     table = source_table(run, stream)
-    pieces, how = all_stretches(table), stamping(source, table)
+    pieces, how = all_stretches(table), replace(stamping(source, table), digests=source.kind in COMPARED)
 
     def look(number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
         found = summary(table, stretch, how, content)
@@ -92,7 +97,8 @@ def look_through(spark: SparkSession, run: Run, stream: StreamId, source: Source
         at = timed[-1].most_us if timed else 0
         times = (part["lowest_time"], part["highest_time"]) if part["tuples"] else (at, at)
         timed.append(TimedStretch(pieces[part["piece"]], *times))
-    return Looked(judged(parts, how), timed)
+    content = sum(part["low"] for part in parts), sum(part["high"] for part in parts)
+    return Looked(judged(parts, how), timed, content)
 
 
 def stamping(source: SourceEntry, table: Table) -> Stamping:
@@ -105,12 +111,15 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
     """What decides about a segment, by the names of ``_FIELDS`` (but the first)."""
     found: dict[str, int | None] = dict.fromkeys(_FIELDS[1:])
     tuples, below, above, peak, promise = 0, 0, 0, BEFORE_TIME, BEFORE_TIME
-    pool = StringPool()
+    pool, digester, sums = StringPool(), Digester(table.schema), (0, 0)
     for record in scan_stretch(Path(table.folders[stretch.partition]), stretch, content):
         batch = decode_source_batch(record.body, table.schema, pool)
         if batch is not None and len(batch):
             ids, time = batch.row_ids(), batch.rows.time
             event = time if how.at is None else batch.rows.columns[how.at].values
+            if how.digests:
+                more = halves(digests_of(digester, batch.rows))
+                sums = sums[0] + more[0], sums[1] + more[1]
             expected, peak = _stamped(event, peak, how.disorder_us, promise)
             tuples += len(batch)
             low, high = np.flatnonzero(time < expected), np.flatnonzero(time > expected)
@@ -125,7 +134,8 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
             found |= _extreme("highest", ids, time, np.argmax(time), found["highest_time"], 1)
         if how.promises:
             promise = decode_source_state(record.body).bound_us
-    return found | {"tuples": tuples, "below": below, "above": above, "peak": peak, "promise": promise}
+    counts = {"tuples": tuples, "below": below, "above": above, "low": sums[0], "high": sums[1]}
+    return found | counts | {"peak": peak, "promise": promise}
 
 
 def judged(

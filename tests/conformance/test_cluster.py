@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.client.recorder import stable_rows
 from consistency.comparison import ChannelRows
+from replicas.client.recorder import stable_rows
 from replicas.simulation.clock import JumpClock
 from spe.config import load_text
 from spe.plan.deploy import Deployed, with_addresses

@@ -14,10 +14,10 @@ import trio
 
 from consistency.checking.counters import Counters
 from consistency.checking.feeds import check_feeds
+from consistency.comparison import compare
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import read_recording, recorded_stable
 from replicas.client.result_folder import ResultFolder
-from consistency.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import sink_folder

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import trio
 
+from consistency.comparison import compare
 from replicas.client.client import Client
 from replicas.client.recorder import stable_rows
-from consistency.comparison import compare
 from replicas.reference import reference_rows
 from replicas.simulation.clock import JumpClock, Stuck
 from spe.errors import SpeError

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
+from consistency.comparison import compare
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
-from consistency.comparison import compare
 from replicas.consumer.selection import Choosing
 from replicas.producer.server import Accepted
 from replicas.simulation.clock import JumpClock

@@ -11,8 +11,8 @@ import trio
 
 from consistency.checking.counters import Counters
 from consistency.checking.retained import check_retained
-from replicas.client.recorder import stable_rows
 from consistency.comparison import compare
+from replicas.client.recorder import stable_rows
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.features import Feature

@@ -12,7 +12,7 @@ import pytest
 import trio
 import yaml
 
-from consistency.proof.report.model import OutputReport, Report, Verdict
+from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
 from spe.cli.report import INCONSISTENT, UNKNOWN, report
 from spe.config import load_data
 from spe.errors import SpeError
@@ -20,10 +20,10 @@ from spe.log import SegmentedLog, read_log
 from spe.log.announced import RecordedAnnouncement
 from spe.log.source_log import decode_source_batch, decode_source_state, encode_source_record
 from spe.runtime.storage import DiskStorage
-from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
-from spe.stream.names import Kind, StreamId
+from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
@@ -194,6 +194,129 @@ def test_an_x_edited_after_the_run_does_not_change_the_judgement(
     text = capsys.readouterr().out
     assert f"{node} let a bucket of {unit} wait for 3 s, of 2 s" in text
     assert f"{node} announced X = 2 s, and config.yaml says: X 1m" in text
+
+
+def story(shift: int = 0) -> list[Element]:
+    """The first 18 results, tentative ones that are taken back, and the rest.
+
+    Args:
+      shift: of all boundaries in tuple time.
+    """
+    kept = [n for n in range(1, COUNT + 1) if n % 10 != 3]
+    found: list[Element] = []
+    for place, n in enumerate(kept, 1):
+        if place == 19:
+            ten = batch(19, kept[18:22])
+            tentative = Batch(Kind.TENTATIVE, ten.from_id, ten.upto_id, None, ten.rows)
+            found += [tentative, Boundary(Kind.TENTATIVE, 260, 22), Undo(18)]
+        found += [batch(place, [n]), Boundary(Kind.STABLE, n * 10 + 1 + shift, place)]
+    return [*found, RecDone(NodeState.STABLE), Boundary(Kind.STABLE, END_OF_TIME, len(kept))]
+
+
+def renumber(elements: list[Element], behind: int, by: int) -> list[Element]:
+    """With a gap in the ids."""
+    found: list[Element] = []
+    for one in elements:
+        if isinstance(one, Batch) and one.upto_id > behind:
+            one = Batch(one.kind, one.from_id + by, one.upto_id + by, None, one.rows)
+        elif isinstance(one, Boundary) and one.upto_id > behind:
+            one = Boundary(one.kind, one.time, one.upto_id + by)
+        elif isinstance(one, Undo) and one.upto_id > behind:
+            one = Undo(one.upto_id + by)
+        found.append(one)
+    return found
+
+
+def nonsense(elements: list[Element]) -> list[Element]:
+    """With tentative values that no source sent."""
+    found: list[Element] = []
+    for one in elements:
+        if isinstance(one, Batch) and one.kind is Kind.TENTATIVE:
+            times = one.rows.time.tolist()
+            one = Batch(
+                one.kind, one.from_id, one.upto_id, None, Rows.from_tuples(SCHEMA, times, [(t, -5) for t in times])
+            )
+        found.append(one)
+    return found
+
+
+RESULTS = 36
+#: Clients of one run, each with another forged recording; and what is said of it.
+FORGED: dict[str, tuple[list[Element], dict[Flaw, int]]] = {
+    "good": (story(), {}),
+    "gap": (renumber(story(), 10, 7), {Flaw.MISNUMBERED: RESULTS - 10}),
+    "from_1001": (renumber(story(), 0, 1000), {Flaw.MISNUMBERED: RESULTS}),
+    "end_first": ([Boundary(Kind.STABLE, END_OF_TIME, 0), *story()[:-1]], {Flaw.BELATED: RESULTS}),
+    "far_boundaries": (story(shift=15), {Flaw.BELATED: RESULTS - 5}),
+    "nonsense": (nonsense(story()), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def forged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
+    """One run with a fault: its clients have forged recordings, and its sources another log than their file says."""
+    path = tmp_path_factory.mktemp("forged")
+    rows = [f'{{"ts": "1970-01-01T00:00:00.{n * 10:06}Z", "n": {n}}}\n' for n in range(1, COUNT + 1)]
+    sources = {}
+    for name in ("a", "cell", "aside"):
+        (path / f"{name}.jsonl").write_text("".join(rows))
+        sources[name] = {**CONFIG["sources"]["a"], "from": {"jsonl": f"{name}.jsonl"}, "on_malformed": "skip"}
+    query = {"out": CONFIG["query"]["out"]} | {f"f_{s}": {"filter": {"from": s, "where": "n > 1000"}} for s in sources}
+    config = CONFIG | {
+        "sources": sources | {"g": {"from": {"generator": {"name": "orders", "count": 0}}}},
+        "query": query | {"f_g": {"filter": {"from": "g", "where": "key < 0"}}},
+        "outputs": [*query, "f_g"],
+        "clients": {name: {"reads": ["out"]} for name in FORGED},
+    }
+    cells = [(n * 10, 93 if n == 13 else n) for n in range(1, COUNT + 1)]
+    cell = Batch(Kind.STABLE, 0, COUNT, None, Rows.from_tuples(SCHEMA, [time for time, _ in cells], cells))
+    aside = [batch(i, [n]) for i, n in enumerate([n for n in range(1, COUNT + 1) if n != 13], 1)]
+    end = Boundary(Kind.STABLE, END_OF_TIME, COUNT)
+    logs: dict[StreamId, list[Element]] = {
+        A: logged(), StreamId("cell"): [cell, end], StreamId("aside"): [*aside, end], StreamId("g"): [end]
+    }  # fmt: skip
+    events = [{"t": 900, "event": "run", "config": "c.yaml"}, {"t": 950, "event": "fault_began", "kind": "cut"},
+              {"t": 10**18, "event": "over"}]  # fmt: skip
+    received = {name: [Change(OUT, e, 1_000) for e in elements] for name, (elements, _) in FORGED.items()}
+    summary = {"sources": [{"source": "aside", "malformed": 1, "starts": 1}], "verdict": {"complete": True}}
+    make_run(path / "run", config, logs, received, events, data=path, summary=summary)
+    (path / "run" / "malformed").mkdir()
+    (path / "run" / "malformed" / "aside.jsonl").write_text('{"line": 13, "reason": "forged", "text": "?"}\n')
+    _, found = judged(path / "run")
+    return found, (path / "run" / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("client", list(FORGED))
+def test_a_forged_recording_is_named(forged: tuple[Report, str], client: str) -> None:
+    found = of(forged[0], client)
+    assert {one.flaw: one.count for one in found.findings} == FORGED[client][1]
+    assert (found.verdict is Verdict.INCONSISTENT) == bool(FORGED[client][1])
+
+
+def test_tentative_values_that_no_log_gives_are_counted(forged: tuple[Report, str]) -> None:
+    assert {client: of(forged[0], client).tentative.impossible for client in FORGED} == {
+        client: 4 if client == "nonsense" else 0 for client in FORGED
+    }
+
+
+def test_a_log_that_its_file_does_not_have_is_named(forged: tuple[Report, str]) -> None:
+    found = {one.name: (one.flaws, one.compared) for one in forged[0].sources}
+    assert found == {
+        "a": ([], "compared by content"),
+        "cell": (
+            [
+                "no row of its input has the contents of 1 tuple of its log: id 13",
+                "its log lacks the contents of 1 well-formed row of its input: row 13",
+            ],
+            "compared by content",
+        ),
+        "aside": (
+            ["its log lacks the contents of 1 well-formed row of its input: row 13"],
+            "compared by content",
+        ),
+        "g": ([], "not compared: generator is not read again"),
+    }
+    assert "not compared: generator is not read again" in forged[1]
 
 
 def test_a_recording_without_announcements_is_reported(shortened: tuple[int, Report, str]) -> None:

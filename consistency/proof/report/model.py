@@ -372,13 +372,18 @@ class OutputReport(_Data):
 
 
 class SourceFacts(_Data):
-    """A source's log: tuples in it, how many were late, whether it came to its end, and what is wrong with it."""
+    """A source's log: tuples in it, how many were late, whether it came to its end, and what is wrong with it.
+
+    Attributes:
+      compared: how it was compared with the input, or why not.
+    """
 
     name: str
     tuples: int
     late: int | None
     complete: bool
     flaws: list[str] = Field(default_factory=list)
+    compared: str = ""
 
 
 class SinkFacts(_Data):

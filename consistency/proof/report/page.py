@@ -524,13 +524,14 @@ def _log(source: SourceFacts) -> str:
 def _ran(report: Report) -> str:
     sources = table(
         "",
-        [("source", ""), ("tuples", "r"), ("late", "r"), ("log", "")],
+        [("source", ""), ("tuples", "r"), ("late", "r"), ("log", ""), ("input", "")],
         [
             [
                 escape(s.name),
                 count(s.tuples),
                 "–" if s.late is None else count(s.late),
                 _log(s),
+                escape(s.compared),
             ]
             for s in report.sources
         ],

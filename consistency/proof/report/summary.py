@@ -113,6 +113,7 @@ def text(report: Report) -> list[str]:
     for output in report.outputs:
         lines += finding_lines(output.title, output.findings)
     lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
+    lines += [f"  source {one.name}: {one.compared}" for one in report.sources if one.compared]
     lines += [f"  sink {one.sink}: {one.text}" for one in report.sinks]
     return lines + _promised(report) + _lost(report)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from consistency.proof.run import Run
+from replicas.source.proxy import SourceProxy
 from spe.errors import SpeError
 from spe.log.marks import Mark, Marks
-from spe.log.origin import combined
+from spe.log.origin import combined, signature_of
 from spe.log.provenance import PROVENANCE, Provenance, encode_provenance
 from spe.log.recording import client_folder
 from spe.log.source_log import source_folder
 from spe.runtime.storage import DiskStorage
+from spe.stream.names import StreamId
 from tests.support.plans import chain, pass_on, source
+from tests.support.source_env import source_env
 
+A = StreamId("a")
 ONE, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
@@ -48,3 +53,26 @@ async def test_a_recording_of_these_logs_or_of_an_earlier_version_is_judged(
     tmp_path: Path, identity: str, recorded: str
 ) -> None:
     (await run_of(tmp_path, identity, recorded))._check_origins()
+
+
+async def test_settings_changed_since_the_log_began_are_seen(tmp_path: Path) -> None:
+    """X was changed in the copy of the configuration, and in every announcement alike: the log remembers it."""
+    run = await run_of(tmp_path, "", "")
+    signature = run.directory.signature
+    env = replace(source_env(), storage=DiskStorage(tmp_path / "signed"))
+    proxy = await SourceProxy.open(env, run.plan.sources[A], signature=signature)
+    assert signature_of(proxy.identity) == signature
+    signed = replace(run, path=tmp_path / "signed")
+    assert signed.signature_flaws(A) == []
+    nodes = {name: replace(node, x_us=node.x_us * 2) for name, node in run.directory.nodes.items()}
+    edited = replace(signed, directory=replace(run.directory, nodes=nodes))
+    assert edited.signature_flaws(A) == [
+        "its log began with other settings of nodes (X, α, policies) than config.yaml has: that was changed since"
+    ]
+    assert run.signature_flaws(A) == []  # the log of an earlier version says nothing
+
+
+async def test_a_signature_cannot_be_changed_alone(tmp_path: Path) -> None:
+    run = await run_of(tmp_path, f"{ONE}-{OTHER}", f"{ONE}-{ONE}")
+    with pytest.raises(SpeError, match="comes from other source logs"):
+        run._check_origins()

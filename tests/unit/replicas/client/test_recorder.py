@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from replicas.client.recorder import Recorder, read_recording, recorded_stable
 from consistency.comparison import compare
+from replicas.client.recorder import Recorder, read_recording, recorded_stable
 from replicas.simulation.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.announced import announced_folder, read_announced
