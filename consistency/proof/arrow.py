@@ -15,7 +15,7 @@ from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_ARROW: Final = {
+ARROW: Final = {
     AttributeType.INT64: pa.int64(),
     AttributeType.FLOAT64: pa.float64(),
     AttributeType.BOOL: pa.bool_(),
@@ -77,7 +77,7 @@ def spark_schema(schema: pa.Schema) -> T.StructType:
 
 
 def arrow_fields(schema: Schema) -> list[pa.Field]:
-    return [pa.field(a.name, _ARROW[a.type]) for a in schema]
+    return [pa.field(a.name, ARROW[a.type]) for a in schema]
 
 
 class ToArrow:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consistency.proof.arrow import arrow_fields, from_arrow
+from consistency.proof.arrow import ARROW, from_arrow
 from consistency.proof.digests import COMPARED, Digester, digests_of, halves
 from consistency.proof.reading import SourceEntry
 from consistency.proof.records import Table, read_log
@@ -31,19 +30,24 @@ from spe.stream.strings import UInt64Array
 
 _BLOCK: Final = 1 << 14
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)?", re.ASCII)
-_WHOLE: Final = re.compile(r"-?[0-9]{1,15}")
-_DECIMAL: Final = re.compile(r"-?[0-9]{1,17}(\.[0-9]{1,17})?([eE][-+]?[0-9]{1,2})?")
+#: Plain cells of a text; whole numbers since the epoch have the unit of the configuration.
+_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)?$"
+_WHOLE: Final = r"^-?[0-9]{1,15}$"
+_PATTERNS: Final = {
+    AttributeType.INT64: _WHOLE,
+    AttributeType.FLOAT64: r"^-?[0-9]{1,17}(\.[0-9]{1,17})?([eE][-+]?[0-9]{1,2})?$",
+    AttributeType.BOOL: "^(true|false)$",
+    AttributeType.STRING: "",
+}
+#: Plain cells of JSON.
+_TYPES: Final[Mapping[AttributeType, tuple[type, ...]]] = {
+    AttributeType.INT64: (int,),
+    AttributeType.FLOAT64: (float, int),
+    AttributeType.BOOL: (bool,),
+    AttributeType.STRING: (str,),
+}
 #: What numbers since the epoch are multiplied and divided by.
 _UNITS: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
-#: Plain cells of JSON, but for integers in place of floats; and the types of Arrow.
-_TYPES: Final = {AttributeType.INT64: int, AttributeType.FLOAT64: float}
-_ARROW: Final = {
-    AttributeType.INT64: pa.int64(), AttributeType.FLOAT64: pa.float64(), AttributeType.STRING: pa.string()
-}  # fmt: skip
-#: In place of a value that is not plain.
-_ODD: Final = object()
 
 #: Cells by attribute, in Arrow or as a list, and which rows have them all.
 _Block = tuple[Sequence[Any], BoolArray]
@@ -72,17 +76,13 @@ def read_file(file: Path, source: SourceEntry, schema: Schema) -> FileRows:
     if source.kind not in COMPARED:
         raise NotCompared("live input" if source.live else f"{source.kind} is not read again")
     digester, plain, digests = Digester(schema), [np.empty(0, np.bool_)], [np.empty(0, np.uint64)]
-    unit, csv_ = str(source.reader.get("timestamps") or "iso"), source.kind == "csv"
-    parse = [_parser(a.type, unit, csv_) for a in schema]
+    unit = str(source.reader.get("timestamps") or "iso")
     for cells, good in _FORMATS[source.kind](file, source.reader, schema):
         arrays = []
-        for attribute, field, given, value in zip(schema, arrow_fields(schema), cells, parse, strict=True):
-            if isinstance(given, list) and (all_ := _at_once(given, attribute.type, text=csv_, unit=unit)) is not None:
-                given = all_
-            elif isinstance(given, list):
-                found = [None if x is None else value(x) for x in given]
-                good = good & np.array([x is not _ODD for x in found], np.bool_)
-                given = pa.array([None if x is _ODD else x for x in found], _width(field.type)).cast(field.type)
+        for attribute, given in zip(schema, cells, strict=True):
+            if isinstance(given, list):
+                given, known = _column(given, attribute.type, unit, text=source.kind == "csv")
+                good = good & known
             if not attribute.nullable or attribute.name == source.time:
                 good = good & np.asarray(given.is_valid())
             arrays.append(given)
@@ -128,75 +128,51 @@ def _surplus(one: UInt64Array, other: UInt64Array) -> tuple[int, int]:
     return int(left[left > 0].sum()), int((left > 0)[back].argmax()) if len(back) else 0
 
 
-def _at_once(given: list[Any], type_: AttributeType, *, text: bool, unit: str) -> Any:
-    """The array of cells all of which are plain, in a fifth of the time; None where one is not, or it is not known."""
-    pattern = {AttributeType.TIMESTAMP: _ISO, AttributeType.INT64: _WHOLE, AttributeType.FLOAT64: _DECIMAL}.get(type_)
-    texts = type_ is AttributeType.STRING or (text or type_ is AttributeType.TIMESTAMP)
-    if not set(map(type, given)) <= {type(None), str if texts else _TYPES.get(type_)} or type_ is AttributeType.BOOL:
-        return None
+def _column(given: list[Any], type_: AttributeType, unit: str, *, text: bool) -> tuple[Any, BoolArray]:
+    """An array of cells, null where one is not plain; and which are plain or null."""
+    time = type_ is AttributeType.TIMESTAMP
+    if time and any(isinstance(x, datetime) for x in given):  # a logical type of Avro
+        given, unit, text = [x and _micros(x) for x in given], "us", False
+    types = (str,) if text or (time and unit == "iso") else _TYPES.get(type_, (int,))
+    most = 1e300 if type_ is AttributeType.FLOAT64 else 1 << 63
+    if str in types and set(map(type, given)) <= {str, type(None)}:
+        known = np.ones(len(given), np.bool_)
+    else:
+        plain = [x is None or (type(x) in types and (type(x) is str or -most < x < most)) for x in given]
+        given, known = [x if ok else None for x, ok in zip(given, plain)], np.array(plain, np.bool_)
+    if str not in types:
+        if type_ is AttributeType.FLOAT64:
+            given = [x if x is None else float(x) for x in given]
+        return _in_micros(pa.array(given, pa.int64()), unit, known) if time else (pa.array(given, ARROW[type_]), known)
+    texts = pa.array([x if x is None or _is_unicode(x) else "\0" for x in given], pa.string())
+    pattern = _PATTERNS.get(type_, _ISO if unit == "iso" else _WHOLE)
+    matches = pc.match_substring_regex(texts, pattern or "^[^\\x00]*$").fill_null(True)
+    texts, known = pc.if_else(matches, texts, None), known & np.asarray(matches)
     try:
-        if not texts or type_ is AttributeType.STRING:
-            made = pa.array(given, _ARROW[type_])
-            return made if not pa.types.is_floating(made.type) or pc.all(pc.is_finite(made)).as_py() else None
-        made = pa.array(given, pa.string())
-        if (
-            pattern is None
-            or unit != "iso"
-            or not pc.all(pc.match_substring_regex(made, f"^({pattern.pattern})$")).as_py()
-        ):
-            return None
-        if type_ is AttributeType.TIMESTAMP:
-            made = pc.replace_substring_regex(made, r"(Z|\+00:00)$", "")
-            return made.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
-        return made.cast(_ARROW[type_])
-    except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
-        return None
+        if not time:
+            return texts.cast(ARROW[type_]), known
+        if unit != "iso":
+            return _in_micros(texts.cast(pa.int64()), unit, known)
+        return pc.replace_substring_regex(texts, r"(Z|\+00:00)$", "").cast(pa.timestamp("us")), known
+    except pa.ArrowInvalid:  # there is no such day
+        return pa.nulls(len(given), ARROW[type_]), np.asarray(texts.is_null())
 
 
-def _parser(type_: AttributeType, unit: str, text: bool) -> Callable[[Any], Any]:
-    """What makes the value of a cell, or _ODD."""
-    if type_ is AttributeType.TIMESTAMP:
-        return lambda x: _moment(x, unit, text=text)
-    if type_ is AttributeType.STRING:
-        return lambda x: x if (type(x) is str and x.isprintable()) or _is_unicode(x) else _ODD
-    if text and type_ is AttributeType.BOOL:
-        return lambda x: {"true": True, "false": False}.get(x, _ODD)
-    if text:
-        form, make = (_WHOLE, int) if type_ is AttributeType.INT64 else (_DECIMAL, float)
-        return lambda x: make(x) if form.fullmatch(x) else _ODD
-    if type_ is AttributeType.BOOL:
-        return lambda x: x if type(x) is bool else _ODD
-    if type_ is AttributeType.INT64:
-        return lambda x: x if type(x) is int and -(1 << 63) <= x < 1 << 63 else _ODD
-    return lambda x: float(x) if type(x) in (int, float) and abs(x) < 1e300 else _ODD
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or max(text) <= "\ud7ff" or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def _is_unicode(text: Any) -> bool:
-    try:
-        return type(text) is str and bool(text.encode() or True)
-    except UnicodeEncodeError:
-        return False
+def _micros(moment: datetime) -> int:
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
-def _moment(value: Any, unit: str, *, text: bool) -> Any:
-    """Microseconds since the epoch."""
-    if type(value) is datetime:  # a logical type of Avro
-        return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-    if type(value) is str and (unit == "iso" or not text):
-        try:
-            found = datetime.fromisoformat(value) if _ISO.fullmatch(value) else None
-        except ValueError:
-            return _ODD
-        return _ODD if found is None else (found.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-    if unit != "iso" and _WHOLE.fullmatch(str(value)) and type(value) in (int, str):
-        multiply, divide = _UNITS[unit]
-        made = int(value) * multiply // divide
-        return made if abs(made) < 1 << 62 else _ODD
-    return _ODD
-
-
-def _width(type_: Any) -> Any:
-    return pa.int64() if pa.types.is_timestamp(type_) else type_
+def _in_micros(numbers: Any, unit: str, known: BoolArray) -> tuple[Any, BoolArray]:
+    """Numbers since the epoch as timestamps, null where one is too large; and which are known and are not."""
+    multiply, divide = _UNITS[unit]
+    values = np.asarray(numbers.cast(pa.int64()).fill_null(0))
+    fits = np.abs(values) < (1 << 62) // multiply
+    made = pa.array(values * multiply // divide, mask=~(fits & np.asarray(numbers.is_valid())))
+    return made.cast(ARROW[AttributeType.TIMESTAMP]), known & fits
 
 
 def _csv(file: Path, given: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
@@ -265,28 +241,28 @@ def _parquet(file: Path, given: Mapping[str, Any], schema: Schema) -> Iterator[_
     with ParquetFile(file) as opened:
         for batch in opened.iter_batches(_BLOCK, columns=columns):
             pairs = zip(schema, (batch.column(name) for name in columns))
-            arrays = [_plain_array(array, one.type, given.get("timestamps")) for one, array in pairs]
-            yield arrays, np.ones(batch.num_rows, np.bool_)
+            columns_ = [_plain_array(array, one.type, given.get("timestamps")) for one, array in pairs]
+            yield [array for array, _ in columns_], np.logical_and.reduce([known for _, known in columns_])
 
 
-def _plain_array(array: Any, type_: AttributeType, unit: str | None) -> Any:
-    """Raises NotCompared for a type of Arrow whose values every reader might take in another way."""
-    types = pa.types
+def _plain_array(array: Any, type_: AttributeType, unit: str | None) -> tuple[Any, BoolArray]:
+    """As :func:`_column`.  Raises NotCompared for a type of Arrow that readers may take in different ways."""
+    types, known = pa.types, np.ones(len(array), np.bool_)
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     given = array.type
-    if type_ is AttributeType.TIMESTAMP and (types.is_timestamp(given) or types.is_int64(given)):
-        multiply, divide = _UNITS[given.unit if types.is_timestamp(given) else str(unit)]
-        values = np.asarray(array.view(pa.int64()).fill_null(0)) * multiply // divide
-        return pa.array(values, mask=~np.asarray(array.is_valid())).cast(pa.timestamp("us", "UTC"))
-    if type_ is AttributeType.STRING and (types.is_string(given) or types.is_large_string(given)):
-        return array.cast(pa.string())
-    numbers = types.is_integer(given) and type_ is not AttributeType.BOOL
-    numbers |= types.is_floating(given) and type_ is AttributeType.FLOAT64
-    if numbers and type_ in (AttributeType.INT64, AttributeType.FLOAT64):
-        return array.cast(pa.int64() if type_ is AttributeType.INT64 else pa.float64())
-    if type_ is AttributeType.BOOL and types.is_boolean(given):
-        return array
+    if type_ is AttributeType.TIMESTAMP and types.is_timestamp(given):
+        return _in_micros(array.view(pa.int64()), given.unit, known)
+    if type_ is AttributeType.TIMESTAMP and types.is_integer(given):
+        return _in_micros(array, str(unit), known)
+    fits = {
+        AttributeType.INT64: types.is_integer(given),
+        AttributeType.FLOAT64: types.is_integer(given) or types.is_floating(given),
+        AttributeType.STRING: types.is_string(given) or types.is_large_string(given),
+        AttributeType.BOOL: types.is_boolean(given),
+    }
+    if fits.get(type_):
+        return array.cast(ARROW[type_]), known
     raise NotCompared(f"a column of {given} is not read again as {type_}")
 
 

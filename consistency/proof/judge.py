@@ -297,8 +297,7 @@ def _sinks(run: Run) -> list[SinkFacts]:
     if run.origin:
         return []
     complete = bool(run.summary.get("verdict", {}).get("complete"))
-    found = judge_sinks(run.plan, run.directory, run.path, complete=complete)
-    return [SinkFacts(**one._asdict()) for one in found]
+    return list(judge_sinks(run.plan, run.directory, run.path, complete=complete))
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:

@@ -22,41 +22,30 @@ _TYPES: Final[Mapping[AttributeType, frozenset[type]]] = {
 
 
 class Entries(NamedTuple):
-    """What a sink has of some channels.
+    """What a sink has of a channel.
 
     Attributes:
-      partition, ids: of each entry.
-      undo, done: which entries are no rows; the values of these mean nothing.
+      ids: of each entry.
+      undo: entries that withdraw all earlier ones with a larger id; the values of their rows mean nothing.
       tentative: rows that may still be withdrawn.
     """
 
-    partition: Int64Array
     ids: Int64Array
     undo: BoolArray
-    done: BoolArray
     tentative: BoolArray
     rows: Rows
 
-    def of(self, partition: int) -> Entries:
-        """The entries of one partition."""
-        mask = self.partition == partition
-        marks = (self.undo[mask], self.done[mask], self.tentative[mask])
-        return Entries(self.partition[mask], self.ids[mask], *marks, self.rows.select(mask))
-
     def answer(self) -> tuple[Int64Array, Rows, int]:
-        """Ids and rows that are final when all entries of one partition are applied, and how many are tentative."""
-        there = ~(self.undo | self.done)
+        """Ids and rows that are final when all entries are applied, and how many are tentative."""
+        there = ~self.undo
         for at in np.flatnonzero(self.undo).tolist():
             there[:at] &= self.ids[:at] <= self.ids[at]
         final = there & ~self.tentative
         return self.ids[final], self.rows.select(final), int((there & self.tentative).sum())
 
 
-def entries_of(cells: Mapping[str, Sequence[Any]], schema: Schema, partition: int = 0) -> Entries:
+def entries_of(cells: Mapping[str, Sequence[Any]], schema: Schema) -> Entries:
     """Entries of columns with the names that sinks give them.
-
-    Args:
-      partition: of all, where there is no column ``_partition``.
 
     Raises:
       KeyError: a column is missing.
@@ -67,23 +56,18 @@ def entries_of(cells: Mapping[str, Sequence[Any]], schema: Schema, partition: in
     if other := set(kinds.tolist()) - {"insert", "undo", "done"}:
         raise ValueError(f"expected insert, undo or done, got {other.pop()!r}")
     time = _column([0 if t is None else t for t in cells["_time"]], AttributeType.TIMESTAMP, "_time").values
-    return Entries(
-        np.array(cells.get("_partition", [partition] * count), np.int64),
-        _column(cells["_id"], AttributeType.INT64, "_id").values,
-        kinds == "undo",
-        kinds == "done",
-        np.array([bool(t) for t in cells.get("_tentative", [False] * count)], np.bool_),
-        Rows(time, time, tuple(_column(cells[a.name], a.type, a.name) for a in schema)),
-    )
+    rows = Rows(time, time, tuple(_column(cells[a.name], a.type, a.name) for a in schema))
+    tentative = np.array([bool(t) for t in cells.get("_tentative", [False] * count)], np.bool_)
+    ids, entries = _column(cells["_id"], AttributeType.INT64, "_id").values, kinds != "done"
+    return Entries(ids[entries], kinds[entries] == "undo", tentative[entries], rows.select(entries))
 
 
 def joined(parts: Sequence[Entries], schema: Schema) -> Entries:
     """All entries, in the order of the parts."""
     if not parts:
         return entries_of({"_id": (), "_time": (), **{name: () for name in schema.names}}, schema)
-    columns = list(zip(*(part[:-1] for part in parts)))
-    partition, ids, undo, done, tentative = (np.concatenate(some) for some in columns)
-    return Entries(partition, ids, undo, done, tentative, concat_rows([part.rows for part in parts]))
+    ids, undo, tentative = (np.concatenate(some) for some in zip(*(part[:-1] for part in parts)))
+    return Entries(ids, undo, tentative, concat_rows([part.rows for part in parts]))
 
 
 def _column(items: Sequence[Any], type_: AttributeType, name: str) -> Column:

@@ -33,7 +33,7 @@ def json_lines(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Chan
         with suppress(FileNotFoundError), file.open("rb") as lines:
             while block := list(islice(lines, _BLOCK)):
                 objects = [json.loads(line) for line in block if line.endswith(b"\n")]  # a kill tears the last line
-                parts.append(entries_of(_cells(objects, schema), schema, channel.partition))
+                parts.append(entries_of(_cells(objects, schema), schema))
         yield channel, joined(parts, schema)
 
 
@@ -60,6 +60,7 @@ def parquet(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel
 
 def delta(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
     import pyarrow as pa
+    import pyarrow.compute as pc
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -72,11 +73,9 @@ def delta(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, 
     except (DeltaError, OSError) as error:
         raise SinkUnread(str(error).partition("\n")[0]) from error
     order = "_change" if "_change" in table.schema.names else "_id"
-    table = table.filter(table.column("_id").is_valid()).sort_by([("_partition", "ascending"), (order, "ascending")])
-    schema = next(iter(schemas.values()))
-    found = joined([entries_of(_arrow_cells(b, schema), schema) for b in table.to_batches(_BLOCK)], schema)
-    for channel in schemas:
-        yield channel, found.of(channel.partition)
+    for channel, schema in schemas.items():
+        ours = table.filter(pc.equal(table.column("_partition"), channel.partition)).sort_by(order)
+        yield channel, joined([entries_of(_arrow_cells(b, schema), schema) for b in ours.to_batches(_BLOCK)], schema)
 
 
 def postgres(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
@@ -85,29 +84,27 @@ def postgres(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channe
     owner, table = table_parts(str(spec["table"]))
     try:
         with psycopg.connect(str(spec.get("connection") or ""), connect_timeout=10) as connection:
-            for stream, schema in {channel.stream: s for channel, s in schemas.items()}.items():
-                name = table.replace(STREAM, stream)
-                found = _postgres_entries(connection, [p for p in (owner, name) if p], schema, str(spec["mode"]))
-                yield from ((c, found.of(c.partition)) for c in schemas if c.stream == stream)
+            for channel, schema in schemas.items():
+                name = [part for part in (owner, table.replace(STREAM, channel.stream)) if part]
+                yield channel, _postgres_entries(connection, name, schema, str(spec["mode"]), channel.partition)
     except psycopg.Error as error:
         raise SinkUnread(str(error).strip().partition("\n")[0]) from error
 
 
-def _postgres_entries(connection: Any, name: list[str], schema: Schema, mode: str) -> Entries:
+def _postgres_entries(connection: Any, name: list[str], schema: Schema, mode: str, partition: int) -> Entries:
     from psycopg import sql
 
-    columns = ["_partition", "_id", *(["_tentative"] if mode != "stable" else [])]
-    columns += ["_kind"] if mode == "corrections" else []
+    columns = ["_id", *(["_tentative"] if mode != "stable" else []), *(["_kind"] if mode == "corrections" else [])]
     times = ["_time", *(a.name for a in schema if a.type is AttributeType.TIMESTAMP)]
     plain = [a.name for a in schema if a.type is not AttributeType.TIMESTAMP]
     wanted: list[sql.Composable] = [sql.Identifier(n) for n in (*columns, *plain)]
     wanted += [sql.SQL("(extract(epoch from {}) * 1000000)::bigint").format(sql.Identifier(n)) for n in times]
-    query = sql.SQL("select {} from {} where _id is not null order by _partition, {}").format(
+    query = sql.SQL("select {} from {} where _partition = %s order by {}").format(
         sql.SQL(", ").join(wanted), sql.Identifier(*name), sql.Identifier("_change" if "_kind" in columns else "_id")
     )
     parts = []
     with connection.cursor("sink") as cursor:
-        cursor.execute(query)
+        cursor.execute(query, [partition])
         while rows := cursor.fetchmany(_BLOCK):
             parts.append(entries_of(dict(zip((*columns, *plain, *times), zip(*rows))), schema))
     return joined(parts, schema)

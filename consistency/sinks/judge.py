@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from consistency.comparison import ChannelRows, compare
+from consistency.proof.report.model import SinkFacts
+from consistency.proof.report.words import plural
 from consistency.sinks.formats import FORMATS, SinkUnread
 from spe.connectors import find_sink
 from spe.connectors.files import Folder
@@ -27,25 +29,9 @@ from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringPool
 
 
-class SinkFound(NamedTuple):
-    """What a sink holds, against its recording.
-
-    Attributes:
-      sink: kind, place and owner, for a reader.
-      rows: final ones.
-      equal: None: it was not compared.
-      text: what was found: ``1,234 rows, equal to its recording``.
-    """
-
-    sink: str
-    rows: int
-    equal: bool | None
-    text: str
-
-
 def judge_sinks(
     plan: Plan, directory: Directory, folder: Path, *, complete: bool, root: Path | None = None
-) -> Iterator[SinkFound]:
+) -> Iterator[SinkFacts]:
     """Every sink that the configuration names, but those that nodes write.
 
     Args:
@@ -69,7 +55,7 @@ def judge_sinks(
 
 def _judged_own(
     storage: DiskStorage, source: Source, what: str, spec: Mapping[str, Any], root: Path, complete: bool
-) -> SinkFound:
+) -> SinkFacts:
     """The sink of late or of rejected rows."""
     owner, channel = f"{what} rows of {source.stream}", Channel(StreamId(f"{source.stream}.{what}"), 0)
     schema = REJECTED
@@ -78,7 +64,7 @@ def _judged_own(
     try:
         rows = _logged(storage, source, what, schema)
     except SpeError as error:
-        return SinkFound(_name(spec, owner), 0, None, f"not compared: {error}")
+        return SinkFacts(sink=_name(spec, owner), rows=0, equal=None, text=f"not compared: {error}")
     return _judged(spec, owner, {channel: schema}, {channel: rows}, root, complete)
 
 
@@ -89,13 +75,15 @@ def _judged(
     recorded: Mapping[Channel, ChannelRows],
     root: Path,
     complete: bool,
-) -> SinkFound:
+) -> SinkFacts:
     name = _name(spec, owner)
     if isinstance(find_sink(str(spec["kind"])), Folder):
         spec = {**spec, "path": str(root / str(spec["path"]))}
     read = FORMATS.get(str(spec["kind"]))
     if read is None:
-        return SinkFound(name, 0, None, f"not compared: what {spec['kind']} has got is not read again")
+        return SinkFacts(
+            sink=name, rows=0, equal=None, text=f"not compared: what {spec['kind']} has got is not read again"
+        )
     wrong: list[str] = []
     rows, left = 0, 0
     try:
@@ -107,13 +95,14 @@ def _judged(
             wrong += [str(one) for one in differing]
             rows, left = rows + len(ids), left + tentative
     except (SinkUnread, ImportError, SpeError) as error:
-        return SinkFound(name, 0, None, f"not compared: {error}")
+        return SinkFacts(sink=name, rows=0, equal=None, text=f"not compared: {error}")
     except (ValueError, KeyError, TypeError, OSError) as error:
-        return SinkFound(name, rows, False, f"cannot be read: {type(error).__name__}: {error}")
+        return SinkFacts(sink=name, rows=rows, equal=False, text=f"cannot be read: {type(error).__name__}: {error}")
     if left and complete:
-        wrong.append(f"{left:,} tentative rows are left")
-    said = "; ".join(wrong) if wrong else "equal to its recording" + ("" if complete else ", as far as both go")
-    return SinkFound(name, rows, not wrong, f"{rows:,} rows, {'not as recorded: ' if wrong else ''}{said}")
+        wrong.append(f"{plural(left, 'tentative row')} left")
+    said = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"
+    said += "" if complete or wrong else ", as far as both go"
+    return SinkFacts(sink=name, rows=rows, equal=not wrong, text=f"{plural(rows, 'row')}, {said}")
 
 
 def _name(spec: Mapping[str, Any], owner: str) -> str:

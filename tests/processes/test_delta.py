@@ -32,8 +32,11 @@ clients:
     reads: [sums]
     sinks:
       - {jsonl: final}
+      - {jsonl: changes, mode: corrections}
+      - {parquet: parts, mode: corrections}
       - {delta: {path: PLACE/stable, every: 300ms}}
       - {delta: {path: PLACE/current, every: 200ms}, mode: current}
+      - {delta: {path: PLACE/changes, every: 200ms}, mode: corrections}
 faults:
   - {at: 6s, kind: freeze, target: "source:b", for: 4s}
   - {at: 9s, kind: kill, target: "client:shop", for: 300ms}
@@ -55,6 +58,9 @@ def test_tables_hold_each_result_once_in_every_version(tmp_path: Path) -> None:
     lines = (run_dir / "output" / "final" / "sums.0.jsonl").read_text().splitlines()
     final = [(row["_id"], row["n"], row["total"]) for row in map(json.loads, lines)]
     assert len(final) > 30
+    sinks = json.loads((run_dir / "summary.json").read_text())["sinks"]
+    assert [(one["equal"], one["rows"]) for one in sinks] == [(True, len(final))] * 6, sinks
+    assert f"{len(final)} rows, equal to its recording" in said
     for name in ("stable", "current"):
         assert [(r["_id"], r["n"], r["total"]) for r in rows(tmp_path / name)] == final, said
     tentative = 0

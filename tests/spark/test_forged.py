@@ -252,10 +252,8 @@ FORGED: dict[str, tuple[list[Element], dict[Flaw, int]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def forged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
-    """One run with a fault: its clients have forged recordings, and its sources another log than their file says."""
-    path = tmp_path_factory.mktemp("forged")
+def forged_run(path: Path) -> Path:
+    """A run with a fault: its clients have forged recordings, and its sources another log than their file says."""
     rows = [f'{{"ts": "1970-01-01T00:00:00.{n * 10:06}Z", "n": {n}}}\n' for n in range(1, COUNT + 1)]
     sources = {}
     for name in ("a", "cell", "aside"):
@@ -263,7 +261,7 @@ def forged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
         sources[name] = {**CONFIG["sources"]["a"], "from": {"jsonl": f"{name}.jsonl"}, "on_malformed": "skip"}
     query = {"out": CONFIG["query"]["out"]} | {f"f_{s}": {"filter": {"from": s, "where": "n > 1000"}} for s in sources}
     config = CONFIG | {
-        "sources": sources | {"g": {"from": {"generator": {"name": "orders", "count": 0}}}},
+        "sources": sources | {"g": {"from": {"generator": {"name": "orders"}}}},
         "query": query | {"f_g": {"filter": {"from": "g", "where": "key < 0"}}},
         "outputs": [*query, "f_g"],
         "clients": {name: {"reads": ["out"]} for name in FORGED},
@@ -282,8 +280,14 @@ def forged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
     make_run(path / "run", config, logs, received, events, data=path, summary=summary)
     (path / "run" / "malformed").mkdir()
     (path / "run" / "malformed" / "aside.jsonl").write_text('{"line": 13, "reason": "forged", "text": "?"}\n')
-    _, found = judged(path / "run")
-    return found, (path / "run" / "report" / "report.html").read_text()
+    return path / "run"
+
+
+@pytest.fixture(scope="module")
+def forged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
+    """The report and the page of it."""
+    path = forged_run(tmp_path_factory.mktemp("forged"))
+    return judged(path)[1], (path / "report" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("client", list(FORGED))

@@ -41,6 +41,8 @@ FLAWS = {
     Flaw.ALTERED: "altered",
     Flaw.DUPLICATED: "duplicated",
     Flaw.REORDERED: "out of order",
+    Flaw.MISNUMBERED: "misnumbered",
+    Flaw.BELATED: "behind their boundary",
     Flaw.OVERTAKEN: "tentative, overtaken by stable tuples",
     Flaw.UNCORRECTED: "tentative, never corrected",
 }

@@ -976,6 +976,21 @@ def test_errors_in_logs_are_counted_and_fail_a_run() -> None:
     assert "FAILED ON THE WAY: n2: 12 errors in logs/n2.log, the first: no room" in shown(summary_text(summary), 100)
 
 
+def test_a_sink_that_is_not_as_recorded_fails_the_run() -> None:
+    wrong = {
+        "sink": "jsonl results of client c",
+        "rows": 5,
+        "equal": False,
+        "text": "5 rows, not as recorded: 1 missing",
+    }
+    unread = {"sink": "http h of client c", "rows": 0, "equal": None, "text": "not compared: it is not read again"}
+    summary = a_summary() | {"sinks": [wrong, unread]}
+    assert failures(summary) == [f"sink {wrong['sink']}: {wrong['text']}"]
+    text = shown(summary_text(summary), width=120)
+    assert "sink jsonl results of client c: 5 rows, not as recorded: 1 missing" in text
+    assert "sink http h of client c: not compared: it is not read again" in text
+
+
 def test_a_replica_whose_process_does_not_run_at_the_end_is_down() -> None:
     """Whatever it was last heard to be: who is killed says nothing of it."""
     heard = figures(*plan_of(), a_history(), [], SECOND, 11 * SECOND)["replicas"]

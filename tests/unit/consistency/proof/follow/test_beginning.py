@@ -251,7 +251,7 @@ def test_what_was_wrong_before_is_not_judged(tmp_path: Path, places: list[list[i
     [
         (f"{right(20)} U(18) {since(21)}", Flaw.UNDONE, 2),
         (f"{right(20)} // 20: S21/1500:9,9 // 20: {since(21)}", Flaw.EXTRA, 1),
-        (f"{right(39)} // 40: S41/410:410,41 // 39: S40/405:400,40 B430(41) // 41: {since(42)}", Flaw.REORDERED, 1),
+        (f"{right(39)} // 40: S41/410:410,41 // 39: S40/405:400,40 B420(41) // 41: {since(42)}", Flaw.REORDERED, 1),
     ],
     ids=["undone", "from the far future", "in another order"],
 )  # fmt: skip
