@@ -57,7 +57,7 @@ class NotCompared(Exception):
     """The reason why an input is not compared."""
 
 
-class FileRows(NamedTuple):
+class InputContent(NamedTuple):
     """Attributes:
     plain: of each row of a file, is it plain?
     digests: of the plain ones.
@@ -67,7 +67,7 @@ class FileRows(NamedTuple):
     digests: UInt64Array
 
 
-def read_file(file: Path, source: SourceEntry, schema: Schema) -> FileRows:
+def read_file(file: Path, source: SourceEntry, schema: Schema) -> InputContent:
     """The rows of a source's file.
 
     Raises:
@@ -89,11 +89,11 @@ def read_file(file: Path, source: SourceEntry, schema: Schema) -> FileRows:
         rows = from_arrow(arrays, schema, np.zeros(len(good), np.int64)).select(good)
         plain.append(good)
         digests.append(digests_of(digester, rows))
-    return FileRows(np.concatenate(plain), np.concatenate(digests))
+    return InputContent(np.concatenate(plain), np.concatenate(digests))
 
 
 def differences(
-    found: FileRows, table: Table, count: int, sums: tuple[int, int], refused: int, *, ended: bool
+    found: InputContent, table: Table, count: int, sums: tuple[int, int], refused: int, *, ended: bool
 ) -> list[str]:
     """What the log of a source has that its file has not, and the reverse; sentences.
 

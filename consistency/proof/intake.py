@@ -28,7 +28,7 @@ class _Range(NamedTuple):
     most: int
 
 
-class Intake(NamedTuple):
+class InputFindings(NamedTuple):
     """What is wrong with a log by its input, and how they were compared."""
 
     flaws: list[str]
@@ -37,7 +37,7 @@ class Intake(NamedTuple):
 
 def against_input(
     run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int, content: tuple[int, int]
-) -> Intake:
+) -> InputFindings:
     """Compares the log of a source with its input: by content where that can be read again, else by number.
 
     Args:
@@ -55,12 +55,12 @@ def against_input(
             raise NotCompared("its file is gone, or was changed after the run")
         found = read_file(file or Path(), source, table.schema)
     except Exception as error:  # libraries raise many types for a damaged file
-        return Intake(unaccounted(run, stream, source, state, ended_us), f"not compared: {error}")
+        return InputFindings(unaccounted(run, stream, source, state, ended_us), f"not compared: {error}")
     flaws = unaccounted(run, stream, source, state, ended_us, len(found.plain))
     refused = _refused(run, stream).most
     flaws += differences(found, table, state.last_id, content, refused, ended=ended)
     odd = int((~found.plain).sum())
-    return Intake(flaws, "compared by content" + (f", but for {plural(odd, 'row')}" if odd else ""))
+    return InputFindings(flaws, "compared by content" + (f", but for {plural(odd, 'row')}" if odd else ""))
 
 
 def _file(run: Run, source: SourceEntry, ended_us: int) -> Path | None:

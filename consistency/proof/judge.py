@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consistency.proof.comparison import tolerance_text
 from consistency.proof.decision import overall
 from consistency.proof.evidence import evidence, stamps, unchanged
-from consistency.proof.intake import Intake, against_input
+from consistency.proof.intake import InputFindings, against_input
 from consistency.proof.kept import Keep, freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
 from consistency.proof.meanwhile import Meanwhile, meanwhile
@@ -287,7 +287,7 @@ def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], dura
     return found
 
 
-def _intake(run: Run, stream: StreamId, state: SourceState, looked: Callable[[], Looked]) -> Intake:
+def _intake(run: Run, stream: StreamId, state: SourceState, looked: Callable[[], Looked]) -> InputFindings:
     source, content = run.reading.sources[stream], looked().content
     return against_input(run, stream, source, state, ended_us(run.events), content)
 
@@ -297,7 +297,8 @@ def _sinks(run: Run) -> list[SinkFacts]:
     if run.origin:
         return []
     complete = bool(run.summary.get("verdict", {}).get("complete"))
-    return list(judge_sinks(run.plan, run.directory, run.path, complete=complete))
+    found = judge_sinks(run.plan, run.directory, run.path, complete=complete)
+    return [SinkFacts(**one._asdict()) for one in found]
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:

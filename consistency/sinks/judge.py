@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from consistency.comparison import ChannelRows, compare
-from consistency.proof.report.model import SinkFacts
-from consistency.proof.report.words import plural
 from consistency.sinks.formats import FORMATS, SinkUnread
 from spe.connectors import find_sink
 from spe.connectors.files import Folder
@@ -29,9 +27,19 @@ from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringPool
 
 
+class SinkFound(NamedTuple):
+    """What a sink holds against its recording: its kind, place and owner, final rows, whether they are equal (None: not
+    compared), and that in words."""
+
+    sink: str
+    rows: int
+    equal: bool | None
+    text: str
+
+
 def judge_sinks(
     plan: Plan, directory: Directory, folder: Path, *, complete: bool, root: Path | None = None
-) -> Iterator[SinkFacts]:
+) -> Iterator[SinkFound]:
     """Every sink that the configuration names, but those that nodes write.
 
     Args:
@@ -55,7 +63,7 @@ def judge_sinks(
 
 def _judged_own(
     storage: DiskStorage, source: Source, what: str, spec: Mapping[str, Any], root: Path, complete: bool
-) -> SinkFacts:
+) -> SinkFound:
     """The sink of late or of rejected rows."""
     owner, channel = f"{what} rows of {source.stream}", Channel(StreamId(f"{source.stream}.{what}"), 0)
     schema = REJECTED
@@ -64,7 +72,7 @@ def _judged_own(
     try:
         rows = _logged(storage, source, what, schema)
     except SpeError as error:
-        return SinkFacts(sink=_name(spec, owner), rows=0, equal=None, text=f"not compared: {error}")
+        return SinkFound(sink=_name(spec, owner), rows=0, equal=None, text=f"not compared: {error}")
     return _judged(spec, owner, {channel: schema}, {channel: rows}, root, complete)
 
 
@@ -75,13 +83,13 @@ def _judged(
     recorded: Mapping[Channel, ChannelRows],
     root: Path,
     complete: bool,
-) -> SinkFacts:
+) -> SinkFound:
     name = _name(spec, owner)
     if isinstance(find_sink(str(spec["kind"])), Folder):
         spec = {**spec, "path": str(root / str(spec["path"]))}
     read = FORMATS.get(str(spec["kind"]))
     if read is None:
-        return SinkFacts(
+        return SinkFound(
             sink=name, rows=0, equal=None, text=f"not compared: what {spec['kind']} has got is not read again"
         )
     wrong: list[str] = []
@@ -95,14 +103,14 @@ def _judged(
             wrong += [str(one) for one in differing]
             rows, left = rows + len(ids), left + tentative
     except (SinkUnread, ImportError, SpeError) as error:
-        return SinkFacts(sink=name, rows=0, equal=None, text=f"not compared: {error}")
+        return SinkFound(sink=name, rows=0, equal=None, text=f"not compared: {error}")
     except (ValueError, KeyError, TypeError, OSError) as error:
-        return SinkFacts(sink=name, rows=rows, equal=False, text=f"cannot be read: {type(error).__name__}: {error}")
+        return SinkFound(sink=name, rows=rows, equal=False, text=f"cannot be read: {type(error).__name__}: {error}")
     if left and complete:
-        wrong.append(f"{plural(left, 'tentative row')} left")
+        wrong.append(f"{left:,} tentative left")
     said = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"
     said += "" if complete or wrong else ", as far as both go"
-    return SinkFacts(sink=name, rows=rows, equal=not wrong, text=f"{plural(rows, 'row')}, {said}")
+    return SinkFound(sink=name, rows=rows, equal=not wrong, text=f"{rows:,} row{'' if rows == 1 else 's'}, {said}")
 
 
 def _name(spec: Mapping[str, Any], owner: str) -> str:

@@ -78,7 +78,7 @@ def sinks(plan: Plan, directory: Directory, folder: Path, *, complete: bool) -> 
 
     Raises LogError: a log or a recording is damaged.
     """
-    return [one.model_dump() for one in judge_sinks(plan, directory, folder, complete=complete)]
+    return [one._asdict() for one in judge_sinks(plan, directory, folder, complete=complete)]
 
 
 def _channels(plan: Plan, client: ClientSettings) -> list[Channel]:

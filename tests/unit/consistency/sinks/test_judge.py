@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from consistency.proof.report.model import SinkFacts
-from consistency.sinks.judge import judge_sinks
+from consistency.sinks.judge import SinkFound, judge_sinks
 from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink_registry import open_sink
 from replicas.source.late_rows import LATE_US
@@ -92,7 +91,7 @@ class Judged:
         self.directory = with_default_client(self.plan, self.directory)
         self.spec = dict(self.directory.clients["board"].sinks[0])
 
-    def found(self, *, complete: bool = True) -> SinkFacts:
+    def found(self, *, complete: bool = True) -> SinkFound:
         (one,) = judge_sinks(self.plan, self.directory, self.run, complete=complete)
         return one
 
@@ -109,7 +108,7 @@ def write(judged: Judged, story: Sequence[Element] = STORY) -> Judged:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_files_are_equal_to_their_recording(tmp_path: Path, kind: str, mode: str) -> None:
     found = write(Judged(tmp_path, {kind: "results", "mode": mode})).found()
-    assert found == SinkFacts(
+    assert found == SinkFound(
         sink=f"{kind} results of client board", rows=6, equal=True, text="6 rows, equal to its recording"
     )
 
@@ -168,7 +167,7 @@ def test_a_changed_line_is_named(tmp_path: Path, change: Callable[[list[Any]], l
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda x: [e for e in x if e["_kind"] != "undo"], "2 tentative rows left"),
+        (lambda x: [e for e in x if e["_kind"] != "undo"], "2 tentative left"),
         (lambda x: [*x, {"_kind": "undo", "_id": 4}], "out/0: 2 missing; first id 5 is missing"),
         (lambda x: [x[0] | {"n": "1"}, *x[1:]], "cannot be read: ValueError: n: expected int64, got str"),
         (lambda x: [{"_kind": "insert", "_id": 1, "_time": x[0]["_time"]}], "cannot be read: KeyError: 'ts'"),
