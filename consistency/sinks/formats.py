@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from consistency.sinks.entries import Entries, entries_of, joined
 from spe.connectors.postgres import STREAM, table_parts
+from spe.errors import SpeError
 from spe.stream.ids import Channel
 from spe.stream.schema import AttributeType, Schema
 
@@ -22,7 +23,7 @@ _PART: Final = re.compile(r"(\d{4,})-(\d{8,})-\d+(-tentative)?\.parquet")
 Schemas = Mapping[Channel, Schema]
 
 
-class SinkUnread(Exception):
+class SinkUnread(SpeError):
     """The reason why a sink cannot be read from here."""
 
 

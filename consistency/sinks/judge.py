@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from spe.connectors import find_sink
 from spe.connectors.files import Folder
 from spe.errors import SpeError
 from spe.log import read_log
+from spe.log.kept import need_judged, read_kept
 from spe.log.recording import channel_folder, client_folder, read_recorded
 from spe.log.rejected import REJECTED
 from spe.log.source_log import decode_rejected, decode_source_batch, source_folder
@@ -50,30 +52,33 @@ def judge_sinks(
     storage, root = DiskStorage(folder), folder / "output" if root is None else root
     for name, client in directory.clients.items():
         schemas = {Channel(s, p): plan.query.schema_of(s) for s in client.reads for p in range(plan.partitions_of(s))}
-        recorded: dict[Channel, ChannelRows] = {}
-        for spec in client.sinks:
-            if not recorded:
-                recorded = {c: _recorded(storage, client_folder(name), c, s) for c, s in schemas.items()}
-            yield _judged(spec, f"client {name}", schemas, recorded, root, complete)
+        of_client = partial(_recorded, storage, client_folder(name), schemas)
+        yield from _judged_all(client.sinks, f"client {name}", schemas, of_client, root, complete)
     for source in plan.sources.values():
-        for what, own in (("late", source.late), ("rejected", source.rejected)):
-            if own is not None:
-                yield _judged_own(storage, source, what, own, root, complete)
+        late = Schema((*source.schema, Attribute("_late_us", AttributeType.INT64, nullable=False)))
+        for what, own, schema in (("late", source.late, late), ("rejected", source.rejected, REJECTED)):
+            schemas = {Channel(StreamId(f"{source.stream}.{what}"), 0): schema}
+            of_source = partial(_logged, storage, source, what, schemas)
+            yield from _judged_all(
+                () if own is None else (own,), f"{what} rows of {source.stream}", schemas, of_source, root, complete
+            )
 
 
-def _judged_own(
-    storage: DiskStorage, source: Source, what: str, spec: Mapping[str, Any], root: Path, complete: bool
-) -> SinkFound:
-    """The sink of late or of rejected rows."""
-    owner, channel = f"{what} rows of {source.stream}", Channel(StreamId(f"{source.stream}.{what}"), 0)
-    schema = REJECTED
-    if what == "late":
-        schema = Schema((*source.schema, Attribute("_late_us", AttributeType.INT64, nullable=False)))
+def _judged_all(
+    specs: Sequence[Mapping[str, Any]],
+    owner: str,
+    schemas: Mapping[Channel, Schema],
+    recording: Callable[[], Mapping[Channel, ChannelRows]],
+    root: Path,
+    complete: bool,
+) -> Iterator[SinkFound]:
+    """Sinks of one recording, which is read if there are any."""
     try:
-        rows = _logged(storage, source, what, schema)
+        recorded = recording() if specs else {}
     except SpeError as error:
-        return SinkFound(sink=_name(spec, owner), rows=0, equal=None, text=f"not compared: {error}")
-    return _judged(spec, owner, {channel: schema}, {channel: rows}, root, complete)
+        yield from (SinkFound(_name(spec, owner), 0, None, f"not compared: {error}") for spec in specs)
+    else:
+        yield from (_judged(spec, owner, schemas, recorded, root, complete) for spec in specs)
 
 
 def _judged(
@@ -102,7 +107,7 @@ def _judged(
             differing = compare({channel: (ids, found)}, true, complete=complete, names=names, other="recording")
             wrong += [str(one) for one in differing]
             rows, left = rows + len(ids), left + tentative
-    except (SinkUnread, ImportError, SpeError) as error:
+    except (ImportError, SpeError) as error:
         return SinkFound(sink=name, rows=0, equal=None, text=f"not compared: {error}")
     except (ValueError, KeyError, TypeError, OSError) as error:
         return SinkFound(sink=name, rows=rows, equal=False, text=f"cannot be read: {type(error).__name__}: {error}")
@@ -128,9 +133,18 @@ def _within(ids: Int64Array, rows: Rows, recorded: Int64Array, *, complete: bool
     return ids[inside], rows.select(inside)
 
 
-def _recorded(storage: DiskStorage, folder: PurePosixPath, channel: Channel, schema: Schema) -> ChannelRows:
-    elements = (one.element for one in read_recorded(storage, channel_folder(folder, channel), schema))
-    return _joined((e for e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE), schema)
+def _recorded(
+    storage: DiskStorage, folder: PurePosixPath, schemas: Mapping[Channel, Schema]
+) -> Mapping[Channel, ChannelRows]:
+    """Raises SpeError: it is damaged, or all of a channel was deleted."""
+    found = {}
+    for channel, schema in schemas.items():
+        place = channel_folder(folder, channel)
+        elements = (one.element for one in read_recorded(storage, place, schema))
+        found[channel] = _joined((e for e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE), schema)
+        if not len(found[channel][0]) and read_kept(storage, place).last_id:
+            raise SinkUnread(f"`retain` has deleted {place}")
+    return found
 
 
 def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
@@ -142,15 +156,19 @@ def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
     return np.concatenate([batch.row_ids() for batch in some]), Rows(rows.time, rows.time, rows.columns)
 
 
-def _logged(storage: DiskStorage, source: Source, what: str, schema: Schema) -> ChannelRows:
-    """Late or rejected rows, as the log of their source has them.  Raises LogError, LogCorrupt."""
+def _logged(
+    storage: DiskStorage, source: Source, what: str, schemas: Mapping[Channel, Schema]
+) -> Mapping[Channel, ChannelRows]:
+    """Late or rejected rows, as the log of their source has them.  Raises SpeError: it is damaged, or not whole."""
+    need_judged(storage, source_folder(source.stream), source_folder(source.stream))
     pool, bodies = StringPool(), (record.body for record in read_log(storage, source_folder(source.stream)))
+    ((channel, schema),) = schemas.items()
     if what == "rejected":
-        return _joined((batch for body in bodies if (batch := decode_rejected(body, pool)) is not None), schema)
+        return {channel: _joined((b for body in bodies if (b := decode_rejected(body, pool)) is not None), schema)}
     assert source.time is not None
     at = source.schema.index(source.time)
     logged = (decode_source_batch(body, source.schema, pool) for body in bodies)
-    return _joined((_late(batch, at) for batch in logged if batch is not None), schema)
+    return {channel: _joined((_late(batch, at) for batch in logged if batch is not None), schema)}
 
 
 def _late(batch: Batch, at: int) -> Batch:

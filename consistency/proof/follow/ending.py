@@ -44,6 +44,7 @@ def judge_the_end(run: Run, state: State, known_us: Mapping[StreamId, int]) -> N
     for stream, source in run.reading.sources.items():
         name = StreamId(stream)
         found = unaccounted(run, name, source, last_state(run, name), ended_us(run.events))
+        found = [*run.signature_flaws(name), *found]
         if found:
             state.flaws.setdefault(stream, (found[0], BEFORE_TIME))
     state.over = True

@@ -14,16 +14,19 @@ import pytest
 import trio
 
 from consistency.sinks.judge import SinkFound, judge_sinks
+from replicas.client.recorder import Recorder
 from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink_registry import open_sink
 from replicas.source.late_rows import LATE_US
 from spe.config import load_data
 from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE
+from spe.log.kept import KeptLog, write_kept
+from spe.log.recording import client_folder
 from spe.log.rejected import RejectedInput, rejected_batch
 from spe.log.source_log import SourceState, encode_source_record
 from spe.plan.deploy import with_default_client
 from spe.runtime.production import ThreadCompute
-from spe.runtime.storage import in_folder
+from spe.runtime.storage import DiskStorage, in_folder
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -235,3 +238,23 @@ def test_late_and_rejected_rows_are_those_of_the_log(tmp_path: Path) -> None:
     assert [(one.rows, one.equal) for one in found] == [(1, True), (1, True)]
     (run / "output" / "late" / "a.late.0.jsonl").write_text("")
     assert [one.equal for one in judge_sinks(plan, directory, run, complete=True)] == [False, True]
+
+
+def test_a_recording_cut_by_retain_is_compared_from_there(tmp_path: Path) -> None:
+    judged = write(Judged(tmp_path, {"jsonl": "results"}))
+    place = client_folder("board") / "out.0"
+
+    def record(changes: Sequence[Element]) -> None:
+        shutil.rmtree(judged.run / client_folder("board"))
+        recorder = Recorder(DiskStorage(judged.run), client_folder("board"), {OUT: SCHEMA})
+        for element in changes:
+            recorder.write(Change(OUT, element, 0))
+        recorder.close()
+
+    record(STORY[3:])
+    assert judged.found().text == "3 rows, equal to its recording"
+    record([])
+    kept = KeptLog(first=9, last_id=6, until_us=0, segments=1, bytes=100)
+    trio.run(write_kept, DiskStorage(judged.run), place, kept)
+    assert judged.found() == SinkFound("jsonl results of client board", 0, None, judged.found().text)
+    assert "`retain` has deleted" in judged.found().text
