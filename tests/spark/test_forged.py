@@ -273,7 +273,7 @@ def forged_run(path: Path) -> Path:
     events = [{"t": 900, "event": "run", "config": "c.yaml"}, {"t": 950, "event": "fault_began", "kind": "cut"},
               {"t": 10**18, "event": "over"}]  # fmt: skip
     received = {name: [Change(OUT, e, 1_000) for e in elements] for name, (elements, _) in FORGED.items()}
-    summary = {"sources": [{"source": "aside", "malformed": 1, "starts": 1}], "verdict": {"complete": True}}
+    summary = {"sources": [{"source": "aside", "malformed": 1, "starts": 1, "late": 0}], "verdict": {"complete": True}}
     make_run(path / "run", config, logs, received, events, data=path, summary=summary)
     (path / "run" / "malformed").mkdir()
     (path / "run" / "malformed" / "aside.jsonl").write_text('{"line": 13, "reason": "forged", "text": "?"}\n')
