@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -14,7 +14,6 @@ from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.windows import Window, WindowKind
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from spe.stream.times import END_OF_TIME
 from tests.support.distribution import FEW_OR_MANY, Situations, cuts_among
 from tests.support.operators import (
     EXERCISED,
@@ -23,9 +22,9 @@ from tests.support.operators import (
     check_contract,
     lists_of_all_sizes,
     make,
-    plain,
     require_exercised,
 )
+from tests.support.row_operators import Call, Windows, aggregated, counted, late_counts, plain
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64", flag="bool", text="string")
 FUNCTIONS = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
@@ -114,72 +113,33 @@ def windows(draw: st.DrawFn) -> Window:
     )
 
 
-def largest_nan(value: Any) -> Any:
-    return (isinstance(value, float) and math.isnan(value), 0 if value != value else value)
+def _joined(panes: list[list[Any]]) -> str | None:
+    return "".join(v for pane in panes for v in pane) if panes else None
 
 
-def aggregated(rows: list[tuple[Any, ...]], in_panes: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """All of CALLS over the rows of one group, one by one.
+def _digits(panes: list[list[Any]]) -> int:
+    return sum(n * 3**i for i, n in enumerate(reversed([v for pane in panes for v in pane]))) % 1000
 
-    Args:
-      in_panes: the same rows pane by pane, as user-defined functions get them.
-    """
-    out: list[Any] = [len(rows)]
 
-    def column(position: int, rows: list[tuple[Any, ...]] = rows) -> list[Any]:
-        return [r[position] for r in rows if r[position] is not None]
+#: The same calls for the reference.
+ROW_CALLS = [
+    Call("count"),
+    *(
+        Call(function, itemgetter(INPUT.index(attribute)))
+        for attribute, function in (name.split("_", 1) for name in list(CALLS)[1:-2])
+    ),
+    Call(_joined, itemgetter(1)),
+    Call(_digits, itemgetter(2)),
+]
 
-    functions: dict[str, Callable[[list[Any]], Any]] = {
-        "count": len,
-        "count_distinct": lambda v: len({plain(x) for x in v}),
-        "sum": lambda v: (sum(v) + 2**63) % 2**64 - 2**63 if isinstance(v[0], int) else sum(v, 0.0),
-        "min": lambda v: min(v, key=largest_nan) if isinstance(v[0], float) else min(v),
-        "max": lambda v: max(v, key=largest_nan) if isinstance(v[0], float) else max(v),
-        "first": lambda v: v[0],
-        "last": lambda v: v[-1],
-    }
-    functions["avg"] = lambda v: float(sum(v)) / len(v)  # Python integers do not wrap around
-    for name in list(CALLS)[1:-2]:
-        attribute, function = name.split("_", 1)
-        values = column(INPUT.index(attribute))
-        nothing = 0 if function in ("count", "count_distinct") else None
-        out.append(functions[function](values) if values else nothing)
-    out.append("".join(column(1, in_panes)) if column(1) else None)
-    out.append(sum(n * 3**i for i, n in enumerate(reversed(column(2, in_panes)))) % 1000)
-    return tuple(plain(v) for v in out)
+
+def in_plain(rows: list[Tuple]) -> list[Tuple]:
+    return [(time, tuple(map(plain, values))) for time, values in rows]
 
 
 def reference(rows: list[Tuple], window: Window) -> tuple[list[Tuple], dict[str, int]]:
-    """One row at a time, in the order (time, input, id) (U2), without late tuples (U7)."""
-    late = {"late": 0, "dropped": 0, "without_time": 0}
-    held: dict[int, dict[Any, list[Any]]] = {}
-    out: list[Tuple] = []
-    pane_us = math.gcd(window.size_us, window.slide_us)
-
-    def release(upto: int) -> None:
-        for start in sorted(s for s in held if s + window.size_us <= upto):
-            end = start + window.size_us
-            for (key, flag), members in held.pop(start).items():
-                rows, in_panes = [r for _, r in members], [r for _, r in sorted(members, key=lambda m: m[0])]
-                out.append((end - 1, (key, flag, start, end, *aggregated(rows, in_panes))))
-
-    for time, values in rows:
-        release(time)
-        at = time if window.on is None else values[0]
-        if at is None:
-            late["without_time"] += 1
-            continue
-        first = (at - window.offset_us - window.size_us) // window.slide_us
-        starts = [window.offset_us + k * window.slide_us for k in range(first, first + window.size_us + 3)]
-        starts = [s for s in starts if s <= at < s + window.size_us]
-        on_time = [s for s in starts if time < s + window.size_us]
-        late["late"] += len(on_time) < len(starts)
-        late["dropped"] += bool(starts) and not on_time
-        for start in on_time:
-            pane = (at - window.offset_us) // pane_us
-            held.setdefault(start, {}).setdefault((values[1], values[4]), []).append((pane, values))
-    release(END_OF_TIME)
-    return out, late
+    windows = Windows(window.size_us, window.slide_us, window.offset_us, None if window.on is None else itemgetter(0))
+    return in_plain(aggregated(rows, windows, itemgetter(1, 4), 2, ROW_CALLS)), late_counts(rows, windows)
 
 
 #: Many rows of one group and few of another, in windows that end together and are cut in the middle.
@@ -283,14 +243,7 @@ COUNT_WINDOWS = Situations(
 def check_count_windows(stream: tuple[list[Tuple], list[Cut]], size: int) -> None:
     rows, cuts = stream
     spec = AggregateSpec(StreamId("in"), Window(WindowKind.COUNT, count=size), {"key": "key", "flag": "flag"}, CALLS)
-    expected: list[Tuple] = []
-    held: dict[Any, list[Any]] = {}
-    for time, values in rows:
-        group = held.setdefault((values[1], values[4]), [])
-        group.append(values)
-        if len(group) == size:
-            expected.append((time, (values[1], values[4], *aggregated(group, group))))
-            group.clear()
+    expected = in_plain(counted(rows, size, itemgetter(1, 4), ROW_CALLS))
     groups = groups_of(rows).values()
     COUNT_WINDOWS.example(
         {

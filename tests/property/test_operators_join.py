@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 from unittest.mock import patch
 
@@ -20,9 +21,9 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import Situations, cuts_among
 from tests.support.operators import EXERCISED, Cut, Tuple, check_contract, lists_of_all_sizes, make, require_exercised
+from tests.support.row_operators import Join, Windows, joined_in, joined_within
 
 SIDE = Schema.of(ts="timestamp", key="string", other="int64", value="int64")
-NOTHING = (None,) * len(SIDE)
 
 
 @st.composite
@@ -54,76 +55,31 @@ CONDITIONS: dict[str | None, Callable[[Any, Any], bool]] = {
 WHERE = st.sampled_from(list(CONDITIONS))
 
 
-def merged(left: list[Tuple], right: list[Tuple]) -> Iterator[tuple[int, int, Any]]:
-    """(time, port, values) in the order (time, port, position) (U4)."""
-    both = [(t, 0, v) for t, v in left] + [(t, 1, v) for t, v in right]
-    return iter(sorted(both, key=lambda x: x[:2]))
-
-
-def keys_match(spec: JoinSpec, left: Any, right: Any) -> bool:
-    pairs = [(left[SIDE.index(a)], right[SIDE.index(b)]) for a, b in spec.on]
-    return all(a is not None and a == b for a, b in pairs) and CONDITIONS[spec.where](left, right)
-
-
-def kept(spec: JoinSpec, port: int) -> bool:
-    return spec.kind in (JoinKind.FULL, JoinKind.LEFT if port == 0 else JoinKind.RIGHT)
+def condition(spec: JoinSpec) -> Join:
+    """The condition of a join as the reference takes it."""
+    left, right = ([SIDE.index(pair[side]) for pair in spec.on] for side in (0, 1))
+    kept = (spec.kind in (JoinKind.FULL, JoinKind.LEFT), spec.kind in (JoinKind.FULL, JoinKind.RIGHT))
+    width, where = len(SIDE), CONDITIONS[spec.where]
+    return Join(
+        (lambda values: tuple(values[at] for at in left), lambda values: tuple(values[at] for at in right)),
+        kept,
+        (width, width),
+        lambda values: where(values[:width], values[width:]),
+    )
 
 
 def interval_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
-    """One tuple at a time: its matches, and unmatched rows at the last time at which a match was possible."""
     assert spec.lower_us is not None
     assert spec.upper_us is not None
-    seen: list[dict[str, Any]] = []
-    out: list[tuple[int, int, Tuple]] = []  # (time, 0 for pairs and 1 for unmatched rows, tuple)
-    for time, port, values in merged(left, right):
-        at = time if spec.left_time is None else values[0]
-        if at is None:
-            continue
-        until = at + (spec.upper_us if port == 0 else -spec.lower_us)
-        new = {"port": port, "values": values, "at": at, "until": until, "due": max(time, until), "met": False}
-        for old in seen:
-            pair = (old, new) if port == 1 else (new, old)
-            if old["port"] != port and old["until"] >= time and keys_match(spec, *(p["values"] for p in pair)) \
-                    and spec.lower_us <= pair[1]["at"] - pair[0]["at"] <= spec.upper_us:  # fmt: skip
-                old["met"] = new["met"] = True
-                out.append((time, 0, (time, pair[0]["values"] + pair[1]["values"])))
-        seen.append(new)
-    for row in seen:
-        if kept(spec, row["port"]) and not row["met"]:
-            values = row["values"] + NOTHING if row["port"] == 0 else NOTHING + row["values"]
-            out.append((row["due"], 1, (row["due"], values)))
-    return [t for *_, t in sorted(out, key=lambda x: x[:2])]
+    times = [None if name is None else itemgetter(0) for name in (spec.left_time, spec.right_time)]
+    return joined_within(condition(spec), left, right, (spec.lower_us, spec.upper_us), times)
 
 
 def window_reference(spec: JoinSpec, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
-    """One tuple at a time, in each of its windows."""
+    assert spec.window is not None
     window = spec.window
-    assert window is not None
-    seen: list[dict[str, Any]] = []
-    out: list[tuple[int, int, Tuple]] = []
-    for time, port, values in merged(left, right):
-        at = time if window.on is None else values[0]
-        if at is None:
-            continue
-        first = (at - window.offset_us - window.size_us) // window.slide_us
-        starts = [window.offset_us + k * window.slide_us for k in range(first, first + window.size_us + 3)]
-        ends = [s + window.size_us for s in starts if s <= at < s + window.size_us and time < s + window.size_us]
-        new = {"port": port, "values": values, "ends": ends, "met": set()}
-        for old in seen:
-            pair = (old, new) if port == 1 else (new, old)
-            if old["port"] != port and keys_match(spec, *(p["values"] for p in pair)):
-                for end in sorted(set(old["ends"]) & set(ends)):
-                    old["met"].add(end)
-                    new["met"].add(end)
-                    values_out = (*pair[0]["values"], *pair[1]["values"], end - window.size_us, end)
-                    out.append((time, 0, (time, values_out)))
-        seen.append(new)
-    for row in seen:
-        for end in row["ends"] if kept(spec, row["port"]) else ():
-            if end not in row["met"]:
-                values = row["values"] + NOTHING if row["port"] == 0 else NOTHING + row["values"]
-                out.append((end - 1, 1, (end - 1, (*values, end - window.size_us, end))))
-    return [t for *_, t in sorted(out, key=lambda x: x[:2])]
+    windows = Windows(window.size_us, window.slide_us, window.offset_us, None if window.on is None else itemgetter(0))
+    return joined_in(condition(spec), left, right, [windows, windows])
 
 
 def test_interval_joins_equal_the_reference_for_any_cuts() -> None:

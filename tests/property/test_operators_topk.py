@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +23,9 @@ from tests.support.operators import (
     check_contract,
     lists_of_all_sizes,
     make,
-    plain,
     require_exercised,
 )
+from tests.support.row_operators import Ranking, Windows, members_of, plain, ranked_at_once, ranked_in
 
 INPUT = Schema.of(ts="timestamp", key="string", number="int64", amount="float64")
 ORDERS = st.lists(st.tuples(st.sampled_from(["number", "amount", "key"]), st.booleans()), min_size=1, max_size=3).map(
@@ -50,47 +51,10 @@ def cut_streams(draw: st.DrawFn) -> tuple[list[Tuple], list[Cut]]:
     return rows, draw(cuts_among(t for t, _ in rows))
 
 
-def precedence(value: Any, descending: bool) -> Any:
-    """Null is smaller than everything, NaN larger than every number."""
-    rank = (0, 0) if value is None else (2, 0) if value != value else (1, value)
-    if not descending:
-        return rank
-    return _Reversed(rank)
-
-
-class _Reversed:
-    def __init__(self, rank: Any) -> None:
-        self.rank = rank
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return bool(other.rank < self.rank)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and self.rank == other.rank
-
-
-def best(spec: TopKSpec, rows: list[Any]) -> list[Any]:
-    """From rows in order of arrival, the first k of each group with their ranks."""
-    taken: list[tuple[int, int, Any]] = []
-    groups: dict[Any, list[int]] = {}
-    for i, row in enumerate(rows):
-        groups.setdefault(tuple(row[INPUT.index(p)] for p in spec.partition_by), []).append(i)
-
-    def order(i: int) -> Any:
-        return [precedence(rows[i][INPUT.index(e)], d) for e, d in spec.order_by]
-
-    ranked: list[list[tuple[int, int]]] = []
-    for members in groups.values():
-        ordered = sorted(members, key=order)
-        rank, ranks = 0, []
-        for position, i in enumerate(ordered, 1):
-            if not spec.with_ties or position == 1 or order(i) != order(ordered[position - 2]):
-                rank = position
-            ranks.append((i, rank))
-        ranked.append([(i, r) for i, r in ranks if r <= spec.k])
-    for group in sorted(ranked, key=lambda g: min(i for i, _ in g)):
-        taken += [(i, r, rows[i]) for i, r in group]
-    return [tuple(plain(v) for v in (*row, r)) for _, r, row in taken]
+def ranking(spec: TopKSpec) -> Ranking:
+    orders = [(itemgetter(INPUT.index(name)), descending) for name, descending in spec.order_by]
+    partition = [INPUT.index(name) for name in spec.partition_by]
+    return Ranking(spec.k, orders, lambda values: tuple(values[at] for at in partition), spec.with_ties)
 
 
 def test_tuples_of_one_instant_are_ranked_together() -> None:
@@ -127,11 +91,7 @@ def check_instants(
 ) -> None:
     rows, cuts = stream
     spec = TopKSpec(StreamId("in"), k, order_by, partition_by, None, with_ties, "rank")
-    expected = [
-        (time, values)
-        for time in sorted({t for t, _ in rows})
-        for values in best(spec, [v for t, v in rows if t == time])
-    ]
+    expected = [(t, tuple(map(plain, (*values, rank)))) for t, values, rank in ranked_at_once(ranking(spec), rows)]
     together = [[v for t, v in rows if t == time] for time in sorted({t for t, _ in rows})]
     INSTANTS.example(meets(spec, together, expected))
     assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected
@@ -157,20 +117,15 @@ def check_windows(
     rows, cuts = stream
     window = Window(WindowKind.SLIDING, size, slide, 3, on)
     spec = TopKSpec(StreamId("in"), k, order_by, partition_by, window, with_ties, "rank")
-    members: dict[int, list[Any]] = {}
-    for time, values in rows:
-        at = time if on is None else values[0]
-        if at is not None:
-            first = (at - 3 - size) // slide
-            for start in (3 + n * slide for n in range(first, first + size + 3)):
-                if start <= at < start + size and time < start + size:
-                    members.setdefault(start + size, []).append(values)
+    windows = Windows(size, slide, 3, None if on is None else itemgetter(0))
+    members = dict(members_of(rows, windows))
     expected = [
-        (end - 1, (*row[:-1], end - size, end, row[-1])) for end in sorted(members) for row in best(spec, members[end])
+        (end - 1, tuple(map(plain, (*values, end - size, end, rank))))
+        for end, values, rank in ranked_in(ranking(spec), rows, windows)
     ]
     times = [t for t, _ in rows]
     within = any(a < cut <= b and b - a < size for cut, _ in cuts for a in times for b in times)
     restored = {"what is ranked together is restored in the middle": within}
-    WINDOWS.example(meets(spec, list(members.values()), expected) | restored)
+    WINDOWS.example(meets(spec, [[v for _, v in each] for each in members.values()], expected) | restored)
     with patch.object(topk, "_PRUNE_AT", 3):
         assert check_contract(lambda: make(spec, INPUT), [INPUT], [rows], cuts) == expected

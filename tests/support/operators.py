@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import decode_state, encode_state
+from tests.support.row_operators import plain
 
 T = TypeVar("T")
 
@@ -124,11 +124,6 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def plain(value: Any) -> Any:
-    """Values that can be compared: NaN, which equals nothing, as a word."""
-    return "nan" if isinstance(value, float) and math.isnan(value) else value
 
 
 class Run:
