@@ -68,6 +68,12 @@ class Feature(enum.StrEnum):
         "an input fails or stands still, again and again, each time about as it has been corrected; X differs",
     )
     BALANCING = "balancing", 0.08, "the coordinator moves partitions as loads shift; 44 s, faults at times later"
+    OPTIONS = (
+        "query options",
+        0.0,
+        "joins by several keys, attributes and conditions; rankings with ties, by partition; windows by an attribute; "
+        "code of one's own by key and in aggregates",
+    )
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

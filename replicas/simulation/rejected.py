@@ -43,11 +43,11 @@ _Key = tuple[str, bool, int]
 def with_rejections(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in which some operators read an aggregate of what they read before, by a time that lags."""
     plan = load_data(config).plan
-    places = [name for name, entry in config["query"].items() if _reads_one(plan, entry)]
+    places = [name for name, entry in config["query"].items() if reads_one(plan, entry)]
     query, fragments = dict(config["query"]), dict(config["fragments"])
     for name in sorted(random.sample(places, min(len(places), random.choice(_COUNTS)))):
         seen, on = f"{name}_seen", f"{name}_on"
-        added = {seen: _lagging(random, _input(query[name])), on: _aggregate(random, seen)}
+        added = {seen: lagging(random, _input(query[name])), on: _aggregate(random, seen)}
         query = {n: e for one, entry in query.items() for n, e in _before(name, one, entry, added, on)}
         for fragment, what in fragments.items():
             made = [o for one in what["operators"] for o in ((seen, on, one) if one == name else (one,))]
@@ -74,14 +74,16 @@ def _input(entry: Mapping[str, Any]) -> Any:
     return given[0] if isinstance(given, list) and len(given) == 1 else given if isinstance(given, str) else None
 
 
-def _reads_one(plan: Plan, entry: Mapping[str, Any]) -> bool:
+def reads_one(plan: Plan, entry: Mapping[str, Any]) -> bool:
+    """Does an operator read one stream, with key, v and p, that is no source?"""
     stream = _input(entry)
     if stream is None or stream in plan.sources:
         return False
     return set(plan.query.schema_of(StreamId(stream)).names) >= _COLUMNS
 
 
-def _lagging(random: Random, stream: str) -> dict[str, Any]:
+def lagging(random: Random, stream: str) -> dict[str, Any]:
+    """An operator that adds ``seen``."""
     arguments = {
         "late": random.choice([2, 5, 20]),
         "by_us": random.choice(_BY_MS) * MILLISECOND,

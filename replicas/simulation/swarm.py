@@ -12,6 +12,7 @@ from replicas.simulation.features import NONE, Feature, Features, draw_features
 from replicas.simulation.joining import random_joins
 from replicas.simulation.logged import with_logs
 from replicas.simulation.moving import random_moves, with_spares
+from replicas.simulation.options import with_options
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
 from replicas.simulation.rejected import with_rejections
@@ -71,6 +72,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     config = random_configuration(random, seconds, features)
     if Feature.REJECTED in features:
         config = with_rejections(Random(f"rejected {seed}"), config)
+    if Feature.OPTIONS in features:
+        config = with_options(Random(f"options {seed}"), config)
     moving = Random(f"moves {seed}")
     if Feature.MOVES in features:
         config = with_spares(moving, config)
