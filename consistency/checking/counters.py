@@ -17,7 +17,8 @@ class Counters:
     Attributes:
       amounts: how much of what was checked; seconds are counted in microseconds under names that end in ``_us``.
       events: (state of a replica, what happened to it) -> how often.
-      faults: (kind of fault, state of a replica that it befell as it began) -> how often.
+      faults: (kind of fault, what it befell as it began) -> how often: the state of a replica, the phase of a move, or
+        what a standby had.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,11 @@ class Counters:
 
     def add(self, name: str, amount: int = 1) -> None:
         self.amounts[name] += amount
+
+    def situations(self) -> set[str]:
+        """What was met, by name, however often."""
+        cells = [*self.events, *self.faults]
+        return {f"{row} × {column}" for row, column in cells} | {n for n in self.amounts if not n.endswith("_us")}
 
     def merge(self, other: Counters) -> None:
         self.amounts.update(other.amounts)

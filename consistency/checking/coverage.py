@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
 import numpy as np
 
 from consistency.checking.counters import Counters
-from spe.plan.directory import Directory
+from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Rows, Undo
 from spe.stream.history import (
@@ -30,6 +31,8 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 
 _LASTING_X: Final = 10
+#: What a standby is by the checkpoints that it has taken: it acknowledges the older of two (H2).
+_STANDBY: Final = ("standby empty", "standby has one", "standby has two")
 _INT64: Final = np.iinfo(np.int64)
 
 
@@ -89,6 +92,11 @@ class _Cover:
             for stream in plan.unit[of.unit].outputs
             for node in directory.hosts(of)
         }
+        #: Checkpoints that each standby has taken; which of them run.
+        self._taken = Counter({f"{of}@{n}": 0 for of, s in directory.standbys.items() for n in s.nodes})
+        self._helping: set[str] = set()
+        #: Phase of each move that has not ended, and processes that it needs.
+        self._moves: dict[str, tuple[str, set[str]]] = {}
         self._on: dict[str, list[str]] = {}
         for replica in self._states:
             self._on.setdefault(host_of(replica), []).append(replica)
@@ -109,7 +117,8 @@ class _Cover:
                 self._met(consumer, "loses a feed")
             case Promoted(_, consumer):
                 self._met(consumer, "promotes")
-            case StateChanged(_, replica, state):
+            case StateChanged(_, replica, state, runs=runs):
+                (self._helping.add if runs else self._helping.discard)(replica)
                 before = self._states.get(replica)
                 if before is not None and before is not state:
                     if state is not NodeState.RECOVERING:
@@ -120,6 +129,10 @@ class _Cover:
             case ProcessDown(_, host):
                 for replica in self._on.get(host, ()):
                     self._met(replica, "dies")
+            case Note(_, _, "move_ordered" | "move", text):
+                self._follow_move(_fields(text))
+            case Note(_, _, "checkpoint_taken", text):
+                self._taken[_fields(text)["replica"]] += 1
             case Note(_, host, "ask_partner"):
                 self._at(host, "asks a partner")
             case Note(_, host, "partner_asks"):
@@ -127,9 +140,28 @@ class _Cover:
             case FaultBegan(_, _, kind, hosts, links):
                 self._counters.add("faults")
                 self._counters.add(f"fault {kind}")
-                for host in sorted({*hosts, *(end for link in links for end in link)}):
+                befallen = {*hosts, *(end for link in links for end in link)}
+                for host in sorted(befallen):
                     for replica in self._on.get(host, ()):
                         self._counters.faults[kind, self._states[replica].name] += 1
+                for situation in self._situations(befallen):
+                    self._counters.faults[kind, situation] += 1
+
+    def _situations(self, hosts: Set[str]) -> Iterator[str]:
+        """Phases of the moves, and what standbys do, that a fault of these processes befalls."""
+        for phase, needed in self._moves.values():
+            if needed & hosts:
+                yield f"move {phase}"
+        for replica, taken in self._taken.items():
+            if host_of(replica) in hosts:
+                yield "standby runs" if replica in self._helping else _STANDBY[min(taken, 2)]
+
+    def _follow_move(self, move: Mapping[str, str]) -> None:
+        phase, number = move.get("phase", "wait"), move["number"]
+        if phase in ("done", "dropped"):
+            self._moves.pop(number, None)
+        else:
+            self._moves[number] = phase, {COORDINATOR, move.get("source", ""), host_of(move.get("target", ""))}
 
     def _met(self, replica: str, name: str) -> None:
         state = self._states.get(replica)
@@ -140,6 +172,10 @@ class _Cover:
         """Counts an event of all replicas on a host: the trace names none where there is only one."""
         for replica in self._on.get(host, ()):
             self._met(replica, name)
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in text.split(" "))
 
 
 def _name(event: Received) -> str:

@@ -10,7 +10,7 @@ it.  With :func:`~replicas.simulation.host.seeded_scheduling` a run is its seed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import Context
 from dataclasses import replace
@@ -55,7 +55,7 @@ from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan
 from spe.runtime.env import Compute, Env
-from spe.stream.batch import Batch
+from spe.stream.batch import Batch, Element
 from spe.stream.change import Change
 from spe.stream.history import Event, FaultBegan, FaultEnded, History, ProcessDown, ProcessUp, Received
 from spe.stream.ids import Channel, PartitionId
@@ -446,7 +446,12 @@ class SimCluster:
           kept: of some of their rows only.
           rejected: is told of the rows that operators go on without.
         """
-        inputs = {
+        inputs = self.logged()
+        return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept), rejected=rejected)
+
+    def logged(self) -> dict[StreamId, Iterator[Element]]:
+        """What each source has logged; of a log that was lost, what it had."""
+        return {
             s: read_source_log(
                 whole(self.lost_logs[s][0] if s in self.lost_logs else self._disk(f"source:{s}"), PurePosixPath(s)),
                 PurePosixPath(s),
@@ -454,7 +459,6 @@ class SimCluster:
             )
             for s in self.plan.sources
         }
-        return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept), rejected=rejected)
 
     # --- what runs ---
 

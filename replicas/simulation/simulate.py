@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
@@ -16,6 +16,7 @@ from consistency.checking.moves import allowed_us
 from consistency.checking.retained import check_retained
 from consistency.checking.verdict import Premise, judge
 from operators.rejections import Rejection
+from replicas.comparison import ChannelRows
 from replicas.simulation.balancing import RowNs, count_balancing, shift_loads
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster
@@ -30,7 +31,7 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import order_settings
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
-from spe.stream.ids import PartitionId
+from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeState
 
 #: How often it is looked whether all is over.
@@ -65,12 +66,23 @@ class Outcome:
         return not self.findings
 
 
-def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None = None, cpu_s: float = CPU_S) -> Outcome:
+#: Judges a run beside the checkers, by the reference.
+Judge = Callable[[Scenario, SimCluster, Mapping[Channel, ChannelRows]], Iterable[Finding]]
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    watch: Callable[[SimCluster], None] | None = None,
+    cpu_s: float = CPU_S,
+    also: Judge | None = None,
+) -> Outcome:
     """Runs a scenario; the same one gives the same history, byte for byte.
 
     Args:
       watch: called a few times per virtual second, for progress.
       cpu_s: seconds of computing after which the run is broken off.
+      also: another judge.
 
     Raises:
       ConfigError: the scenario is none.
@@ -78,14 +90,14 @@ def simulate(scenario: Scenario, *, watch: Callable[[SimCluster], None] | None =
     """
     with seeded_scheduling(scenario.seed), seldom():
         try:
-            return trio.run(_main, scenario, watch, clock=JumpClock(cpu_s))
+            return trio.run(_main, scenario, watch, also, clock=JumpClock(cpu_s))
         except trio.TrioInternalError as error:  # trio raises this when the clock raises
             if isinstance(error.__cause__, Stuck):
                 raise error.__cause__ from None
             raise
 
 
-async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> Outcome:
+async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, also: Judge | None) -> Outcome:
     plan, directory = scenario.deployed()
     row_ns: RowNs = {}
     cluster = SimCluster(
@@ -171,6 +183,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None) 
     if rejects(plan) and not cluster.lost_logs:
         complete = outcome.finished and premise.healed and premise.survivors and not dead
         outcome.findings += check_rejected(cluster, rejected, complete, outcome.counters)
+    if also is not None:
+        outcome.findings += also(scenario, cluster, reference)
     if left and premise.healed and premise.survivors and not outcome.findings:
         outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
     if held_up:

@@ -517,11 +517,14 @@ def simulate(
     data: Data = None,
     processes: Annotated[int | None, Parameter(help="Runs at the same time; one per core by default.")] = None,
     with_: Annotated[
-        str | None, Parameter(name="--with", help="Features that every random run has, such as moves,shortage.")
+        str | None,
+        Parameter(
+            name="--with",
+            help="Features of every random run, as moves,shortage; seldom: of what is met least.",
+        ),
     ] = None,
 ) -> int:
     """Run a cluster in virtual time under random faults; check that every promise is kept."""
-    from replicas.simulation.features import NONE, read_features
     from spe.cli.simulate import replay as play_again
     from spe.cli.simulate import run_simulate
 
@@ -537,7 +540,7 @@ def simulate(
         length_us=None if duration is None else _duration("--duration", duration),
         shrink=shrink is not False,
         processes=processes,
-        features=NONE if with_ is None else read_features(with_),
+        features=with_ or "",
     )
 
 

@@ -18,9 +18,10 @@ from typing import Final
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from replicas.simulation.clock import Stuck
+from replicas.simulation.features import Features
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.shrink import Shrunk, shrink
-from replicas.simulation.simulate import CPU_S, Outcome, simulate
+from replicas.simulation.simulate import CPU_S, Judge, Outcome, simulate
 from spe.errors import leaves
 
 #: A run that has taken so much CPU is in a step that does not end: those that do end are broken off before.
@@ -36,6 +37,7 @@ class SeedResult:
     Attributes:
       findings: promises that were not kept.
       faults: how many of each kind it had.
+      features: those that were asked for, of a random configuration.
     """
 
     seed: int
@@ -43,6 +45,7 @@ class SeedResult:
     faults: Counter[str] = field(default_factory=Counter)
     counters: Counters = field(default_factory=Counters)
     cpu_s: float = 0.0
+    features: Features | None = None
 
     @property
     def holds(self) -> bool:
@@ -72,11 +75,11 @@ class Sums:
         return self.counters.amounts["virtual time_us"] / 1e6
 
 
-def run(scenario: Scenario) -> tuple[tuple[Finding, ...], Outcome | None]:
+def run(scenario: Scenario, also: Judge | None = None) -> tuple[tuple[Finding, ...], Outcome | None]:
     """Runs a scenario.  A run that raises is a finding like any other, and has no outcome."""
     try:
         with _timed(ENDLESS_S):
-            outcome = simulate(scenario)
+            outcome = simulate(scenario, also=also)
     except Exception as error:
         return tuple(Finding("run", type(e).__name__, 0, "the run", str(e)) for e in leaves(error)), None
     return tuple(outcome.findings), outcome
@@ -102,24 +105,35 @@ def _timed(cpu_s: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def play(make: MakeScenario, seed: int) -> SeedResult:
+def play(make: MakeScenario, seed: int, also: Judge | None = None) -> SeedResult:
     """One run of many."""
     scenario, begun = make(seed), time.process_time()
-    findings, outcome = run(scenario)
+    findings, outcome = run(scenario, also)
     return SeedResult(
         seed,
         findings,
-        Counter(str(f.kind) for f in scenario.faults),
-        outcome.counters if outcome is not None else Counters(),
-        time.process_time() - begun,
+        faults=Counter(str(f.kind) for f in scenario.faults),
+        counters=outcome.counters if outcome is not None else Counters(),
+        cpu_s=time.process_time() - begun,
     )
 
 
-def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None = None) -> Iterator[SeedResult]:
-    """Plays all seeds and yields results as they come; ``seeds`` may be endless, and are drawn as they are needed."""
+def play_all(
+    make_of: Callable[[int], MakeScenario],
+    seeds: Iterable[int],
+    *,
+    processes: int | None = None,
+    also: Judge | None = None,
+) -> Iterator[SeedResult]:
+    """Plays all seeds and yields results as they come; ``seeds`` may be endless, and are drawn as they are needed.
+
+    Args:
+      make_of: asked for what makes a scenario when its turn comes.
+      also: a judge beside the checkers; it is sent to other processes, as what makes scenarios is.
+    """
     processes = processes or os.cpu_count() or 1
     if processes == 1:
-        yield from (play(make, seed) for seed in seeds)
+        yield from (play(make_of(seed), seed, also) for seed in seeds)
         return
     context = multiprocessing.get_context("spawn")
     source = iter(seeds)
@@ -127,26 +141,26 @@ def play_all(make: MakeScenario, seeds: Iterable[int], *, processes: int | None 
         running: set[Future[SeedResult]] = set()
         while True:
             while len(running) < processes + 1 and (seed := next(source, None)) is not None:
-                running.add(pool.submit(play, make, seed))
+                running.add(pool.submit(play, make_of(seed), seed, also))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
             yield from (one.result() for one in done)
 
 
-def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False) -> Shrunk:
+def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False, also: Judge | None = None) -> Shrunk:
     """The smallest scenario found in which the same property fails; ``scenario`` itself where nothing does.
 
     Where a run raised, any broken promise counts, since the error may come before one.  Rules about what is left at the
     end are independent of each other, so there it must be the same rule.
     """
-    findings, _ = run(scenario)
+    findings, _ = run(scenario, also)
     if not findings:
         return Shrunk(scenario, 1)
     first = findings[0]
 
     def fails(candidate: Scenario) -> bool:
-        found = run(candidate)[0]
+        found = run(candidate, also)[0]
         if first.property == "run":
             return any(f.property != "quiet" for f in found)
         return any(f.property == first.property and (f.property != "quiet" or f.rule == first.rule) for f in found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,16 @@ from typing import Any, Final
 from consistency.checking.finding import Finding
 from replicas.faults.model import Fault, load_faults
 from replicas.simulation.configured import configuration_to_simulate, grace_us
-from replicas.simulation.features import NONE, Features
+from replicas.simulation.features import Feature
 from replicas.simulation.scenario import Scenario
-from replicas.simulation.swarm import faulty, random_scenario
+from replicas.simulation.simulate import Judge
+from replicas.simulation.swarm import faulty
 from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run, shrink_failure
 from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case, write_case
 from spe.cli.checkpoint_log import refuse_logs
 from spe.cli.run_dir import made_by
+from spe.cli.steering import Steering
 from spe.config import load_data, load_document, read_document
 from spe.errors import SpeError
 from spe.stream.times import SECOND
@@ -48,15 +50,23 @@ def run_simulate(
     length_us: int | None = None,
     shrink: bool = True,
     processes: int | None = None,
-    features: Features = NONE,
+    features: str = "",
 ) -> int:
-    """Plays the seeds of a configuration, or of random ones; 0 where all of them hold."""
-    make = _scenarios(config, data, faults, length_us or DEFAULT_LENGTH_US, features)
+    """Plays the seeds of a configuration, or of random ones; 0 where all of them hold.
+
+    Args:
+      features: as ``--with`` has it.
+    """
+    steering = Steering.read(features)
+    make_of: Callable[[int], MakeScenario] = steering.make
+    if config is not None or faults is not None:
+        make = _scenarios(config, data, faults, length_us or DEFAULT_LENGTH_US, features)
+        make_of = lambda _: make  # noqa: E731
     sums = Sums()
     wanted = read_seeds(seeds or ("1" if faults is not None else DEFAULT_SEEDS))
     print(f"seeds {wanted.start}:{wanted.stop} with {made_by()}", flush=True)
     progress = Progress(len(wanted))
-    for result in play_all(make, wanted, processes=processes):
+    for result in map(steering.learn, play_all(make_of, wanted, processes=processes)):
         sums.add(result)
         if len(sums.seeds) == 1 < len(wanted):
             print(cost_text(result.cpu_s, len(wanted), processes or os.cpu_count() or 1), flush=True)
@@ -67,7 +77,7 @@ def run_simulate(
     progress.clear()
     print(sums_text(sums))
     for result in sums.failed[:_SHRUNK]:
-        scenario = make(result.seed)
+        scenario = make_of(result.seed)(result.seed)
         print(write_failure(scenario, result.findings, shrink=shrink, faults_only=config is not None, folder=CASES))
     return 1 if sums.failed else 0
 
@@ -95,12 +105,10 @@ def cost_text(run_s: float, runs: int, processes: int) -> str:
 
 
 def _scenarios(
-    config: Path | None, data: Path | None, faults: Path | None, length_us: int, features: Features
+    config: Path | None, data: Path | None, faults: Path | None, length_us: int, features: str
 ) -> MakeScenario:
     if config is None:
-        if faults is not None:
-            raise SpeError("--faults needs a configuration whose processes they can happen to")
-        return partial(random_scenario, forced=features)
+        raise SpeError("--faults needs a configuration whose processes they can happen to")
     if features:
         raise SpeError("--with is for random configurations; expected no CONFIG")
     changed, said = read_to_simulate(config, data, length_us)
@@ -142,20 +150,31 @@ def read_seeds(text: str) -> range:
 
 def failure_text(result: SeedResult) -> str:
     """What failed in a run, a few lines."""
-    return "\n  ".join([f"seed {result.seed}: FAILED", *map(str, result.findings[:3])])
+    lines = [f"seed {result.seed}: FAILED", *map(str, result.findings[:3])]
+    if result.features is not None:
+        features = ",".join(feature for feature in Feature if feature in result.features)
+        with_ = f" --with '{features}'" if features else ""
+        lines.append(f"again: spe simulate --seeds {result.seed}:{result.seed + 1}{with_}")
+    return "\n  ".join(lines)
 
 
 def write_failure(
-    scenario: Scenario, findings: Sequence[Finding], *, shrink: bool, faults_only: bool, folder: Path
+    scenario: Scenario,
+    findings: Sequence[Finding],
+    *,
+    shrink: bool,
+    faults_only: bool,
+    folder: Path,
+    also: Judge | None = None,
 ) -> str:
     """Writes a failing scenario, made small where that is wanted; returns what to say of it."""
     path = folder / f"seed-{scenario.seed}.json"
     about = f"seed {scenario.seed}"
     if shrink:
-        shrunk = shrink_failure(scenario, budget=BUDGET, faults_only=faults_only)
+        shrunk = shrink_failure(scenario, budget=BUDGET, faults_only=faults_only, also=also)
         about = f"seed {scenario.seed}, {len(scenario.faults)} faults before shrinking ({shrunk.runs} runs)"
         scenario = shrunk.scenario
-        findings, _ = run(scenario)
+        findings, _ = run(scenario, also)
     write_case(path, scenario, list(map(str, findings)), about=about)
     faults = "".join(f"    at {fault.at_us / SECOND:g}s {fault}\n" for fault in scenario.faults)
     return f"{about}: {findings[0]}\n{faults}  again: spe simulate --replay {path}"

@@ -21,8 +21,10 @@ from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import Sums, play_all
 from spe.cli.campaign_report import sums_text
 from spe.cli.simulate import failure_text, read_seeds
+from spe.cli.steering import Steering
 from tests.simulation.seldom import seldom
 from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS, empty_cells
+from tests.support.rows_compared import judge_rows
 
 CANARIES = range(8)
 #: Seeds of the short test, and of the long one, which are enough for the coverage tables.
@@ -56,11 +58,11 @@ def fresh_seeds(wanted: int, judged_from: int) -> list[int]:
 def play(seeds: list[int], record_property: Callable[[str, object], None]) -> Sums:
     sums = Sums()
     processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else None  # other processes use the other cores
-    for result in play_all(random_scenario, seeds, processes=processes):
+    steering = Steering()
+    for result in map(steering.learn, play_all(steering.make, seeds, processes=processes, also=judge_rows)):
         sums.add(result)
     record_property(f"SWARM={seeds[0]}:{seeds[-1] + 1}", sums_text(sums))
-    again = "\nagain, shrunk and written: spe simulate --seeds {0}:{1}"
-    assert not sums.failed, "\n".join(failure_text(r) + again.format(r.seed, r.seed + 1) for r in sums.failed)
+    assert not sums.failed, "\n".join(map(failure_text, sums.failed))
     return sums
 
 

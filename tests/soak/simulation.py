@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -22,29 +22,32 @@ from pathlib import Path
 
 from replicas.simulation.features import NONE, Features, read_features
 from replicas.simulation.scenario import Scenario
-from replicas.simulation.swarm import random_scenario
 from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run
 from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
+from spe.cli.steering import Steering
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import kept, killer
 from tests.soak.ledger import append, campaign_of
 from tests.support.reachable import empty_text, sums_data
 from tests.support.regressions import REGRESSIONS
+from tests.support.rows_compared import judge_rows
 
 #: Failures that are shrunk; the others are only reported.
 MOST_SHRUNK = 10
 
 
-def seeds_until(deadline: float, first: int, make: MakeScenario, *, standbys: bool = False) -> Iterator[int]:
+def seeds_until(
+    deadline: float, first: int, make_of: Callable[[int], MakeScenario], *, standbys: bool = False
+) -> Iterator[int]:
     """``standbys``: only seeds whose configuration has standbys, about one in six."""
     for seed in count(first):
         if time.monotonic() >= deadline:
             return
-        if not standbys or any("standby" in f for f in make(seed).config["fragments"].values()):
+        if not standbys or any("standby" in f for f in make_of(seed)(seed).config["fragments"].values()):
             yield seed
 
 
@@ -72,15 +75,18 @@ def soak(
     folder.mkdir(parents=True)
     deadline = time.monotonic() + hours * 3600
     sums, progress, written = Sums(), Progress(None), time.monotonic()
-    make = partial(random_scenario, forced=features)
-    for result in play_all(make, seeds_until(deadline, first, make, standbys=standbys), processes=processes):
+    steering = Steering(features)
+    seeds = seeds_until(deadline, first, steering.make, standbys=standbys)
+    for result in map(steering.learn, play_all(steering.make, seeds, processes=processes, also=judge_rows)):
         sums.add(result)
         progress.show(sums)
         if not result.holds:
             progress.clear()
             print(failure_text(result), flush=True)
             if len(sums.failed) <= MOST_SHRUNK:
-                print(write_failure(make(result.seed), result.findings, shrink=True, faults_only=False, folder=folder))
+                scenario = steering.make(result.seed)(result.seed)
+                failed = partial(write_failure, shrink=True, faults_only=False, also=judge_rows)
+                print(failed(scenario, result.findings, folder=folder))
         if time.monotonic() - written > 300:
             report(folder, sums, [], [])
             written = time.monotonic()
@@ -122,7 +128,9 @@ def main() -> int:
         print((folder / "report.md").read_text())
         return 1 if sums.failed else 0
     wrong = judge_mutants(given.processes)
-    broken = [r for r in play_all(regression, range(len(REGRESSIONS)), processes=given.processes) if not r.holds]
+    broken = [
+        r for r in play_all(lambda _: regression, range(len(REGRESSIONS)), processes=given.processes) if not r.holds
+    ]
     report(folder, sums, wrong, broken)
     print((folder / "report.md").read_text())
     return 1 if sums.failed or wrong or broken else 0

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from consistency.checking.finding import Finding
 from replicas.comparison import ChannelRows
+from replicas.simulation.cluster import SimCluster
+from replicas.simulation.scenario import Scenario
 from spe.plan.plan import Plan
-from spe.stream.batch import Batch, Element
+from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
-from tests.support.row_operators import Row, plain
+from tests.support.row_operators import END_OF_TIME, Row, plain
 from tests.support.row_reference import Results, Stream, row_results
 
 
-def source_rows(plan: Plan, elements: Mapping[StreamId, Iterable[Element]]) -> dict[str, Stream]:
-    """Rows of sources as plain data, in order of their ids."""
-    found = {}
+def source_rows(plan: Plan, elements: Mapping[StreamId, Iterable[Element]]) -> tuple[dict[str, Stream], bool]:
+    """Rows of sources as plain data, in order of their ids; and whether all sources have ended."""
+    found, ended = {}, True
     for stream, each in elements.items():
         rows: list[Row] = []
-        for batch in (e for e in each if isinstance(e, Batch)):
-            rows += zip(batch.rows.time.tolist(), batch.rows.to_tuples(), strict=True)
+        frontier = 0
+        for element in each:
+            if isinstance(element, Batch):
+                rows += zip(element.rows.time.tolist(), element.rows.to_tuples(), strict=True)
+            elif isinstance(element, Boundary):
+                frontier = element.time
+        ended &= frontier >= END_OF_TIME
         found[str(stream)] = Stream(tuple(plan.sources[stream].schema.names), rows)
-    return found
+    return found, ended
 
 
-def differences(reference: Mapping[Channel, ChannelRows], results: Results) -> list[str]:
-    """The first row of each channel in which the two differ: ids, times, values bit for bit."""
+def differences(reference: Mapping[Channel, ChannelRows], results: Results, ended: bool) -> list[str]:
+    """The first row of each channel in which the two differ: ids, times, values bit for bit.
+
+    Args:
+      ended: all sources have; else the engine holds back what more of them may change.
+    """
     found = []
     for channel, (ids, rows) in reference.items():
         engine = list(zip(ids.tolist(), rows.time.tolist(), map(_plain, rows.to_tuples()), strict=True))
@@ -39,7 +51,7 @@ def differences(reference: Mapping[Channel, ChannelRows], results: Results) -> l
                 found.append(f"{channel}: the engine has {one}, row by row it is {other}")
                 break
         else:
-            if len(engine) != len(wanted):
+            if len(engine) > len(wanted) or (ended and len(engine) < len(wanted)):
                 longer = max(engine, wanted, key=len)[min(len(engine), len(wanted))]
                 found.append(
                     f"{channel}: the engine has {len(engine)} rows, row by row {len(wanted)}; the next is {longer}"
@@ -53,9 +65,16 @@ def row_differences(
     elements: Mapping[StreamId, Iterable[Element]],
     reference: Mapping[Channel, ChannelRows],
 ) -> list[str]:
-    return differences(reference, row_results(config, source_rows(plan, elements)))
+    sources, ended = source_rows(plan, elements)
+    return differences(reference, row_results(config, sources), ended)
 
 
 def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
     """Floats by their type, too: 1 is not 1.0."""
     return tuple((type(v).__name__, plain(v)) for v in values)
+
+
+def judge_rows(scenario: Scenario, cluster: SimCluster, reference: Mapping[Channel, ChannelRows]) -> Iterator[Finding]:
+    """The reference by which a simulated run is judged is right."""
+    for what in row_differences(scenario.config, cluster.plan, cluster.logged(), reference):
+        yield Finding("reference", "it is the same row by row", cluster.history.end_us, "the run", what)

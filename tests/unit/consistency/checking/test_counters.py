@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from consistency.checking.counters import Counters, show_table
 from consistency.checking.coverage import cover
+from spe.plan.directory import Standbys
+from spe.stream.names import NodeId
 from tests.support.histories import told
+from tests.support.plans import placed
 from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, empty_cells
 from tests.unit.consistency.checking.test_checkers import make_plan
 
@@ -50,6 +53,39 @@ def test_events_of_a_replica_are_counted_by_its_state() -> None:
 def test_faults_are_counted_by_the_state_of_the_affected_replica() -> None:
     assert counters().faults == {("cut", "STABLE"): 1, ("kill", "RECOVERING"): 1}
     assert counters().amounts["faults"] == 2
+
+
+def test_faults_are_counted_by_phases_of_moves_and_what_standbys_have() -> None:
+    plan, directory = make_plan()
+    of = next(iter(directory.placement))
+    standby, primary = NodeId("n1b"), NodeId("n1a")
+    directory = placed(directory, {of: (primary,)}, {of: Standbys((standby,), 100_000)})
+    found = Counters()
+    events = f"""
+    0 fault 1 kill {standby}
+    1 note {standby} checkpoint_taken replica={of}@{standby} maker={primary} bytes=1
+    1 note coordinator move_ordered number=4 predicted_us=1 move=x reason=ordered
+    1 fault 2 power {standby}
+    1 fault 3 freeze coordinator
+    2 note {standby} checkpoint_taken replica={of}@{standby} maker={primary} bytes=1
+    2 note coordinator move number=4 phase=install source={primary} target={of}@{standby} why=
+    2 fault 4 freeze {standby}
+    3 state {of}@{standby} STABLE
+    3 fault 5 flip {standby}
+    4 note coordinator move number=4 phase=done source={primary} target={of}@{standby} why=
+    4 fault 6 lie {primary}
+    """
+    cover(told(events), plan, directory, found)
+    states = {"STABLE", "RECOVERING"}
+    assert {cell: n for cell, n in found.faults.items() if cell[1] not in states} == {
+        ("kill", "standby empty"): 1,
+        ("power", "standby has one"): 1,
+        ("freeze", "move wait"): 1,
+        ("freeze", "move install"): 1,
+        ("freeze", "standby has two"): 1,
+        ("flip", "move install"): 1,
+        ("flip", "standby runs"): 1,
+    }
 
 
 def test_counters_add_up_over_runs() -> None:
