@@ -8,7 +8,6 @@ and one hidden file, which the next start removes.
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,12 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from replicas.connectors.part_files import PartFiles
 from replicas.connectors.sink import SinkCursor, SinkEntry
 from spe.connectors.declaration import CORRECTIONS
 from spe.errors import ConfigError, LogCorrupt
 from spe.runtime.disk_trouble import is_full, sync_failed
 from spe.runtime.env import Compute
-from spe.runtime.storage import sync_folder
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -89,6 +88,7 @@ class ParquetSink:
     Args:
       folder: made if it does not exist; each stream gets a folder below it.
       group_rows, part_rows: largest row group and part.
+      files: where the folder is.
 
     Raises:
       LogCorrupt: an older part has other columns: another schema or mode was written here.
@@ -104,10 +104,12 @@ class ParquetSink:
         *,
         group_rows: int = GROUP_ROWS,
         part_rows: int = PART_ROWS,
+        files: PartFiles | None = None,
     ) -> None:
         self._folder = folder
+        files = files if files is not None else PartFiles()
         self._channels = {
-            channel: _ChannelParts(folder / channel.stream, channel, schema, mode, group_rows, part_rows)
+            channel: _ChannelParts(files, folder / channel.stream, channel, schema, mode, group_rows, part_rows)
             for channel, schema in schemas.items()
         }
 
@@ -140,8 +142,16 @@ class _ChannelParts:
     """
 
     def __init__(
-        self, folder: Path, channel: Channel, schema: Schema, mode: str, group_rows: int, part_rows: int
+        self,
+        files: PartFiles,
+        folder: Path,
+        channel: Channel,
+        schema: Schema,
+        mode: str,
+        group_rows: int,
+        part_rows: int,
     ) -> None:
+        self._files = files
         self._folder = folder
         self._channel = channel
         self._schema = schema
@@ -154,9 +164,9 @@ class _ChannelParts:
         self._written = 0
         self._writer: Any = None
         self._part: _OpenPart | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         self._number, self.complete, held = self._find_end()
-        sync_folder(folder)  # the last session may have ended between a part's name and its sync
+        files.sync_folder(folder)  # the last session may have ended between a part's name and its sync
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
         self._cursor = SinkCursor(mode, self.complete, held)
         self._take(self._cursor.begin())
@@ -164,15 +174,21 @@ class _ChannelParts:
     def _find_end(self) -> tuple[int, int, bool]:
         """(number of the next part, last stable id, tentative tuples follow); removes what a crash left open."""
         last, path = (0, 0, False), None
-        for name in os.listdir(self._folder):
+        for name in self._files.names(self._folder):
             if name.startswith(f".{self._channel.partition:04d}-") and name.endswith(".open"):
-                (self._folder / name).unlink()
+                self._files.remove(self._folder / name)
             match = _NAME.fullmatch(name)
             if match is not None and int(match[1]) == self._channel.partition and int(match[2]) >= last[0]:
                 last, path = (int(match[2]) + 1, int(match[3]), match[4] is not None), self._folder / name
-        if path is not None and not pq.read_schema(path).equals(self._arrow_schema):
+        if path is not None and not self._schema_of(path).equals(self._arrow_schema):
             raise LogCorrupt(f"{path}: other columns than the {self._mode} sink of this stream writes")
         return last
+
+    def _schema_of(self, path: Path) -> Any:
+        try:
+            return pq.read_schema(self._files.readable(path))
+        except pa.ArrowInvalid as error:
+            raise LogCorrupt(f"{path}: damaged, expected a Parquet file: {error}") from error
 
     def write(self, change: Change) -> None:
         self._store()
@@ -197,7 +213,7 @@ class _ChannelParts:
 
     def _write_groups(self) -> None:
         if self._writer is None:
-            self._part = _OpenPart(self._open_path)
+            self._part = _OpenPart(self._files, self._open_path)
             self._writer = pq.ParquetWriter(self._part, self._arrow_schema, compression="zstd")
         tables = []
         run: list[SinkEntry] = []
@@ -264,9 +280,10 @@ class _OpenPart(io.RawIOBase):
     Arrow cannot go on with a file that has refused a write, so it never sees that.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, files: PartFiles, path: Path) -> None:
+        self._files = files
         self._path = path
-        self._file: int | None = None
+        self._file: Any = None
         self._left = bytearray()
         self._synced = self._named = False
         self._failed: OSError | None = None
@@ -284,10 +301,10 @@ class _OpenPart(io.RawIOBase):
             raise sync_failed(self._failed, self._path)
         with _noticing_full():
             if self._file is None:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+                self._file = self._files.create(self._path)
             while self._left:
                 with memoryview(self._left) as left:
-                    done = os.write(self._file, left)
+                    done = self._files.write(self._file, left)
                 del self._left[:done]
 
     def complete(self, path: Path) -> None:
@@ -301,15 +318,15 @@ class _OpenPart(io.RawIOBase):
         assert self._file is not None
         if not self._synced:
             with self._noticing_failed_sync():
-                os.fsync(self._file)
+                self._files.sync(self._file)
             self._synced = True
         if not self._named:
             with _noticing_full():
-                os.replace(self._path, path)
+                self._files.rename(self._path, path)
             self._named = True
         with self._noticing_failed_sync():
-            sync_folder(path.parent)
-        os.close(self._file)
+            self._files.sync_folder(path.parent)
+        self._files.close(self._file)
 
     @contextmanager
     def _noticing_failed_sync(self) -> Iterator[None]:

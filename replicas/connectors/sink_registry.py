@@ -23,10 +23,15 @@ Place = Callable[[Path], tuple[Storage, PurePosixPath]]
 Schemas = Mapping[Channel, Schema]
 
 
-def _parquet(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
+def _parquet(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -> Sink:
     from replicas.connectors.parquet_sink import ParquetSink  # pyarrow is an extra, and slow to import
 
-    return ParquetSink(Path(str(spec["path"])), schemas, mode)
+    path = Path(str(spec["path"]))
+    storage, folder = place(path)
+    files = None if path.is_absolute() else getattr(storage, "part_files", None)
+    if files is not None:  # a simulated disk
+        return ParquetSink(Path(folder), schemas, mode, files=files)
+    return ParquetSink(path, schemas, mode)
 
 
 def _jsonl(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -> Sink:
@@ -86,7 +91,7 @@ def open_sink(spec: Mapping[str, Any], schemas: Schemas, place: Place) -> Sink:
     Args:
       spec: as ``spe.plan.directory.ClientSettings.sinks`` has it.
       schemas: of each channel that will be written.
-      place: where JSON lines go.  Parquet is written by a library that knows files only.
+      place: where files go.  Parquet is written by a library that knows files only, if they are not simulated.
 
     Raises:
       ConfigError: the kind or mode is unknown, an attribute has a reserved name, or a package is broken or missing.

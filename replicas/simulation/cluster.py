@@ -314,6 +314,7 @@ class SimCluster:
         self.note(f"{'power off' if power else 'kill'} {host}")
         self._look_at_logs(host)
         self._scopes[host].cancel()
+        self.disks[host].ended = True
         self.history(ProcessDown(now_us(), host))
         self.network.gone(host, silently=power)
         self.nodes.pop(host, None)

@@ -7,9 +7,11 @@ and, of the rest, whatever the test says.
 from __future__ import annotations
 
 import errno
+import io
 from collections.abc import Callable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from random import Random
+from typing import Any
 
 import trio
 
@@ -113,6 +115,7 @@ class SimDisk:
       lies: a sync returns, and nothing is safer than it was; of what is written so a power loss leaves any part.
       syncs: how many syncs were asked for.
       honest: it never lied, and no bit of it was flipped.
+      ended: the process that used it has ended, and leaves what it has written.
       removed: what the files held that were removed, for whoever judges the run; None: that is not kept.
     """
 
@@ -127,6 +130,8 @@ class SimDisk:
         self.lies = False
         self.syncs = 0
         self.honest = True
+        self.ended = False
+        self.part_files = SimPartFiles(self)
 
     def open(self, path: PurePosixPath) -> _AppendFile:
         return _AppendFile(self, self.files.setdefault(path, _File()))
@@ -223,3 +228,58 @@ class SimDisk:
         at = random.randrange(len(self.files[path].written))
         self.files[path].written[at] ^= 1 << random.randrange(8)
         return path
+
+
+class SimPartFiles:
+    """The files of Parquet parts, as ``replicas.connectors.part_files`` has them on a real disk."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def make_folder(self, folder: Path) -> None:
+        """Folders are made by their files."""
+
+    def names(self, folder: Path) -> list[str]:
+        return self._disk.list(PurePosixPath(folder))
+
+    def readable(self, path: Path) -> Any:
+        return io.BytesIO(self._disk.read(PurePosixPath(path)))
+
+    def remove(self, path: Path) -> None:
+        self._disk.remove(PurePosixPath(path))
+
+    def create(self, path: Path) -> Any:
+        self._check()
+        self._disk.open(PurePosixPath(path))
+        return self._disk.files[PurePosixPath(path)]
+
+    def write(self, file: _File, data: memoryview) -> int:
+        self._check()
+        space = self._disk.space_left
+        taken = len(data) if space is None else min(space, len(data))
+        if not taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if space is not None:
+            self._disk.space_left = space - taken
+        file.written += data[:taken]
+        return taken
+
+    def sync(self, file: _File) -> None:
+        self._check()
+        self._disk.honest &= not self._disk.lies
+        if not self._disk.lies:
+            file.synced_size = len(file.written)
+
+    def rename(self, path: Path, other: Path) -> None:
+        self._check()
+        self._disk.files[PurePosixPath(other)] = self._disk.files.pop(PurePosixPath(path))
+
+    def close(self, file: _File) -> None:
+        """Nothing is held."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """A name is durable at once."""
+
+    def _check(self) -> None:
+        if self._disk.ended:
+            raise OSError(errno.EIO, "the process has ended")

@@ -74,6 +74,8 @@ class Feature(enum.StrEnum):
         "joins by several keys, attributes and conditions; rankings with ties, by partition; windows by an attribute; "
         "code of one's own by key and in aggregates",
     )
+    PROVED = "proved logs", 0.0, "logs of sources and recordings whose oldest part is deleted once it is proved"
+    ALL_SINKS = "all sinks", 0.0, "sinks of Parquet files, and of a table that holds what is current, on a server"
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:
         feature = str.__new__(cls, name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,7 +16,9 @@ from consistency.comparison import ChannelRows, compare
 from replicas.client.recorder import recorded_stable
 from replicas.connectors.json_text import json_lines
 from replicas.simulation.cluster import SimCluster, sink_folder
+from replicas.simulation.disk import SimDisk
 from replicas.simulation.retention import missing_copies, whole
+from replicas.simulation.sinks import TABLES
 from replicas.source.retention import archived
 from spe.connectors.declaration import STABLE
 from spe.errors import LogCorrupt
@@ -57,11 +61,15 @@ def check_kept(
                 yield Finding("P3", "a recording is complete", at_us, host, str(difference))
         for sink in client.sinks:
             counters.add(f"sinks compared, mode {sink['mode']}")
+            counters.add(f"sinks compared, {sink['kind']}")
             for channel in channels:
-                path = sink_folder(Path(str(sink["path"]))) / f"{channel.stream}.{channel.partition}.jsonl"
-                text = disk.read(path).decode() if disk.exists(path) else ""
-                if what := _lines(text, str(sink["mode"]), reference[channel], schemas[channel]):
-                    yield Finding("P3", f"a sink is complete, mode {sink['mode']}", at_us, host, f"{path}: {what}")
+                try:
+                    what = _judge(disk, sink, channel, reference[channel], schemas[channel])
+                except LogCorrupt as error:
+                    what = "" if host in cluster.lied_to else str(error)
+                if what:
+                    place = f"{sink['kind']} {channel}: {what}"
+                    yield Finding("P3", f"a sink is complete, mode {sink['mode']}", at_us, host, place)
 
 
 def check_archive(cluster: SimCluster) -> Iterator[Finding]:
@@ -74,6 +82,48 @@ def check_archive(cluster: SimCluster) -> Iterator[Finding]:
         place = archived(stream, read_identity(disk, folder))
         for name in missing_copies(disk, folder, cluster.archive, place):
             yield Finding("E3", "what is deleted is archived", cluster.history.end_us, host, name)
+
+
+def _judge(disk: SimDisk, sink: Mapping[str, Any], channel: Channel, expected: ChannelRows, schema: Schema) -> str:
+    """What is wrong with a sink's content of a channel; "" where it is that of a run without failures."""
+    ids, rows = expected
+    if sink["kind"] == "jsonl":
+        path = sink_folder(Path(str(sink["path"]))) / f"{channel.stream}.{channel.partition}.jsonl"
+        return _lines(disk.read(path).decode() if disk.exists(path) else "", str(sink["mode"]), expected, schema)
+    wanted: list[Any]
+    if sink["kind"] == "parquet":
+        found: list[Any] = _parts(disk, sink_folder(Path(str(sink["path"]))) / channel.stream, channel.partition)
+        held = found if sink["mode"] == STABLE else _held(found)
+        names = ("_id", "_time", *schema.names)
+        each = zip(ids.tolist(), rows.time.tolist(), rows.to_tuples(), strict=True)
+        wanted = [dict(zip(names, (id_, time, *values), strict=True)) for id_, time, values in each]
+    else:
+        table = TABLES.get()[str(sink["table"])].rows
+        held = sorted(((id_, *row) for (of, id_), row in table.items() if of == channel), key=itemgetter(0))
+        wanted = [(id_, False, values) for id_, values in zip(ids.tolist(), rows.to_tuples(), strict=True)]
+    for one, other in zip(map(repr, held), map(repr, wanted), strict=False):  # NaN is NaN
+        if one != other:
+            return f"{one} is held, expected {other}"
+    return "" if len(held) == len(wanted) else f"{len(held)} rows are held, expected {len(wanted)}"
+
+
+def _parts(disk: SimDisk, folder: PurePosixPath, partition: int) -> list[dict[str, Any]]:
+    """The rows of complete Parquet parts, in the order of their names, timestamps in microseconds."""
+    import pyarrow as pa  # an extra
+    import pyarrow.parquet as pq
+
+    found: list[dict[str, Any]] = []
+    for name in disk.list(folder):
+        if name.startswith(f"{partition:04d}-"):
+            try:
+                table = pq.read_table(io.BytesIO(disk.read(folder / name)))
+            except pa.ArrowInvalid as error:
+                raise LogCorrupt(f"{folder / name}: {error}") from error
+            for at, column in enumerate(table.schema):
+                if pa.types.is_timestamp(column.type):
+                    table = table.set_column(at, column.name, table.column(at).cast(pa.int64()))
+            found += ({k: v for k, v in row.items() if k != "_partition"} for row in table.to_pylist())
+    return found
 
 
 def _lines(text: str, mode: str, expected: ChannelRows, schema: Schema) -> str:

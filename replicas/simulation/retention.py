@@ -24,25 +24,30 @@ _SIZES: Final = ("16KiB", "24KiB", "48KiB")
 _EVERY: Final = ("300ms", "1s", "2s")
 
 
-def with_retention(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with ``retain``; every node writes its state to its disk."""
-    sources = {name: _retained(random, one) for name, one in config["sources"].items()}
+def with_retention(random: Random, config: Mapping[str, Any], *, proved: bool = False) -> dict[str, Any]:
+    """The configuration with ``retain``; every node writes its state to its disk.
+
+    Args:
+      proved: what is not proved is kept (:mod:`replicas.simulation.proved`).
+    """
+    sources = {name: _retained(random, one, proved) for name, one in config["sources"].items()}
     found = {**config, "sources": sources}
     if isinstance(clients := config.get("clients"), Mapping):
-        found["clients"] = {n: _retained(random, c) if c.get("sinks") else c for n, c in clients.items()}
+        found["clients"] = {n: _retained(random, c, proved) if c.get("sinks") else c for n, c in clients.items()}
     found["defaults"] = _stored(random, config.get("defaults") or {})
     if isinstance(nodes := config.get("nodes"), Mapping):
         found["nodes"] = {n: _stored(random, own) if (own or {}).get("checkpoint") else own for n, own in nodes.items()}
     return found
 
 
-def _retained(random: Random, one: Mapping[str, Any]) -> dict[str, Any]:
+def _retained(random: Random, one: Mapping[str, Any], proved: bool) -> dict[str, Any]:
     drawn = {"for": random.choice(_AGES), "size": random.choice(_SIZES)}
     kinds = random.choice([("for",), ("size",), ("for", "size")])
     archived = {"archive": "/archive"} if random.random() < _ARCHIVED else {}
     if random.random() >= _RETAINED:
         return dict(one)
-    return {**one, "retain": {**{k: drawn[k] for k in kinds}, "unproved": "delete", **archived}}
+    how = {} if proved else {"unproved": "delete", **archived}
+    return {**one, "retain": {**{k: drawn[k] for k in kinds}, **how}}
 
 
 def _stored(random: Random, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Scenario:
         partitions are to move, and a number from which it follows which and where (replicas.simulation.moving);
         ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting); ``joins``: what is done to
         nodes that the configuration does not name (replicas.simulation.joining); ``row_ns``: what a row costs on a
-        partition, and from when on (replicas.simulation.balancing).
+        partition, and from when on (replicas.simulation.balancing); ``proofs``: when the proof of logs goes on, where
+        somebody proves them (replicas.simulation.proved).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -132,6 +133,10 @@ class Scenario:
 
     def moves(self) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
+        return found
+
+    def proofs(self) -> Sequence[int] | None:
+        found: Sequence[int] | None = self.options.get("proofs")
         return found
 
     def row_ns(self) -> Sequence[Mapping[str, Any]]:

@@ -25,10 +25,12 @@ from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.joining import count_joins, order_joins
 from replicas.simulation.kept import check_archive, check_kept
 from replicas.simulation.moving import order_moves
+from replicas.simulation.proved import Proof
 from replicas.simulation.rejected import check_rejected, rejects
 from replicas.simulation.retention import retains
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import order_settings
+from replicas.simulation.sinks import TABLES
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
 from spe.stream.ids import Channel, PartitionId
@@ -88,6 +90,7 @@ def simulate(
       ConfigError: the scenario is none.
       Stuck: nobody gets anywhere, or it takes too long.
     """
+    TABLES.set({})
     with seeded_scheduling(scenario.seed), seldom():
         try:
             return trio.run(_main, scenario, watch, also, clock=JumpClock(cpu_s))
@@ -114,6 +117,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
     driver = FaultDriver(
         cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
     )
+    proofs = scenario.proofs()
+    proof = None if proofs is None else Proof(cluster, Random(f"{scenario.seed}/proofs"), outcome.counters)
     reference, left = None, ""
     rejected: dict[PartitionId, list[Rejection]] = {}
     try:
@@ -127,12 +132,16 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
                     nursery.start_soon(shift_loads, row_ns, scenario.row_ns())
                 if scenario.joins():  # a task more is another order of all of them
                     nursery.start_soon(order_joins, cluster, scenario.joins(), scenario.newcomer)
+                if proof is not None:
+                    nursery.start_soon(proof.run, proofs or ())
                 while trio.current_time() < scenario.heal_us / 1e6:
                     await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
                     if watch is not None:
                         watch(cluster)
                 nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
             await driver.heal()
+            if proof is not None:
+                await proof.go_on(ends=True)
             deadline = trio.current_time() + scenario.grace_us / 1e6 * (not cluster.lost_logs)
             await trio.sleep(plan.timing.gone_us() / 1e6)  # before all notice whom they lost, a run may look over
             if cluster.lost_logs:  # nobody will be quiet; whoever must refuse the new logs has time for it
@@ -172,7 +181,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
         recompute=cluster.reference,
         in_force=in_force,
     )
-    outcome.findings, outcome.counters = verdict.findings, verdict.counters
+    outcome.findings = verdict.findings + ([] if proof is None else proof.findings)
+    outcome.counters.merge(verdict.counters)
     if retains(plan):
         outcome.findings += check_retained(cluster.history, plan, cluster.versions, outcome.counters)
         outcome.findings += check_archive(cluster)

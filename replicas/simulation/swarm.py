@@ -15,11 +15,13 @@ from replicas.simulation.moving import random_moves, with_spares
 from replicas.simulation.options import with_options
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
+from replicas.simulation.proved import random_proofs
 from replicas.simulation.rejected import with_rejections
 from replicas.simulation.retention import with_retention
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import random_settings, with_coordinator
 from replicas.simulation.shortage import with_little_room
+from replicas.simulation.sinks import with_all_sinks
 from replicas.simulation.topologies import LONG_BUCKET_MS, SLOW, random_configuration, with_long_windows
 from spe.config import load_data
 from spe.plan.directory import Directory
@@ -62,6 +64,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     random, features = Random(f"swarm {seed}"), features_of(seed) | forced
     if Feature.CHANGING_FEEDS in forced:
         features = forced  # whom a replica reads, and when, is not to depend on much else
+    if features & {Feature.ALL_SINKS, Feature.PROVED}:
+        features |= {Feature.CLIENTS}
     seconds = random.choice(_LENGTHS_S)
     if features & {Feature.LASTING_LINKS, *SLOW}:
         seconds = max(_LENGTHS_S)
@@ -74,6 +78,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         config = with_rejections(Random(f"rejected {seed}"), config)
     if Feature.OPTIONS in features:
         config = with_options(Random(f"options {seed}"), config)
+    if Feature.ALL_SINKS in features:
+        config = with_all_sinks(config)
     moving = Random(f"moves {seed}")
     if Feature.MOVES in features:
         config = with_spares(moving, config)
@@ -85,8 +91,9 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         config = with_logs(Random(f"logs {seed}"), config)
     if Feature.LONG_WINDOWS in features:
         config = with_long_windows(Random(f"windows {seed}"), config)
-    if Feature.RETENTION in features and not features & _WITHOUT_RETENTION:
-        config = with_retention(Random(f"retention {seed}"), config)
+    proved = Feature.PROVED in features
+    if (proved or Feature.RETENTION in features) and not features & _WITHOUT_RETENTION:
+        config = with_retention(Random(f"retention {seed}"), config, proved=proved)
     balances, from_us = Random(f"balancing {seed}"), None
     if Feature.BALANCING in features:
         config, from_us = balancing.with_balancing(balances, config), balancing.random_start(balances)
@@ -96,6 +103,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
     if Feature.MOVES in features:
         options["moves"] = random_moves(moving, seconds * SECOND)
+    if proved:
+        options["proofs"] = random_proofs(Random(f"proofs {seed}"), seconds * SECOND)
     if Feature.SETTINGS in features:
         options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
     if Feature.BALANCING in features:

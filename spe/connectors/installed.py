@@ -73,6 +73,11 @@ def loaded(group: str, kind: str) -> Reader | SinkDeclaration | None:
     return _LOADED.get((group, kind))
 
 
+def register(group: str, declared: Reader | SinkDeclaration) -> None:
+    """Takes a declaration that no package has, for this process."""
+    _LOADED[group, declared.kind] = declared
+
+
 def construction(declared: Reader | SinkDeclaration) -> Callable[..., Any]:
     """What makes the reader or sink of an installed package.  Raises ConfigError where it cannot be imported."""
     module, _, name = declared.opens.partition(":")
