@@ -5,7 +5,6 @@ Each request is repeated until it is answered: what was done already is answered
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -130,7 +129,9 @@ class Pusher:
                 nursery.cancel_scope.cancel()
 
             answers: list[PartStaged] = []
-            part = secrets.token_hex(16)  # what may have come of an earlier attempt is another part
+            part = (
+                f"{self._env.random.getrandbits(128):032x}"  # what may have come of an earlier attempt is another part
+            )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(answered)  # a refusal may come before the end
                 for index in range(last + 1):

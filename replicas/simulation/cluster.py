@@ -257,6 +257,11 @@ class SimCluster:
         self.history(ProcessUp(now := now_us(), host, now))
         self._begin(host)
 
+    def spawn(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Runs somebody who is no process of the cluster, until it ends."""
+        assert self._nursery is not None
+        self._nursery.start_soon(main)
+
     def joins(self, node: Node) -> None:
         """A node that no configuration names is started; one that was before is as ``node`` from its next start on."""
         self._newcomers[node.id] = node

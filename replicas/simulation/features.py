@@ -75,6 +75,7 @@ class Feature(enum.StrEnum):
         "code of one's own by key and in aggregates",
     )
     PROVED = "proved logs", 0.0, "logs of sources and recordings whose oldest part is deleted once it is proved"
+    PUSHES = "pushes", 0.0, "batches of rows that a writer pushes, some tasks and commits twice"
     ALL_SINKS = "all sinks", 0.0, "sinks of Parquet files, and of a table that holds what is current, on a server"
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:

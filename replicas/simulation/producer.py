@@ -20,6 +20,10 @@ from spe.stream.times import MILLISECOND, SECOND
 
 #: Where a live source has the reader that its producer's rows come from.
 _ROWS: Final = "rows"
+#: The writer of a pushed source, and where it has the reader that its rows come from.
+WRITER: Final = "writer"
+PUSHED: Final = "pushed"
+_PUSH_IDLE_US: Final = SECOND
 _YEAR_US: Final = 365 * 86_400 * SECOND
 #: How far event times are behind the clock.
 _BEHIND_US: Final = (0, 0, 5 * SECOND, _YEAR_US, -2 * SECOND)
@@ -41,6 +45,19 @@ def live_source(source: Source, how: Mapping[str, Any]) -> Source:
         watermark=Watermark(how.get("watermark", "data")),
         idle_us=how.get("idle_us"),
         idle_to_now=bool(how.get("idle_to_now", False)),
+    )
+
+
+def pushed_source(source: Source) -> Source:
+    """The source, whose rows somebody pushes (replicas.simulation.pushing)."""
+    return replace(
+        source,
+        reader={"kind": "push", "writers": (WRITER,), PUSHED: source.reader},
+        time=source.time or next(a.name for a in source.schema if a.type == "timestamp"),
+        ahead_us=None,
+        watermark=Watermark.DATA,
+        idle_us=_PUSH_IDLE_US,
+        idle_to_now=False,
     )
 
 

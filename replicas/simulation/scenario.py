@@ -10,7 +10,7 @@ from typing import Any, Final
 from replicas.faults.model import Fault, processes_of, read_faults
 from replicas.simulation.given import with_rows
 from replicas.simulation.link import LinkState
-from replicas.simulation.producer import live_source
+from replicas.simulation.producer import live_source, pushed_source
 from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
@@ -48,7 +48,8 @@ class Scenario:
         ``settings``: the same of X, α and policies of nodes (replicas.simulation.setting); ``joins``: what is done to
         nodes that the configuration does not name (replicas.simulation.joining); ``row_ns``: what a row costs on a
         partition, and from when on (replicas.simulation.balancing); ``proofs``: when the proof of logs goes on, where
-        somebody proves them (replicas.simulation.proved).
+        somebody proves them (replicas.simulation.proved); ``pushes``: sources whose rows are pushed, and a number from
+        which it follows how (replicas.simulation.pushing).
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -119,6 +120,8 @@ class Scenario:
         given = self.options.get(_ROWS, {}).get(name)
         if given is not None:
             return with_rows(source, given)
+        if name in self.pushes():
+            return pushed_source(source)
         how = self.options.get(_LIVE, {}).get(name)
         return source if how is None else live_source(source, how)
 
@@ -133,6 +136,10 @@ class Scenario:
 
     def moves(self) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
+        return found
+
+    def pushes(self) -> Mapping[str, int]:
+        found: Mapping[str, int] = self.options.get("pushes", {})
         return found
 
     def proofs(self) -> Sequence[int] | None:

@@ -26,6 +26,7 @@ from replicas.simulation.joining import count_joins, order_joins
 from replicas.simulation.kept import check_archive, check_kept
 from replicas.simulation.moving import order_moves
 from replicas.simulation.proved import Proof
+from replicas.simulation.pushing import writers_of
 from replicas.simulation.rejected import check_rejected, rejects
 from replicas.simulation.retention import retains
 from replicas.simulation.scenario import Scenario
@@ -119,11 +120,14 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
     )
     proofs = scenario.proofs()
     proof = None if proofs is None else Proof(cluster, Random(f"{scenario.seed}/proofs"), outcome.counters)
+    writers = writers_of(cluster, scenario.pushes())
     reference, left = None, ""
     rejected: dict[PartitionId, list[Rejection]] = {}
     try:
         async with cluster:
             await cluster.start()
+            for writer in writers:
+                cluster.spawn(writer.run)
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run, scenario.faults)
                 nursery.start_soon(order_moves, cluster, scenario.moves())
@@ -193,6 +197,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
     if rejects(plan) and not cluster.lost_logs:
         complete = outcome.finished and premise.healed and premise.survivors and not dead
         outcome.findings += check_rejected(cluster, rejected, complete, outcome.counters)
+    for writer in writers if not cluster.lost_logs else ():
+        outcome.findings += writer.check(outcome.finished, outcome.counters)
     if also is not None:
         outcome.findings += also(scenario, cluster, reference)
     if left and premise.healed and premise.survivors and not outcome.findings:

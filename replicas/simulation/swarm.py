@@ -16,6 +16,7 @@ from replicas.simulation.options import with_options
 from replicas.simulation.patterns import random_faults
 from replicas.simulation.producer import random_live
 from replicas.simulation.proved import random_proofs
+from replicas.simulation.pushing import random_pushes
 from replicas.simulation.rejected import with_rejections
 from replicas.simulation.retention import with_retention
 from replicas.simulation.scenario import Scenario
@@ -103,6 +104,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
     if Feature.MOVES in features:
         options["moves"] = random_moves(moving, seconds * SECOND)
+    if Feature.PUSHES in features:
+        options["pushes"] = random_pushes(Random(f"pushes {seed}"), list(config["sources"]))
     if proved:
         options["proofs"] = random_proofs(Random(f"proofs {seed}"), seconds * SECOND)
     if Feature.SETTINGS in features:
