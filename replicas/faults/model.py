@@ -309,8 +309,14 @@ def one_fault(data: Mapping[str, Any], directory: Directory) -> Fault:
     return fault
 
 
-def read_faults(data: Any, path: Path, directory: Directory, problems: Problems) -> list[Fault]:
-    """Faults of plain data, in order of time; what is wrong goes to ``problems``."""
+def read_faults(
+    data: Any, path: Path, directory: Directory, problems: Problems, *, source_disks: bool = False
+) -> list[Fault]:
+    """Faults of plain data, in order of time; what is wrong goes to ``problems``.
+
+    Args:
+      source_disks: disks of sources may lie, which is outside the fault model.
+    """
     if not isinstance(data, list | tuple):
         problems.add(path, "expected a list of faults, such as - {at: 5s, kind: kill, target: n1}")
         return []
@@ -319,13 +325,15 @@ def read_faults(data: Any, path: Path, directory: Directory, problems: Problems)
     for i, entry in enumerate(data):
         if isinstance(entry, Mapping) and "at" not in entry:
             problems.add((*path, i), "at is missing; expected when it happens, such as at: 5s")
-        fault = _read_fault(entry, (*path, i), known, problems)
+        fault = _read_fault(entry, (*path, i), known, problems, source_disks)
         if fault is not None:
             faults.append(fault)
     return sorted(faults, key=lambda f: f.at_us)
 
 
-def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems) -> Fault | None:
+def _read_fault(
+    entry: Any, path: Path, known: Sequence[str], problems: Problems, source_disks: bool = False
+) -> Fault | None:
     model = validated(FaultModel, entry, path, problems)
     if model is None:
         return None
@@ -343,7 +351,7 @@ def _read_fault(entry: Any, path: Path, known: Sequence[str], problems: Problems
             if model.kind == "replan" and COORDINATOR in field_names:
                 problems.add((*path, field), "only nodes, sources and clients are started with another plan")
             for name in field_names if model.kind in _LOSING else ():
-                if name == COORDINATOR or (name.startswith("source:") and model.kind != "wipe"):
+                if name == COORDINATOR or (name.startswith("source:") and model.kind != "wipe" and not source_disks):
                     problems.add((*path, field), f"the disk of {name} is outside the fault model")
     return None if len(problems.found) > before else model.model_copy(update=names).fault()
 

@@ -135,7 +135,7 @@ class SimCluster:
         #: Clients whose disk may have lost what it said that it had synced; those of them that could not go on.
         self.forgetful: set[str] = set()
         self.given_up: set[str] = set()
-        #: Clients whose disk has lied, and then lost power: their recordings may have holes.
+        #: Clients and sources whose disk has lied, and then lost power: recordings and logs may have holes.
         self.lied_to: set[str] = set()
         #: Sources that lost their logs: the first disk that was lost, and when.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
@@ -243,7 +243,7 @@ class SimCluster:
     async def start(self) -> None:
         """Starts every process of the plan."""
         for stream in self.plan.sources:
-            self.launch(f"source:{stream}", partial(self._source, stream))
+            self.launch(f"source:{stream}", partial(self._damaged_source, stream))
         for node in self.directory.nodes:
             self.launch(node, partial(self._node, node))
         for name in self.directory.clients:
@@ -459,7 +459,10 @@ class SimCluster:
         """What each source has logged; of a log that was lost, what it had."""
         return {
             s: read_source_log(
-                whole(self.lost_logs[s][0] if s in self.lost_logs else self._disk(f"source:{s}"), PurePosixPath(s)),
+                whole(
+                    self.lost_logs[s][0] if s in self.lost_logs else self._disk(f"source:{s}").mended(),
+                    PurePosixPath(s),
+                ),
                 PurePosixPath(s),
                 self.plan.query.sources[s],
             )
@@ -514,6 +517,19 @@ class SimCluster:
             place=lambda folder: (self.disks[host], sink_folder(folder)),
         )
         await process.run()
+
+    async def _damaged_source(self, stream: str) -> None:
+        """One whose disk may be damaged: it names what it cannot read, and does not go on."""
+        host = f"source:{stream}"
+        try:
+            await self._source(stream)
+        except* SpeError as group:
+            if not self.disks[host].flipped and host not in self.lied_to:
+                raise
+            self.given_up.add(host)
+            self.lost_logs.setdefault(StreamId(stream), (self.disks[host].mended(), now_us()))
+            self.note(f"{host} cannot go on: {'; '.join(map(str, leaves(group)))}")
+            self.kill(host)
 
     async def _coordinator(self) -> None:
         env = self.env(COORDINATOR)

@@ -131,6 +131,8 @@ class SimDisk:
         self.syncs = 0
         self.honest = True
         self.ended = False
+        #: Bits that were turned: file, byte, bit.
+        self.flipped: list[tuple[PurePosixPath, int, int]] = []
         self.part_files = SimPartFiles(self)
 
     def open(self, path: PurePosixPath) -> _AppendFile:
@@ -183,7 +185,7 @@ class SimDisk:
         other = SimDisk()
         for path, file in self.files.items():
             other.files[path] = _File(bytes(file.written), file.synced_size)  # the rest is in the page cache still
-        other.honest, other.removed = self.honest, self.removed
+        other.honest, other.removed, other.flipped = self.honest, self.removed, self.flipped
         return other
 
     def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> SimDisk:
@@ -226,8 +228,19 @@ class SimDisk:
         self.honest = False
         path = random.choice(found)
         at = random.randrange(len(self.files[path].written))
-        self.files[path].written[at] ^= 1 << random.randrange(8)
+        self.flipped.append((path, at, 1 << random.randrange(8)))
+        self.files[path].written[at] ^= self.flipped[-1][2]
         return path
+
+    def mended(self) -> SimDisk:
+        """A copy on which no bit was turned."""
+        if not self.flipped:
+            return self
+        other = self.restarted()
+        for path, at, bit in self.flipped:
+            if path in other.files and at < len(other.files[path].written):
+                other.files[path].written[at] ^= bit
+        return other
 
 
 class SimPartFiles:

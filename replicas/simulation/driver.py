@@ -34,6 +34,7 @@ class FaultDriver:
 
     Args:
       random: which bit flips, which connection becomes half open.
+      source_disks: bits of the disks of sources may turn.
       unlimited: whatever kills are asked for happen; P3's premise is then not ours to keep.
 
     Attributes:
@@ -43,7 +44,10 @@ class FaultDriver:
       survivors: did of each partition a replica with its state live all along?
     """
 
-    def __init__(self, cluster: SimCluster, random: Random, *, unlimited: bool = False) -> None:
+    def __init__(
+        self, cluster: SimCluster, random: Random, *, unlimited: bool = False, source_disks: bool = False
+    ) -> None:
+        self._source_disks = source_disks
         self._cluster = cluster
         self._random = random
         self._unlimited = unlimited
@@ -142,7 +146,7 @@ class FaultDriver:
         self._damaged.discard(host)  # it starts from what a partner has
         if host.startswith("client:") and (how is Do.WIPE or (how is Do.POWER and host in self._lied)):
             self._cluster.forgetful.add(host)
-        if host.startswith("client:") and how is Do.POWER and host in self._lied:
+        if host.startswith(("client:", "source:")) and how is Do.POWER and host in self._lied:
             self._cluster.lied_to.add(host)
         if how is Do.WIPE:
             self._wiped.add(host)
@@ -221,9 +225,9 @@ class FaultDriver:
             found = [self._cluster.network.half_open(a, b, self._random) for a, b in pairs]
             return "" if any(found) else "there is no connection"
         for host in fault.first:
-            if host.startswith("source:"):
+            if host.startswith("source:") and not self._source_disks:
                 return f"{host} has the only copy of its stream"
-            if why := self._alone(host, Do.WIPE):
+            if not host.startswith("source:") and (why := self._alone(host, Do.WIPE)):
                 return why
             path = self._cluster.disks[host].flip(self._random, PurePosixPath("."))
             if path is None:

@@ -76,6 +76,11 @@ class Feature(enum.StrEnum):
     )
     PROVED = "proved logs", 0.0, "logs of sources and recordings whose oldest part is deleted once it is proved"
     PUSHES = "pushes", 0.0, "batches of rows that a writer pushes, some tasks and commits twice"
+    SOURCE_DISKS = (
+        "source disks",
+        0.0,
+        "disks of sources change or lose what they hold: a process names it, or the judge",
+    )
     ALL_SINKS = "all sinks", 0.0, "sinks of Parquet files, and of a table that holds what is current, on a server"
 
     def __new__(cls, name: str, share: float, about: str) -> Feature:

@@ -61,7 +61,8 @@ def random_faults(
     """Faults that begin within a time, in order of time; see the module."""
     entries = _Drawing(random, plan, directory, from_us, to_us, features).draw()
     problems = Problems()
-    faults = read_faults([{**e, "at": show_duration(e["at"])} for e in entries], (), directory, problems)
+    written = [{**e, "at": show_duration(e["at"])} for e in entries]
+    faults = read_faults(written, (), directory, problems, source_disks=Feature.SOURCE_DISKS in features)
     if problems:
         raise ConfigError([str(p) for p in problems.found])
     return tuple(faults)
@@ -122,6 +123,8 @@ class _Drawing:
             kinds += [kind for kind in DISK_KINDS.values() if random.random() < 0.7] * 2
         if Feature.CLIENTS in self._features:
             kinds += [kind for kind in CLIENT_KINDS.values() if random.random() < 0.7] * 2
+        if Feature.SOURCE_DISKS in self._features:
+            kinds += [_Drawing._source_disk] * 3
         if Feature.OTHER_PLANS in self._features:
             kinds += [_Drawing._replan] * 3
         if self._directory.logs:
@@ -339,6 +342,17 @@ class _Drawing:
         yield {"at": at, "kind": "lie", "target": node, "for": show_duration(length)}
         at += max(length + self._random.choice([-50, 50]) * MILLISECOND, 0)
         yield {"at": at, "kind": "power", "target": node, "for": self._for()}
+
+    def _source_disk(self, at: int) -> Iterator[Entry]:
+        """A bit turns on the disk of a source, or its disk lies; then it is started again."""
+        source = self._random.choice(self._sources)
+        if self._random.random() < 0.5:
+            yield {"at": at, "kind": "flip", "target": source}
+            yield {"at": at + self._gap(), "kind": "kill", "target": source, "for": self._for()}
+            return
+        length = self._length()
+        yield {"at": at, "kind": "lie", "target": source, "for": show_duration(length)}
+        yield {"at": at + length, "kind": "power", "target": source, "for": self._for()}
 
     def _replan(self, at: int) -> Iterator[Entry]:
         """Somebody starts a process with another configuration, and corrects that."""

@@ -49,7 +49,8 @@ class Scenario:
         nodes that the configuration does not name (replicas.simulation.joining); ``row_ns``: what a row costs on a
         partition, and from when on (replicas.simulation.balancing); ``proofs``: when the proof of logs goes on, where
         somebody proves them (replicas.simulation.proved); ``pushes``: sources whose rows are pushed, and a number from
-        which it follows how (replicas.simulation.pushing).
+        which it follows how (replicas.simulation.pushing); ``source_disks``: disks of sources may lose or change what
+        they hold, which is outside the fault model.
       faults: what happens; times count from the beginning.
       heal_us: everything heals at this time.
       grace_us: after it, the time to become complete and quiet.
@@ -101,7 +102,7 @@ class Scenario:
     def with_faults(self, entries: Any) -> Scenario:
         """With the faults of plain data, and no others.  Raises ConfigError."""
         problems = Problems()
-        faults = read_faults(entries, ("faults",), self._known(), problems)
+        faults = read_faults(entries, ("faults",), self._known(), problems, source_disks=self.source_disks())
         if problems:
             raise ConfigError([p.message for p in problems.found])
         return replace(self, faults=tuple(faults))
@@ -145,6 +146,9 @@ class Scenario:
     def proofs(self) -> Sequence[int] | None:
         found: Sequence[int] | None = self.options.get("proofs")
         return found
+
+    def source_disks(self) -> bool:
+        return bool(self.options.get("source_disks", False))
 
     def row_ns(self) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = self.options.get("row_ns", ())

@@ -116,7 +116,10 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
     )
     outcome = Outcome(scenario, cluster.history, story=cluster.log)
     driver = FaultDriver(
-        cluster, Random(f"{scenario.seed}/faults"), unlimited=bool(scenario.options.get("unlimited", False))
+        cluster,
+        Random(f"{scenario.seed}/faults"),
+        unlimited=bool(scenario.options.get("unlimited", False)),
+        source_disks=scenario.source_disks(),
     )
     proofs = scenario.proofs()
     proof = None if proofs is None else Proof(cluster, Random(f"{scenario.seed}/proofs"), outcome.counters)
@@ -203,6 +206,10 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
         outcome.findings += also(scenario, cluster, reference)
     if left and premise.healed and premise.survivors and not outcome.findings:
         outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
+    if any(host.startswith("source:") for host in cluster.lied_to):  # it has sent what it does not have (excluded)
+        outcome.counters.add("runs in which the disk of a source lied")
+        outcome.counters.add("runs in which such a lie was noticed", bool(outcome.findings) or bool(cluster.lost_logs))
+        outcome.findings = []
     if held_up:
         outcome.counters.add("runs held up by a client that cannot go on")
     if cluster.longest_step_s:

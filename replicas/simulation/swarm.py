@@ -106,6 +106,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         options["moves"] = random_moves(moving, seconds * SECOND)
     if Feature.PUSHES in features:
         options["pushes"] = random_pushes(Random(f"pushes {seed}"), list(config["sources"]))
+    if Feature.SOURCE_DISKS in features:
+        options["source_disks"] = True
     if proved:
         options["proofs"] = random_proofs(Random(f"proofs {seed}"), seconds * SECOND)
     if Feature.SETTINGS in features:
