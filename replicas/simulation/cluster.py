@@ -137,6 +137,8 @@ class SimCluster:
         self.given_up: set[str] = set()
         #: Clients and sources whose disk has lied, and then lost power: recordings and logs may have holes.
         self.lied_to: set[str] = set()
+        #: Disks of these sources, as they were before the first such failure.
+        self.before_lies: dict[str, SimDisk] = {}
         #: Sources that lost their logs: the first disk that was lost, and when.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
         #: What sources and clients delete goes there first, where their configuration says so.
@@ -527,7 +529,8 @@ class SimCluster:
             if not self.disks[host].flipped and host not in self.lied_to:
                 raise
             self.given_up.add(host)
-            self.lost_logs.setdefault(StreamId(stream), (self.disks[host].mended(), now_us()))
+            truth = self.before_lies.get(host, self.disks[host].mended())
+            self.lost_logs.setdefault(StreamId(stream), (truth, now_us()))
             self.note(f"{host} cannot go on: {'; '.join(map(str, leaves(group)))}")
             self.kill(host)
 

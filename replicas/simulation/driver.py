@@ -148,6 +148,8 @@ class FaultDriver:
             self._cluster.forgetful.add(host)
         if host.startswith(("client:", "source:")) and how is Do.POWER and host in self._lied:
             self._cluster.lied_to.add(host)
+            if host.startswith("source:"):
+                self._cluster.before_lies.setdefault(host, self._cluster.disks[host].restarted().mended())
         if how is Do.WIPE:
             self._wiped.add(host)
             self._cluster.wipe(host)

@@ -67,6 +67,8 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         features = forced  # whom a replica reads, and when, is not to depend on much else
     if features & {Feature.ALL_SINKS, Feature.PROVED}:
         features |= {Feature.CLIENTS}
+    if Feature.PROVED in features:
+        features -= _WITHOUT_RETENTION
     seconds = random.choice(_LENGTHS_S)
     if features & {Feature.LASTING_LINKS, *SLOW}:
         seconds = max(_LENGTHS_S)
@@ -93,7 +95,7 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     if Feature.LONG_WINDOWS in features:
         config = with_long_windows(Random(f"windows {seed}"), config)
     proved = Feature.PROVED in features
-    if (proved or Feature.RETENTION in features) and not features & _WITHOUT_RETENTION:
+    if features & {Feature.RETENTION, Feature.PROVED} and not features & _WITHOUT_RETENTION:
         config = with_retention(Random(f"retention {seed}"), config, proved=proved)
     balances, from_us = Random(f"balancing {seed}"), None
     if Feature.BALANCING in features:
