@@ -13,7 +13,7 @@ from spe.plan.plan import Plan
 #: Share of the operators that get an option, of those that could have it.
 _SHARE: Final = 0.5
 _ADDED: Final = 0.3
-GAPS: Final = "replicas.simulation.own:Gaps"
+GAPS: Final = "replicas.simulation.own:KeyedGaps"
 CHAINED: Final = "replicas.simulation.own:Chained(v)"
 _ON: Final = (["key", "v"], {"key": "key"}, [["key", "key"], "v"])
 _WHERE: Final = ("l_v <= r_v", "l_p > r_p or l_v is null", "l_v % 2 = 0 and not r_p > 90")

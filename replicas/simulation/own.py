@@ -16,7 +16,7 @@ from spe.stream.schema import Schema
 _MODULUS: Final = (1 << 31) - 1
 
 
-class Gaps(KeyedOperator):
+class KeyedGaps(KeyedOperator):
     """Passes ``key`` and ``p`` on; ``v`` becomes its difference to the ``v`` before of that key, 0 at first and after
     each ``forget`` rows of the key."""
 

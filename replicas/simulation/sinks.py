@@ -25,7 +25,7 @@ _REQUEST_S: Final = 0.002
 
 
 @dataclass
-class Table:
+class SimTable:
     """A table, and the state that changes with it.
 
     Attributes:
@@ -47,15 +47,15 @@ class Table:
 
 
 #: Tables of the simulated run, by the option ``table`` of their sinks.
-TABLES: ContextVar[dict[str, Table]] = ContextVar("TABLES")
+TABLES: ContextVar[dict[str, SimTable]] = ContextVar("TABLES")
 
 
 class TableSink(ServerSink):
-    """Writes to a :class:`Table`."""
+    """Writes to a :class:`SimTable`."""
 
     def __init__(self, schemas: Mapping[Channel, Schema], mode: str, options: Mapping[str, Any]) -> None:
         super().__init__(schemas, mode)
-        self._table = TABLES.get().setdefault(str(options["table"]), Table())
+        self._table = TABLES.get().setdefault(str(options["table"]), SimTable())
 
     async def load(self, env: Env) -> bytes:
         self._lost = env.random

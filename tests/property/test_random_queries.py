@@ -60,7 +60,7 @@ QUERIES = Situations(
     {
         **dict.fromkeys(("join left_time", "join by an attribute", "join where"), 0.02),
         **dict.fromkeys(("topk with_ties", "topk rank_as", "topk partition_by", "topk by an attribute"), 0.02),
-        **dict.fromkeys(("map keep", "aggregate by an attribute", "Gaps", "an aggregate function"), 0.1),
+        **dict.fromkeys(("map keep", "aggregate by an attribute", "KeyedGaps", "an aggregate function"), 0.1),
         "a hundred results": 0.1,
     }
 )

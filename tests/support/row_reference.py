@@ -297,7 +297,7 @@ def _gaps(stream: Stream, arguments: Body) -> Stream:
 _CLASSES: Final[Mapping[str, Callable[[Stream, Body], Stream]]] = {
     "replicas.simulation.hash_chain:HashChain": _hash_chain,
     "replicas.simulation.lagging:Lagging": _lagging,
-    "replicas.simulation.own:Gaps": _gaps,
+    "replicas.simulation.own:KeyedGaps": _gaps,
 }
 _OPERATORS: Final[Mapping[str, Callable[[Any, Sequence[Stream]], Stream]]] = {
     "filter": _filter,
