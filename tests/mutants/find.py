@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from consistency.checking.accuracy import Kept
-from replicas.reference import ChannelRows
+from replicas.reference import ChannelRows, Rejected
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.features import NONE, Features, read_features
 from replicas.simulation.scenario import Scenario
@@ -49,9 +49,11 @@ def complaints(mutant: Mutant, scenario: Scenario) -> list[str]:
     """Findings in a run with the mutant; empty where it survives.  Raises Unfit."""
     reference = SimCluster.reference
 
-    def truth(self: SimCluster, kept: Kept | None = None) -> dict[Channel, ChannelRows]:
+    def truth(
+        self: SimCluster, kept: Kept | None = None, rejected: Rejected | None = None
+    ) -> dict[Channel, ChannelRows]:
         with aside():
-            return reference(self, kept)
+            return reference(self, kept, rejected)
 
     with mutant.on(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimCluster, "reference", truth)

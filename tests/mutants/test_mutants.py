@@ -10,6 +10,8 @@ seconds, and so does ``MUTANTS=all``.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from operators.sunion.sunion import SUnion
 from replicas.simulation.simulate import simulate
 from spe.stream.times import BEFORE_TIME
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.find import is_killed
+from tests.mutants.find import complaints, is_killed
 from tests.mutants.kept import CASES, COSTLY, costly, kept, killer
 from tests.mutants.mended import PAIRS
 from tests.mutants.patching import Edit, Unfit, aside, edited, mutant
@@ -43,6 +45,12 @@ def test_a_mutant_is_killed(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in KEPT if _ALL or name not in COSTLY])
 def test_the_killing_scenario_holds_without_the_mutant(name: str) -> None:
     assert simulate(KEPT[name]).findings == []
+
+
+def test_an_engine_without_a_mistake_has_no_complaints() -> None:
+    """Else each mutant would be killed, whatever it does."""
+    unchanged = SimpleNamespace(on=nullcontext)
+    assert complaints(unchanged, min(KEPT.values(), key=lambda one: one.heal_us)) == []  # type: ignore[arg-type]
 
 
 def test_there_are_enough_mutants_and_no_unused_case() -> None:
