@@ -15,8 +15,8 @@ from consistency.checking.finding import Finding
 from consistency.checking.moves import allowed_us
 from consistency.checking.retained import check_retained
 from consistency.checking.verdict import Premise, judge
+from consistency.comparison import ChannelRows
 from operators.rejections import Rejection
-from replicas.comparison import ChannelRows
 from replicas.simulation.balancing import RowNs, count_balancing, shift_loads
 from replicas.simulation.clock import JumpClock, Stuck
 from replicas.simulation.cluster import SimCluster

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from consistency.checking.finding import Finding
 from replicas.comparison import ChannelRows
+
+from consistency.checking.finding import Finding
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.scenario import Scenario
 from spe.plan.plan import Plan
