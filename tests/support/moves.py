@@ -43,6 +43,7 @@ class FakeNode:
       state: of its replica; None: it runs none.
       recovers: heartbeats until it is STABLE; None: a failure lasts.
       held: checkpoints, where it stands by.
+      ahead_us: how much further than the others it is while STABLE.
     """
 
     directory: Directory
@@ -50,6 +51,7 @@ class FakeNode:
     recovers: int = 0
     frontier: int = 0
     held: int = 0
+    ahead_us: int = 0
     alive: bool = True
 
 
@@ -191,7 +193,7 @@ class FakeCluster:
                 if node.recovers <= 0:
                     node.state = NodeState.STABLE
             if node.state is NodeState.STABLE:
-                node.frontier = self.now
+                node.frontier = self.now + node.ahead_us
             elif node.state is None and node.directory.roles[PARTITION].get(name) is Role.STANDBY and stable:
                 node.held += 1
 

@@ -12,7 +12,7 @@ from replicas.placement.balance import Balance
 from replicas.placement.moves import Move, MovePhase
 from replicas.planning.balancing.actions import DrainNode, JoinSpare, MovePartition
 from replicas.planning.load import SAMPLE_US, LoadSample
-from replicas.planning.prediction import PredictedMove, RefusedMove
+from replicas.planning.prediction import PredictedMove, RefusedMove, StateSource
 from spe.config.load import load_data
 from spe.plan.directory import Role
 from spe.stream.ids import PartitionId
@@ -204,6 +204,23 @@ def test_a_node_without_room_is_no_target_and_says_so() -> None:
     assert isinstance(refused, RefusedMove)
     assert "would never catch up" in refused.reason
     assert World({}, config([["n1"], ["n2"]])).balance.predicted(p(0), N3, 0) is None, "nobody knows"
+
+
+def test_a_checkpoint_that_is_gone_gives_no_state() -> None:
+    """L4: a move that counted on it would take as long as from a partner, or longer."""
+    world = World({}, config([["n1"], ["n2"]]))
+    for held, source in (
+        ([], StateSource.PARTNER),
+        ([(p(0), N3)], StateSource.CHECKPOINT),
+        ([], StateSource.PARTNER),
+    ):
+        world.held = held
+        world.now += SAMPLE_US
+        world.balance.sampled(p(0), SAMPLE._replace(state=1e12), world.now)
+        world.learn()
+        predicted = world.balance.predicted(p(0), N3, world.now)
+        assert isinstance(predicted, PredictedMove)
+        assert predicted.source is source
 
 
 @pytest.mark.parametrize(

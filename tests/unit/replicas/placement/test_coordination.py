@@ -137,6 +137,34 @@ def test_a_thawed_replica_must_catch_up_before_the_helper_retires() -> None:
     assert world.at(30) == "retire@n1b"
 
 
+def test_replicas_catch_up_with_the_furthest_helper() -> None:
+    """H5: consumers may have read from any helper."""
+    world = World()
+    world.nodes |= {B: STABLE, C: STABLE}
+    world.frontier = {A: 600, B: 900, C: 500}
+    assert world.at(10) == ""
+    world.frontier[A] = 899
+    assert world.at(20) == ""
+    world.frontier[A] = 900
+    assert world.at(30) == "retire@n1c"
+
+
+def test_the_mark_of_an_earlier_calm_does_not_count() -> None:
+    """H5: in the failure since then the helper went on, and a replica was frozen."""
+    world = World()
+    world.nodes[B] = STABLE
+    world.frontier |= {A: 100, B: 900}
+    assert world.at(10) == ""
+    world.nodes[A] = None
+    world.frontier[B] = 2_000
+    assert world.at(20) == ""
+    world.nodes[A] = STABLE
+    world.frontier[A] = 950
+    assert world.at(30) == "", "it is behind the helper"
+    world.frontier[A] = 2_000
+    assert world.at(40) == "retire@n1b"
+
+
 def test_helpers_retire_one_by_one_the_last_first() -> None:
     world = World()
     world.nodes |= {B: STABLE, C: STABLE}
@@ -306,6 +334,28 @@ def test_without_any_state_one_upstream_replica_replays() -> None:
     assert world.at(20 + RECOVERY + REPEAT_US) == [], "it has begun"
     world.first["n1b"] = 7
     assert world.at(30 + RECOVERY + REPEAT_US) == ["replay u1/0@n1b"], "and truncated again: some other standby was"
+
+
+def test_a_replica_has_its_beginning_if_all_its_outputs_have() -> None:
+    """H8: what is missing from one output has to be made again as well."""
+    plan, directory = make_plan(2)
+    of, extra = PartitionId(UnitId("u2"), 0), StreamId("extra")
+    units = tuple(replace(u, outputs=(*u.outputs, extra)) if u.id == "u1" else u for u in plan.units)
+    placement = {**directory.placement, PARTITION: (A,), of: (NodeId("n2a"),)}
+    directory = placed(directory, placement, {of: Standbys((NodeId("n2b"),), 1)})
+    coordination = Coordination(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for source in plan.sources:
+        coordination.heard_source(OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=LOG))
+    coordination.heard(NodeId("n2a"), [], 0)
+    for now in (10, 10 + RECOVERY):
+        outputs = [
+            OutputStatus(name, 0, STABLE, False, 90, 0, 0, first, 0.0) for name, first in ((extra, 40), ("s1", 1))
+        ]
+        coordination.heard(A, outputs, now)
+        lost = OutputStatus("s2", 0, RECOVERING, False, 0, 0, 0, 1, 0.0, lacking=True)
+        coordination.heard(NodeId("n2b"), [lost], now)
+        decided = [f"{d.verb} {d.replica}" for d in coordination.decide(now)]
+    assert decided == ["replay u1/0@n1a"]
 
 
 @pytest.mark.parametrize("state", [UP_FAILURE, RECOVERING])
@@ -546,10 +596,12 @@ def test_a_partition_with_its_first_standby_is_not_taken_for_lost() -> None:
     plan, directory = make_plan(1, replicas=3)
     alone = placed(directory, {PARTITION: (A,)})
     coordination = Coordination(plan, alone, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination.heard(A, [output(STABLE, 5)], 4_990)
     coordination.redirect(alone.with_role(PARTITION, B, Role.STANDBY), 5_000)
     coordination.heard(B, [], 5_010)
     assert coordination.decide(5_010 + PATIENCE) == []
-    coordination.heard(A, [output(STABLE, 5)], 5_200)
+    assert coordination.decide(4_999 + RECOVERY) == []
+    coordination.heard(A, [output(STABLE, 5)], 7_000)
     coordination.lost(A, 9_000)
     (decision,) = coordination.decide(9_000 + PATIENCE)
     assert (decision.verb, decision.replica.node) == ("install", B)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicas.placement.activation import Choice
-from replicas.placement.moves import IN_VAIN_US, Move, MovePhase, MoveRefused, Moves
+from replicas.placement.moves import IN_VAIN_US, TRIES, Move, MovePhase, MoveRefused, Moves
 from replicas.planning.prediction import StateSource
 from spe.plan.directory import Role
 from spe.stream.ids import ReplicaId
@@ -112,6 +112,31 @@ def test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were() -
     assert (move.phase, move.why) == (MovePhase.FOLLOW, "n1b must be as far as the others were")
     beats(world, 8)
     assert move.phase is MovePhase.DONE
+
+
+@pytest.mark.parametrize("furthest", [A, C])
+def test_the_mark_is_that_of_the_furthest_other_replica(furthest: NodeId) -> None:
+    """M3: consumers that read the furthest would have to wait for the target otherwise."""
+    world = cluster("AC")
+    world.nodes[furthest].ahead_us = 10 * BEAT
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.FOLLOW)
+    assert move.mark == world.now + 10 * BEAT
+    beats(world, 9)
+    assert (move.phase, move.why) == (MovePhase.FOLLOW, "n1b must be as far as the others were")
+    beats(world, 2)
+    assert move.phase is MovePhase.LEAVE
+
+
+def test_the_source_leaves_once_the_target_is_past_for_a_beat() -> None:
+    """M: the time that an earlier phase took does not count."""
+    world = cluster()
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.FOLLOW)
+    world.beat()
+    assert move.phase is MovePhase.FOLLOW
+    world.beat()
+    assert move.phase is MovePhase.LEAVE
 
 
 def test_a_standby_that_becomes_active_changes_places_with_the_old_replica() -> None:
@@ -357,6 +382,38 @@ def test_a_target_that_dies_before_it_joins_is_waited_for_once() -> None:
         world.start(B)
         beats(world, 5)
     assert roles(world) == {A: Role.ACTIVE}
+
+
+def test_a_target_that_falls_silent_is_waited_for_three_times() -> None:
+    """M6: the fourth time its move is taken back."""
+    world = cluster()
+    world.recovery = 10
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.INSTALL)
+    for silent in range(1, TRIES + 1):
+        world.silent.add(B)
+        beats(world, 3)
+        assert (move.phase, move.tries, move.why) == (MovePhase.INSTALL, silent, "n1b does not answer")
+        world.silent.clear()
+        world.nodes[B].recovers = 10
+        beats(world, 2)
+        assert move.why == "n1b recovers"
+    world.silent.add(B)
+    beats(world, 2)
+    assert (move.phase, move.why) == (MovePhase.DROPPED, "n1b does not answer")
+    assert roles(world) == {A: Role.ACTIVE}
+
+
+def test_a_target_silent_for_its_patience_is_given_up() -> None:
+    world = cluster()
+    world.recovery = 10
+    move = world.ask(A, B)
+    beats_until(world, move, MovePhase.INSTALL)
+    world.silent.add(B)
+    beats(world, 20)
+    assert (move.phase, move.dropping) == (MovePhase.INSTALL, "")
+    world.beat()
+    assert move.dropping == "n1b does not answer"
 
 
 @pytest.mark.parametrize("phase", [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW])

@@ -228,6 +228,28 @@ def test_a_measured_load_counts_more_and_stays_when_nothing_is_heard() -> None:
     assert found.serving() == "fa/0 fc/0", "less than expected is no reason to give the room away"
 
 
+def test_room_for_expected_loads_is_kept_if_less_is_measured() -> None:
+    """O1: n4 has room for 0.8; what was measured is 0.8 together, what is expected 1.2."""
+    found = cluster(backs=["n4"])
+    found.order.measured({FA: 0.1, FB: 0.4, FC: 0.3})
+    found.kill("n1", "n2", "n3")
+    found.beat(20)
+    assert len(found.serving().split()) == 2
+
+
+def test_a_node_that_has_left_is_not_in_the_plan() -> None:
+    """D4: it may leave while it still answers, and no order can reach it."""
+    found = cluster(backs=["n4"], others=["n6"])
+    assert NodeId("n6") in found.order._runs
+    del found.runs[NodeId("n6")]
+    found.order.redirect(found.directory.without_node(NodeId("n6")))
+    found.kill("n1", "n2", "n3")
+    found.beat(20)
+    status = found.order.status()
+    assert status is not None
+    assert dict(status.room).keys() == {"n4"}
+
+
 def test_a_load_that_moves_by_a_fifth_makes_a_new_plan() -> None:
     found = cluster(backs=["n4"])
     found.order.measured({FC: 0.5})
