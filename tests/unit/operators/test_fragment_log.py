@@ -312,18 +312,27 @@ def test_the_newest_footprint_counts() -> None:
     assert [part.times.tolist() for part in finished(operator.live_footprints())] == [[21, 21]]
 
 
-@pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 10, 10)])
-def test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log(window: Window) -> None:
+@pytest.mark.parametrize(
+    ("window", "written", "mark"),
+    [
+        (COUNT_3, 10, 20),
+        (Window(WindowKind.TUMBLING, 10, 10), 10, 20),
+        (Window(WindowKind.SLIDING, 20, 10), 15, 25),  # of two panes that were written one is gone
+    ],
+)
+def test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log(
+    window: Window, written: int, mark: int
+) -> None:
     """Between them windows have closed, of which it knows nothing; a failure then adds what is taken back."""
     run = Written(sums(window), tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n16 a 7\n26 b 3\n31 d 2"))
-    run.slice(10)
-    given(run.fragment, run.unit, run.ports, 10, 20)  # a closes
+    run.slice(written)
+    given(run.fragment, run.unit, run.ports, written, mark)  # a closes
     back = Fragment(run.unit)
     log = FragmentLog(run.unit, back)
     back.restore(run.fragment.snapshot())
-    log.continues(run.log, 20)
-    given(run.fragment, run.unit, run.ports, 20, 30)
-    run.fragment, run.log, run.previous = back, log, 20
+    log.continues(run.log, mark)
+    given(run.fragment, run.unit, run.ports, mark, 30)
+    run.fragment, run.log, run.previous = back, log, mark
     run.slice(30)
     run.crash()
     run.slice(40)
@@ -342,6 +351,18 @@ def test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_an
     given(back, run.unit, run.ports, 10, 20)
     given(back, run.unit, run.ports, 20, 30)
     assert finished(log.slice_log(30)).complete
+
+
+def test_a_state_brought_back_before_any_slice_is_written_whole() -> None:
+    """G9: nothing in the log counts for it, whatever another state left there."""
+    run = Written(sums(COUNT_3), TRACE_11)
+    given(run.fragment, run.unit, run.ports, BEFORE_TIME, 10)
+    back = Fragment(run.unit)
+    log = FragmentLog(run.unit, back)
+    back.restore(run.fragment.snapshot())
+    log.continues(run.log, 10)
+    given(back, run.unit, run.ports, 10, 20)
+    assert finished(log.slice_log(20)).complete
 
 
 @pytest.mark.parametrize("window", [COUNT_3, SLIDING])

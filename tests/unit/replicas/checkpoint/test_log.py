@@ -694,6 +694,17 @@ async def test_a_commit_in_one_copy_is_read_but_not_acknowledged() -> None:
     assert contents(await CheckpointLog.open(storage.restarted(), LOG)) == SLICES[:1], "nobody was promised more"
 
 
+async def test_a_damaged_copy_that_cannot_be_mended_does_not_count() -> None:
+    """G5: what only the other one has is not acknowledged."""
+    storage = await written(SLICES[:2])
+    file = storage.files[segments(storage, "1")[0]]
+    file.written[:] = file.written.replace(b"a(1,5)", b"a(1,6)")
+    log = await CheckpointLog.open(one_refuses(storage), LOG)
+    assert contents(log) == SLICES[:2]
+    assert list(log.faults) == ["log/1"]
+    assert log.held_by_both is None
+
+
 async def test_void_records_of_a_copy_that_cannot_be_mended_do_not_come_back() -> None:
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG)

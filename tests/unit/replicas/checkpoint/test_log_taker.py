@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from replicas.checkpoint.log import LogKind
-from replicas.checkpoint.log_taker import LogTaker
+from replicas.checkpoint.log_taker import ANY, LogTaker
+from replicas.checkpoint.log_transfer import SentSlice
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
@@ -63,10 +64,99 @@ class Maker:
         if not self.has_log:
             return "no copy of the log can be read"
         begin = self.at - self.behind
-        commit = encode_state({"begin": self.at, "positions": [begin] * 3, "origins": ["", "", ""], "outputs": [MADE]})
-        one = {"time": self.at, "needs": 1, "first": 1, "kinds": [int(LogKind.COMMIT)], "payloads": [commit]}
-        sent = {"log": f"a/{self.at}", "first": 1, "last": 1, "slices": [one]}
-        return bytearray(encode_snapshot(self.plan, id.of, sent))
+        return self.sent(f"a/{self.at}", [a_slice(self.at, 1, begin)])
+
+    def sent(self, log: str, slices: list[dict[str, Any]]) -> bytearray:
+        """Slices of one record each that follow each other, as they are sent."""
+        first, last = slices[0]["first"], slices[-1]["first"]
+        data = encode_snapshot(self.plan, PARTITION, {"log": log, "first": first, "last": last, "slices": slices})
+        return bytearray(data)
+
+
+def commit_at(position: int, begin: int) -> bytes:
+    return encode_state({"begin": begin, "positions": [position] * 3, "origins": ["", "", ""], "outputs": [MADE]})
+
+
+def a_slice(time: int, first: int, position: int) -> dict[str, Any]:
+    """One that needs nothing before it."""
+    kinds, payloads = [int(LogKind.COMMIT)], [commit_at(position, time)]
+    return {"time": time, "needs": first, "first": first, "kinds": kinds, "payloads": payloads}
+
+
+async def following(disk: SimDisk) -> tuple[Maker, Standby, LogTaker]:
+    """A standby that has taken record 1 of a log, which ends at 2."""
+    maker, one = Maker(), standby()
+    taker = made(maker, one, disk)
+    maker.at = 2
+    hears(one, A, output(2))
+    await taker.take_if_due()
+    assert (taker._log, taker._since, positions(one)) == ("a/2", 1, [2, 2, 2])
+    return maker, one, taker
+
+
+def sends(taker: LogTaker, answers: list[bytearray]) -> list[tuple[str, int]]:
+    """The maker sends these in turn; returns what it is asked for: (log, up to which record it is held)."""
+    asked: list[tuple[str, int]] = []
+
+    async def fetch(id: ReplicaId, name: str, log: str, since: int) -> bytearray | str:
+        await trio.lowlevel.checkpoint()
+        asked.append((log, since))
+        return answers[len(asked) - 1]
+
+    taker._fetch = fetch
+    return asked
+
+
+def times(taker: LogTaker) -> list[int]:
+    assert taker._kept.log is not None
+    return [c.time for c in taker._kept.log.commits]
+
+
+async def test_what_follows_is_added_to_the_log() -> None:
+    maker, one, taker = await following(SimDisk())
+    asked = sends(taker, [maker.sent("a/2", [a_slice(5, 2, 5), a_slice(9, 3, 9)])])
+    hears(one, A, output(9))
+    await taker.take_if_due()
+    assert asked == [("a/2", 1)]
+    assert (times(taker), positions(one)) == ([2, 5, 9], [9, 9, 9])
+
+
+async def test_after_a_gap_the_log_is_replaced() -> None:
+    """G9: records 2 to 4 are missing, and with them the footprints that they have."""
+    maker, one, taker = await following(SimDisk())
+    sends(taker, [maker.sent("a/2", [a_slice(9, 5, 9)])])
+    hears(one, A, output(9))
+    await taker.take_if_due()
+    assert (times(taker), positions(one)) == ([9], [9, 9, 9])
+
+
+async def test_after_a_write_that_failed_all_is_asked_for_again() -> None:
+    """G9: a part of it may have been written, and would be twice in the log."""
+    maker, one, taker = await following(disk := SimDisk())
+    slices = [a_slice(5, 2, 5), a_slice(9, 3, 9)]
+    asked = sends(taker, [maker.sent("a/2", slices), maker.sent("a/2", [a_slice(2, 1, 2), *slices])])
+    hears(one, A, output(9))
+    before = len(commit_at(5, 5))
+    disk.space_left = 3 * before  # for one of them in each copy
+    with redirect_stderr(StringIO()):
+        await taker.take_if_due()
+        assert "No space left" in one.trouble
+        assert times(taker) == [2, 5]
+        disk.space_left = None
+        hears(one, A, output(10))
+        await taker.take_if_due()
+    assert asked == [("a/2", 1), (ANY, 1)]
+    assert (times(taker), positions(one), one.trouble) == ([2, 5, 9], [9, 9, 9], "")
+
+
+async def test_a_slice_needs_the_same_records_as_in_the_makers_log() -> None:
+    """G9: the second one continues the first; without its records it could not be replayed."""
+    kept = made(Maker(), standby(), SimDisk())._kept
+    await kept.open()
+    records = [(LogKind.FOOTPRINTS, b"x")]
+    await kept.follow([SentSlice(1, records, commit_at(1, 1), 41, 41), SentSlice(2, records, commit_at(1, 1), 41, 43)])
+    assert kept.log is not None
+    assert [c.needs for c in kept.log.commits] == [1, 1]
 
 
 def made(maker: Maker, of: Standby, disk: SimDisk) -> LogTaker:

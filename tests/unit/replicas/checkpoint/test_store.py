@@ -101,6 +101,18 @@ async def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage: str)
     assert found["positions"] == [3]
 
 
+async def test_a_damaged_checkpoint_is_none_of_the_two_kept() -> None:
+    """A8: the one before the newest is for when that is damaged."""
+    disk = Disk()
+    for number in (1, 2):
+        await disk.write(snapshot(number))
+    disk.storage = disk.storage.with_file(FOLDER / "000000000002.checkpoint", b"")
+    store = disk.store()
+    assert await store.newest() == {**snapshot(1), "plan": disk.plan.fingerprint, "of": str(REPLICA.of)}
+    await store.write(encode_snapshot(disk.plan, REPLICA.of, snapshot(3)))
+    assert disk.names() == ["000000000001.checkpoint", "000000000003.checkpoint"]
+
+
 def test_every_flipped_bit_and_every_truncation_is_found() -> None:
     plan = make_plan().plan
     data = encode_snapshot(plan, REPLICA.of, snapshot(7))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Awaitable, Callable
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import PurePosixPath
 from random import Random
 from typing import Any
 
@@ -10,6 +15,7 @@ import trio
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_held, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
+from replicas.placement.standby import Standby
 from replicas.simulation.disk import SimDisk
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
@@ -24,13 +30,45 @@ class _Clock:
         return EVERY
 
 
-async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:
-    """The furthest replica has just become a standby, and gives what it holds; the other one runs."""
-    found = plan().plan
+class _Full(SimDisk):
+    """Has no room for a checkpoint."""
+
+    async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
+        if path.suffix == ".checkpoint":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await super().write_atomic(path, data)
+
+
+def taker_of(
+    one: Standby, disk: SimDisk, fetch: Callable[[ReplicaId, str], Awaitable[bytearray | str]]
+) -> CheckpointTaker:
+    found, id = plan().plan, ReplicaId(*PARTITION, one.id.node)
     clock: Any = _Clock()
     network: Any = None
-    env = Env(clock, network, SimDisk(), AtOnceCompute(), Random(0), NullTrace())
-    one = standby()
+    env = Env(clock, network, disk, AtOnceCompute(), Random(0), NullTrace())
+    return CheckpointTaker(env, found, one, CheckpointStore(env, found, id), ReplicaLog(env, found, id), fetch)
+
+
+async def test_a_checkpoint_without_room_is_not_acknowledged() -> None:
+    """H2: upstream would delete what only a checkpoint has that is nowhere."""
+    one, at = standby(), 0
+
+    async def fetch(id: ReplicaId, maker: str) -> bytearray | str:
+        await trio.lowlevel.checkpoint()
+        return bytearray(encode_snapshot(plan().plan, id.of, {"positions": [at] * 3}))
+
+    taker = taker_of(one, _Full(), fetch)
+    with redirect_stderr(StringIO()):
+        for at in (7, 8, 9):
+            hears(one, A, output(at))
+            await taker.take_if_due()
+    assert "No space left" in one.trouble
+    assert (one.checkpoints, positions(one)) == (0, [0, 0, 0])
+
+
+async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:
+    """The furthest replica has just become a standby, and gives what it holds; the other one runs."""
+    found, one = plan().plan, standby()
     asked: list[str] = []
 
     async def fetch(id: ReplicaId, maker: str) -> bytearray | str:
@@ -39,8 +77,7 @@ async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:
         encode = encode_held if maker == A else encode_snapshot
         return bytearray(encode(found, id.of, {"positions": [1, 1, 1] if maker == A else [8, 8, 8]}))
 
-    id = ReplicaId(*PARTITION, one.id.node)
-    taker = CheckpointTaker(env, found, one, CheckpointStore(env, found, id), ReplicaLog(env, found, id), fetch)
+    taker = taker_of(one, SimDisk(), fetch)
     hears(one, A, output(9))
     hears(one, C, output(8))
     for _ in range(3):
