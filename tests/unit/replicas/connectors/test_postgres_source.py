@@ -13,6 +13,7 @@ import trio
 
 from examples.servers.postgres import PASSWORD, PostgresServer
 from replicas.connectors import open_reader, postgres_source
+from replicas.connectors import postgres_slot as slots
 from replicas.connectors.postgres_source import PostgresReader
 from replicas.connectors.reader import RowChunk
 from replicas.simulation.disk import SimDisk
@@ -81,9 +82,15 @@ def logged(storage: SimDisk) -> list[tuple[Any, ...]]:
 
 
 class Intake:
-    """What a source does with a reader, in memory: rows and cursor together, synced now and then."""
+    """What a source does with a reader, in memory: rows and cursor together; another task syncs them (S3).
 
-    def __init__(self, reader: PostgresReader, cursor: bytes = b"", *, keep: int | None = None) -> None:
+    Attributes:
+      synced: the cursor that a power failure leaves, and how many rows.
+    """
+
+    def __init__(
+        self, reader: PostgresReader, cursor: bytes = b"", *, keep: int | None = None, syncs: bool = True
+    ) -> None:
         self.reader = reader
         reader.cursor = cursor
         if cursor:
@@ -95,6 +102,24 @@ class Intake:
         self.rows_at: list[str] = []
         self._keep = keep
         self._chunks = 0
+        self.synced = cursor, 0
+        self._syncs = syncs
+        self._appended = trio.Event()
+
+    async def read(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sync)
+            await self.reader.read(source_env(), self.accept)
+            nursery.cancel_scope.cancel()
+
+    async def _sync(self) -> None:
+        while self._syncs:
+            await self._appended.wait()
+            self._appended = trio.Event()
+            now = self.cursor, len(self.rows)
+            await trio.to_thread.run_sync(lambda: None)  # more may be appended meanwhile
+            self.synced = now
+            self.reader.durable(now[0])
 
     async def accept(self, chunk: RowChunk) -> None:
         assert chunk.cursor
@@ -108,7 +133,7 @@ class Intake:
         self.cursor = chunk.cursor
         if self._keep is not None and self._chunks >= self._keep:
             raise Killed
-        self.reader.durable(chunk.cursor)
+        self._appended.set()
 
 
 class Killed(Exception):
@@ -130,7 +155,7 @@ async def take(intake: Intake, count: int, seconds: float = 60) -> None:
     """Reads until there are so many rows."""
     with trio.fail_after(seconds):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(intake.reader.read, source_env(), intake.accept)
+            nursery.start_soon(intake.read)
             await until(lambda: len(intake.rows) >= count)
             nursery.cancel_scope.cancel()
 
@@ -140,7 +165,7 @@ async def stopped(intake: Intake) -> str:
     why = ""
     with trio.fail_after(30):
         try:
-            await intake.reader.read(source_env(), intake.accept)
+            await intake.read()
         except* SpeError as group:
             why = str(next(leaves(group)))
     assert why
@@ -173,7 +198,7 @@ async def test_without_a_snapshot_only_changes_come(server: PostgresServer, tabl
     server.query(f"insert into {table} values (1, 'old')")
     intake = Intake(reader_of(table, snapshot=False))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(intake.reader.read, source_env(), intake.accept)
+        nursery.start_soon(intake.read)
         with trio.fail_after(30):
             await until(lambda: b'"log"' in intake.cursor)
             server.query(f"insert into {table} values (2, 'new')")
@@ -301,6 +326,38 @@ async def test_changes_as_rows(server: PostgresServer, table: str) -> None:
 # --- failures ---
 
 
+async def test_the_slot_is_not_advanced_before_rows_are_synced(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9: the server would delete what only the memory of a source has."""
+    advanced: list[int] = []
+    advance = slots.advance
+
+    def noted(connection: Any, watched: slots.Watched, end: int) -> None:
+        advanced.append(end)
+        advance(connection, watched, end)
+
+    server.query(f"insert into {table} values (1, 'copied')")
+    first = Intake(reader_of(table))
+    await take(first, 1)
+    server.query(f"insert into {table} values (2, 'from the log')")
+    first = Intake(reader_of(table), first.cursor)
+    await take(first, 1)
+    monkeypatch.setattr(slots, "advance", noted)
+    server.query(f"insert into {table} select n, 'r' || n from generate_series(6, 9) n")
+    lost = Intake(reader_of(table), first.cursor, syncs=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lost.read)
+        with trio.fail_after(30):
+            await until(lambda: len(lost.rows) >= 4)
+            await until(lambda: bool(advanced or lost.reader._synced.statistics().tasks_waiting))
+        nursery.cancel_scope.cancel()
+    assert advanced == []
+    again = Intake(reader_of(table), first.cursor)
+    await take(again, 4)
+    assert again.rows == lost.rows
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in range(1, 4))])
 async def test_each_row_comes_once_wherever_the_source_is_killed(
     server: PostgresServer, table: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -320,11 +377,12 @@ async def test_each_row_comes_once_wherever_the_source_is_killed(
         intake = Intake(reader_of(table), cursor, keep=random.randrange(1, 6))
         with trio.move_on_after(1.0 if last == most else random.uniform(0.1, 1.0)):
             try:
-                await intake.reader.read(source_env(), intake.accept)
+                await intake.read()
             except* Killed:
                 pass
-        got += intake.rows
-        cursor = intake.cursor
+        # The power fails as well, or the log is written to its end.
+        cursor, rows = random.choice([intake.synced, (intake.cursor, len(intake.rows))])
+        got += intake.rows[:rows]
     assert got == [(n, f"r{n}") for n in range(1, most + 1)]
 
 
@@ -372,7 +430,7 @@ async def test_an_idle_table_does_not_make_the_server_keep_its_log(server: Postg
     server.query(f"create table {table}_other (t text)")
     intake = Intake(reader_of(table))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(intake.reader.read, source_env(), intake.accept)
+        nursery.start_soon(intake.read)
         with trio.fail_after(60):
             await until(lambda: b'"log"' in intake.cursor)
             server.query(f"insert into {table}_other select repeat(n::text, 200) from generate_series(1, 20000) n")
@@ -549,9 +607,9 @@ async def test_two_sources_do_not_share_a_slot(server: PostgresServer, table: st
     await take(intake, 1)
     intake, other = (Intake(reader_of(table), intake.cursor) for _ in range(2))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(intake.reader.read, source_env(), intake.accept)
+        nursery.start_soon(intake.read)
         await trio.sleep(1)
-        nursery.start_soon(other.reader.read, source_env(), other.accept)
+        nursery.start_soon(other.read)
         with trio.fail_after(30):
             await until(lambda: other.reader.away)
         nursery.cancel_scope.cancel()
