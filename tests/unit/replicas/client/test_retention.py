@@ -137,6 +137,24 @@ async def test_tentative_results_hold_the_segment_in_which_they_began(autojump_c
     await again.sync()
 
 
+async def test_a_restart_with_only_tentative_results_has_its_position(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """E6: all stable ones are gone, and the undo has to name the last of them."""
+    storage = SimDisk()
+    recorded(storage, STORY).close()
+    recorder = recorded(storage := storage.restarted(), " ".join(f"T/{500 + n}b b{501 + n}" for n in range(20)))
+    await recorder.sync()
+    await retaining(storage, recorder, Retain(size_bytes=1, unproved=True), now_s=200).look()
+    assert "S" not in text(storage)
+    recorder.close()
+    recorder = Recorder(storage := storage.restarted(), FOLDER, SCHEMAS)
+    assert recorder.position(ONE)[0] == 40
+    recorder.write(Change(ONE, parse("S41/600c", position=40)[0], 0))
+    recorder.close()
+    assert text(storage).endswith("b520 U(40) S41/600c")
+
+
 async def test_what_the_proof_needs_stays_and_it_is_named(autojump_clock: trio.testing.MockClock) -> None:
     storage, retain = SimDisk(), Retain(size_bytes=1_500)
     recorder = recorded(storage, STORY)

@@ -107,6 +107,14 @@ def test_a_corrections_sink_holds_every_insert_and_undo(reopen: Open, read: Read
     assert replayed(read()) == "S1a S2b S3e T4f"
 
 
+def test_ids_of_tentative_batches_go_on(reopen: Open, read: Read) -> None:
+    """F7: they continue those of the batch before, whatever ids their producer gave them."""
+    sink = reopen(CORRECTIONS)
+    feed(sink, "S1/5a S2/6b B10(2) T/12c b13 T/13d b20 U(2) T/14e b21")
+    sink.close()
+    assert brief(read()) == "S1a S2b T3c T4d U(2) T3e"
+
+
 def test_repeated_changes_after_a_restart_are_written_once(reopen: Open, read: Read) -> None:
     sink = reopen(STABLE)
     feed(sink, "S1/5a S2/6b B10(2)")

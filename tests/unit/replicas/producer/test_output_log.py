@@ -341,6 +341,17 @@ def test_a_new_run_continues_the_old_one_for_a_consumer_ahead() -> None:
     assert pulled(ahead) == "T/55w b60"
 
 
+def test_what_was_undone_is_sent_again_in_the_next_failure() -> None:
+    """V3: after an undo the consumer has seen nothing tentative, so what it had seen before does not count."""
+    one = producer_in(UP_FAILURE)
+    p = one.subscribe(*LEVEL, 99, held=True)
+    assert pulled(p) == ""
+    then_all_is_stable(one)
+    assert pulled(p) == "U(9) S10/45f B50(10) R+"
+    one.fails("T/75z b80")
+    assert pulled(p) == "T/75z b80"
+
+
 def test_live_beside_redo_sends_no_rec_done_in_between() -> None:
     one = failed_after_six()
     p = one.subscribe(6, 10)
@@ -680,6 +691,19 @@ def test_a_dead_replica_can_be_evicted_for_a_standby_further_on() -> None:
     assert log.evictable({"v/0@a"}) == ["v/0@a"]
 
 
+def test_a_place_that_was_given_back_is_no_state_of_a_standby() -> None:
+    """H2: a replica that begins again further back may die; the standby does not hold what follows that."""
+    log = truncating(8, 2, 8, 8, standbys=["v/0@b"])
+    assert log.evictable(set()) == ["v/0@b"]
+    log.evict("v/0@b")
+    log.acknowledge("v/0@b", 5, 4)
+    assert log.first == 9
+    log.acknowledge("v/0@a", 6, 5)
+    assert log.evictable({"v/0@a"}) == [], "the checkpoint of the standby is at 4"
+    log.acknowledge("v/0@b", 5, 9)
+    assert log.evictable({"v/0@a"}) == ["v/0@a"]
+
+
 def test_an_evicted_standby_returns_where_the_log_begins() -> None:
     """Its checkpoints are always behind the replica, so it would never count again otherwise."""
     log = truncating(2, 9, 8, 8, standbys=["v/0@a"])
@@ -863,6 +887,15 @@ class TestSpilled:
         assert spilling.folder.used > 0
         assert not other.full
         assert self.read(other, 0) == list(range(300))
+
+    def test_a_snapshot_frees_the_files_of_the_log_before(self) -> None:
+        log, spilling = self.make()
+        other, _ = self.make(3)
+        assert spilling.folder.used > 0
+        log.install(loading(other.export))
+        spilling.settle()
+        assert (spilling.folder.used, spilling.files()) == (0, [])
+        assert self.read(log, 0) == list(range(6))
 
     def test_spilled_pieces_can_be_read_ahead(self) -> None:
         """Pieces forgotten meanwhile are not in the snapshot."""

@@ -160,6 +160,21 @@ async def test_the_last_record_never_goes(autojump_clock: trio.testing.MockClock
     assert states[-1].last_id == ROWS
 
 
+async def test_the_segment_with_the_last_record_stays(autojump_clock: trio.testing.MockClock) -> None:
+    """E1: after restarts no segment may be open to be written, and the log is larger than it may be."""
+    retain = Retain(size_bytes=1, unproved=True)
+    storage = await filled(retain)
+    for _ in range(3):
+        proxy, retention = await opened(storage, retain)
+        assert (proxy.last_id, proxy.consumed) == (ROWS, ROWS)
+        acknowledge(retention, ROWS)
+        proxy._log.leave()
+        await retention.look()
+        await retention.look()
+        proxy.close()
+        storage = storage.restarted()
+
+
 async def test_unproved_tuples_stay_until_they_are_proved(autojump_clock: trio.testing.MockClock) -> None:
     retain = Retain(size_bytes=8_000)
     storage = await filled(retain)

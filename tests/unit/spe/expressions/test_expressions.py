@@ -101,6 +101,9 @@ def refused(text: str) -> ExpressionError:
         # NaN is the largest value and equals itself
         ("x > 1", {"x": NAN}, True),
         ("1 < x", {"x": NAN}, True),
+        ("x < y", {"x": 1.0, "y": NAN}, True),
+        ("x < y", {"x": NAN, "y": 1.0}, False),
+        ("x < y", {"x": NAN, "y": NAN}, False),
         ("x >= y", {"x": 1.0, "y": NAN}, False),
         ("x = y", {"x": NAN, "y": NAN}, True),
         ("x <=> CAST('NaN' AS DOUBLE)", {"x": NAN}, True),

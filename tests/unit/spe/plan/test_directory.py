@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import pytest
+
 from spe.plan.deploy import Deployed
 from spe.plan.directory import CONFIGURED, COORDINATOR, ClientSettings, Role, Standbys, Version
 from spe.stream.ids import Channel, PartitionId
@@ -69,6 +71,22 @@ def test_the_share_of_x_follows_the_directory() -> None:
     assert together.share(alone, FIRST.unit, node).x_us == directory.nodes[node].x_us
     again = pickle.loads(pickle.dumps(together))
     assert again.share(alone, FIRST.unit, node).x_us == directory.nodes[node].x_us
+
+
+@pytest.mark.parametrize("long", [0, 1])
+def test_the_longest_way_through_a_node_divides_its_x(long: int) -> None:
+    """T5: of a unit's partitions on a node only one reads what that node makes."""
+    plan, directory = two_units()
+    first, second = (replace(unit, partitions=2) for unit in plan.units)
+    aligned = tuple(replace(i, producers=2, key=("n",), aligned=True) for i in second.inputs)
+    plan = replace(plan, units=(first, replace(second, inputs=aligned)))
+    node, away = NodeId("n1a"), NodeId("n1b")
+    made = {PartitionId(FIRST.unit, p): (node if p == long else away,) for p in range(2)}
+    directory = placed(directory, made | {PartitionId(SECOND.unit, p): (node,) for p in range(2)})
+
+    assert directory.in_sequence(plan, SECOND.unit, node) == 2
+    assert directory.in_sequence(plan, FIRST.unit, node) == 2
+    assert directory.in_sequence(plan, FIRST.unit, away) == 1
 
 
 def test_hosts_are_replicas_first_and_then_standbys() -> None:
