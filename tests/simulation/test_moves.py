@@ -355,3 +355,19 @@ def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
         }
 
     assert tentative(play(plan, directory, script)) == 0
+
+
+async def test_a_client_finds_a_partition_that_moved_meanwhile(jump_clock: JumpClock) -> None:
+    """D5: it was cut off from all, and the only node that it knows is dead; any other process knows who serves."""
+    plan, directory = two_units()
+    async with FaultyCluster(plan, directory) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("client:c", "*")
+            await order(cluster, "move", "u2/0", "n2a", "n2b")
+            await until(lambda: phases(cluster) == ["done"], within_s=10)
+            cluster.kill("n2a")
+            seen = len(cluster.changes["c"])
+            cluster.heal()
+            await until(lambda: len(cluster.changes["c"]) > seen, within_s=10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from replicas.comparison import ChannelRows
+from consistency.comparison import ChannelRows
 
 from consistency.checking.finding import Finding
 from replicas.simulation.cluster import SimCluster
