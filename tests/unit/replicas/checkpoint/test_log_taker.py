@@ -46,7 +46,10 @@ class _Clock:
 
 
 class Maker:
-    """A replica that runs, at these positions; its log may be unreadable."""
+    """A replica that runs, at these positions; its log may be unreadable.
+
+    As a real one it sends what follows the record that it is asked from, or all that its newest commit needs (G9).
+    """
 
     def __init__(self) -> None:
         self.plan = plan().plan
@@ -55,6 +58,10 @@ class Maker:
         self.behind = 0
         self.has_log = True
         self.asked: list[str] = []
+        self.begins_a_log("a/1")
+
+    def begins_a_log(self, identity: str) -> None:
+        self.log, self.slices = identity, list[dict[str, Any]]()
 
     async def fetch(self, id: ReplicaId, maker: str, log: str, since: int) -> bytearray | str:
         await trio.lowlevel.checkpoint()
@@ -63,8 +70,11 @@ class Maker:
             return bytearray(encode_snapshot(self.plan, id.of, {"positions": [self.at] * 3}))
         if not self.has_log:
             return "no copy of the log can be read"
-        begin = self.at - self.behind
-        return self.sent(f"a/{self.at}", [a_slice(self.at, 1, begin)])
+        if not self.slices or self.slices[-1]["time"] < self.at:
+            self.slices.append(a_slice(self.at, len(self.slices) + 1, self.at - self.behind))
+        if log == self.log and since < len(self.slices):
+            return self.sent(log, self.slices[since:])
+        return self.sent(self.log, self.slices[-1:])
 
     def sent(self, log: str, slices: list[dict[str, Any]]) -> bytearray:
         """Slices of one record each that follow each other, as they are sent."""
@@ -90,7 +100,7 @@ async def following(disk: SimDisk) -> tuple[Maker, Standby, LogTaker]:
     maker.at = 2
     hears(one, A, output(2))
     await taker.take_if_due()
-    assert (taker._log, taker._since, positions(one)) == ("a/2", 1, [2, 2, 2])
+    assert (taker._log, taker._since, positions(one)) == ("a/1", 1, [2, 2, 2])
     return maker, one, taker
 
 
@@ -114,17 +124,17 @@ def times(taker: LogTaker) -> list[int]:
 
 async def test_what_follows_is_added_to_the_log() -> None:
     maker, one, taker = await following(SimDisk())
-    asked = sends(taker, [maker.sent("a/2", [a_slice(5, 2, 5), a_slice(9, 3, 9)])])
-    hears(one, A, output(9))
-    await taker.take_if_due()
-    assert asked == [("a/2", 1)]
+    for maker.at in (5, 9):
+        hears(one, A, output(maker.at))
+        await taker.take_if_due()
+    assert maker.asked == [ANY, "a/1", "a/1"]
     assert (times(taker), positions(one)) == ([2, 5, 9], [9, 9, 9])
 
 
 async def test_after_a_gap_the_log_is_replaced() -> None:
     """G9: records 2 to 4 are missing, and with them the footprints that they have."""
     maker, one, taker = await following(SimDisk())
-    sends(taker, [maker.sent("a/2", [a_slice(9, 5, 9)])])
+    sends(taker, [maker.sent("a/1", [a_slice(9, 5, 9)])])
     hears(one, A, output(9))
     await taker.take_if_due()
     assert (times(taker), positions(one)) == ([9], [9, 9, 9])
@@ -134,7 +144,7 @@ async def test_after_a_write_that_failed_all_is_asked_for_again() -> None:
     """G9: a part of it may have been written, and would be twice in the log."""
     maker, one, taker = await following(disk := SimDisk())
     slices = [a_slice(5, 2, 5), a_slice(9, 3, 9)]
-    asked = sends(taker, [maker.sent("a/2", slices), maker.sent("a/2", [a_slice(2, 1, 2), *slices])])
+    asked = sends(taker, [maker.sent("a/1", slices), maker.sent("a/1", [a_slice(2, 1, 2), *slices])])
     hears(one, A, output(9))
     before = len(commit_at(5, 5))
     disk.space_left = 3 * before  # for one of them in each copy
@@ -145,7 +155,7 @@ async def test_after_a_write_that_failed_all_is_asked_for_again() -> None:
         disk.space_left = None
         hears(one, A, output(10))
         await taker.take_if_due()
-    assert asked == [("a/2", 1), (ANY, 1)]
+    assert asked == [("a/1", 1), (ANY, 1)]
     assert (times(taker), positions(one), one.trouble) == ([2, 5, 9], [9, 9, 9], "")
 
 
@@ -215,6 +225,7 @@ async def test_a_log_from_before_what_is_held_is_told_and_waited_for(full: bool)
 
     await goes_on(5)
     maker.behind = 8
+    maker.begins_a_log("a/2")
     with redirect_stderr(StringIO()) as said:
         for at in range(6, 12):
             await goes_on(at)
@@ -276,14 +287,11 @@ async def test_a_log_that_a_copy_takes_no_mark_of_is_told() -> None:
         await taker.take_if_due()
 
     await goes_on(2)
-    taker._since = 0  # the maker sends what follows: no other log is begun
-    taker._log = f"a/{(at := 3)}"
     with patch.object(Marks, "write", side_effect=LogFull("no room for a mark")), redirect_stderr(StringIO()) as said:
-        await goes_on(at)
+        await goes_on(3)
     assert one.trouble == "its log is not in both copies: no room for a mark"
     assert said.getvalue().count("no room for a mark") == 1
     assert positions(one) == [2, 2, 2]
-    taker._since, taker._log = 0, "a/4"
     await goes_on(4)
     assert one.trouble == ""
     assert positions(one) == [4, 4, 4]

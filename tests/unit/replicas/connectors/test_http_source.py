@@ -51,7 +51,7 @@ class Receiving:
     """A receiver, its log as a list, and connections in memory.
 
     Attributes:
-      chunks: in its log; synced at once, unless ``syncs`` is not set.
+      chunks: in its log; synced by another task, unless ``syncs`` is not set.
       room: what a chunk waits for.
     """
 
@@ -65,10 +65,15 @@ class Receiving:
 
     async def accept(self, chunk: RowChunk) -> None:
         self.chunks.append(chunk)
-        await trio.lowlevel.checkpoint()
         if self.syncs:
-            self.reader.durable(chunk.cursor)
+            self._nursery.start_soon(self._sync, chunk.cursor)
+        await trio.lowlevel.checkpoint()
         await self.room.wait()
+
+    async def _sync(self, cursor: bytes) -> None:
+        for _ in range(3):  # the receiver goes on meanwhile
+            await trio.lowlevel.checkpoint()
+        self.reader.durable(cursor)
 
     async def connect(self, address: str, seconds: float) -> trio.abc.Stream:
         raise NotImplementedError
