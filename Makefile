@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes: without compiled modules each would compile them anew, for a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo example example-spark test test-long test-versions lint types docs check bench soak soak-processes clean
+.PHONY: demo example example-spark test test-long test-versions lint types docs check bench mutants soak soak-processes clean
 
 demo: $(READY)
 	$(VENV)/bin/spe run configs/quickstart.yaml --faults configs/faults/quickstart.yaml --report
@@ -50,6 +50,10 @@ check: lint types docs test test-long
 # A short set of ratios beside those of the last release; all benchmarks: python -m benchmarks.
 bench: $(READY)
 	$(VENV)/bin/python -m benchmarks.ratios
+
+# Every known mutant with the tests of its rule, and the share killed by folder; stopped, it goes on where it was.
+mutants: $(READY)
+	$(VENV)/bin/python -m tests.mutants.play
 
 # Fresh seeds in virtual time for HOURS, on all cores; a report with what was tried and held.
 soak: $(READY)

@@ -41,11 +41,19 @@ class Mutant:
       name: also what tests call it.
       mistake: what it does wrong, and the rule that it breaks.
       on: makes it so while the context lasts.
+      folder: of the module that it changes.
     """
 
     name: str
     mistake: str
     on: Patch
+    folder: str
+
+
+def _folder_of(target: Any) -> str:
+    """The folder of a module, or of that which has a class."""
+    module = target.__module__ if isinstance(target, type) else target.__name__
+    return "/".join(module.split(".")[:-1])
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -80,7 +88,7 @@ def mutant(target: Any, attribute: str, mistake: str) -> Callable[[Callable[...,
                 setattr(target, attribute, original)
 
         assert name not in MUTANTS
-        MUTANTS[name] = Mutant(name, mistake, on)
+        MUTANTS[name] = Mutant(name, mistake, on, _folder_of(target))
         return function
 
     return register
@@ -141,5 +149,5 @@ def edited(name: str, mistake: str, *edits: Edit) -> Mutant:
             yield
 
     assert name not in MUTANTS
-    MUTANTS[name] = Mutant(name, mistake, on)
+    MUTANTS[name] = Mutant(name, mistake, on, _folder_of(edits[0].target))
     return MUTANTS[name]

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -29,8 +27,7 @@ from spe.cli.run_dir import made_by
 from spe.cli.simulate import Progress, failure_text, write_failure
 from spe.cli.steering import Steering
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.find import is_killed
-from tests.mutants.kept import kept, killer
+from tests.mutants.play import play
 from tests.soak.ledger import append, campaign_of
 from tests.support.reachable import empty_text, sums_data
 from tests.support.regressions import REGRESSIONS
@@ -53,19 +50,6 @@ def seeds_until(
 
 def regression(number: int) -> Scenario:
     return read_case(REGRESSIONS[number])
-
-
-def judge_mutant(name: str) -> str:
-    """Whether the mutant survives, or its scenario fails without it; "" if neither."""
-    scenario = kept()[killer(name)]
-    if not is_killed(MUTANTS[name], scenario):
-        return f"{name} lives"
-    return f"what kills {name} does not hold without it" if run(scenario)[0] else ""
-
-
-def judge_mutants(processes: int) -> list[str]:
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        return [wrong for wrong in pool.map(judge_mutant, MUTANTS) if wrong]
 
 
 def soak(
@@ -127,7 +111,7 @@ def main() -> int:
     if given.seeds_only:
         print((folder / "report.md").read_text())
         return 1 if sums.failed else 0
-    wrong = judge_mutants(given.processes)
+    wrong = [f"{result.name} {result.outcome}" for result in play(list(MUTANTS), given.processes) if result.survives]
     broken = [
         r for r in play_all(lambda _: regression, range(len(REGRESSIONS)), processes=given.processes) if not r.holds
     ]
