@@ -20,7 +20,7 @@ from pathlib import Path
 
 from replicas.simulation.features import NONE, Features, read_features
 from replicas.simulation.scenario import Scenario
-from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all, run
+from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all
 from spe.cli.campaign_report import sums_text
 from spe.cli.cases import read_case
 from spe.cli.run_dir import made_by

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from consistency.comparison import ChannelRows
-
 from consistency.checking.finding import Finding
+from consistency.comparison import ChannelRows
 from replicas.simulation.cluster import SimCluster
 from replicas.simulation.scenario import Scenario
 from spe.plan.plan import Plan
