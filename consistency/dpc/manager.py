@@ -195,6 +195,8 @@ class UnitReplica:
         #: When we last recovered, or a partner served in our place: what waited until then did not wait for us.  Nor do
         #: we count what waited for an X that was longer.
         self._serves_since: int | None = None
+        #: Since when a correction of what is tainted has been at hand; None: it is not.
+        self._correctable_since: int | None = None
         #: Policy of the redo that is under way (X3).
         self._beside_redo = node.during_stabilization
 
@@ -635,11 +637,15 @@ class UnitReplica:
             self._mark = self._live.mark(self.sunion.next)
         with suppress(OperatorFailed):  # counters are for people, who are told of the error when they ask
             self._stable_counters = self._live.fragment.counters()
+        self._correctable_since = None
         self.sunion.taint()
 
     def _go_on_tentatively(self, now: int) -> tuple[bool, Ask | None]:
-        more = self._release_tentative(now, self._node.during_failure)
-        if not self._correctable(now):
+        correctable = self._correctable(now)
+        if not correctable:
+            self._correctable_since = None
+        more = self._release_tentative(now, self._node.during_failure, correctable=correctable)
+        if not correctable:
             if self.partners.pending:
                 self.partners.withdraw()
             return more, None
@@ -653,12 +659,15 @@ class UnitReplica:
             self._leave = step  # a redo begins between two slices
         return True, None
 
-    def _release_tentative(self, now: int, policy: Policy) -> bool:
+    def _release_tentative(self, now: int, policy: Policy, *, correctable: bool = False) -> bool:
         """One slice of what is due; returns whether there is more."""
         if policy is Policy.SUSPEND:
             return False
         wait_us = 0 if policy is Policy.PROCESS else self._node.alpha_x_us
-        if (end := self._due(now, wait_us)) is None:
+        end = self._due(now, wait_us)
+        if correctable and end is not None and policy is Policy.PROCESS and self._awaits_correction(end, now):
+            end = self._due(now, self._node.hard_us)
+        if end is None:
             return False
         replay = self._live.replay
         upto = end if replay is None else min(end, replay.end)
@@ -667,6 +676,17 @@ class UnitReplica:
         self.largest_slice = max(self.largest_slice, len(piece))
         self._work_on(self._live.tentative(piece), self._outputs.tentative)
         return self._working is not None or piece.end < end
+
+    def _awaits_correction(self, end: int, now: int) -> bool:
+        """T9: is all that is complete, up to ``end``, stable, and soon to be released as such, by a redo in one slice?
+
+        A correction that takes longer than *hard* is not waited for any more: results go on as fresh as before.
+        """
+        if end > self.sunion.stable_end or not self.sunion.redo_is_short(self._slice_rows):
+            return False
+        if self._correctable_since is None:
+            self._correctable_since = now
+        return now - self._correctable_since < self._node.hard_us
 
     def _correctable(self, now: int) -> bool:
         """May a redo begin?  If it would leave us stable (R1), or if kept data or a full upstream need room (R2)."""
@@ -715,7 +735,7 @@ class UnitReplica:
         if self._redo_first:
             self._redo_first, more = False, self.live_runs
         else:
-            more = self.live_runs and self._release_tentative(now, self._beside_redo)
+            more = self.live_runs and self._release_tentative(now, self._beside_redo, correctable=True)
             if self._working is not None:
                 self._redo_first = True
                 return True

@@ -313,6 +313,14 @@ class SUnion:
         self.redo_next = end
         return released
 
+    def redo_is_short(self, max_rows: int) -> bool:
+        """Is what redo has still to release for good one slice, of at most ``max_rows`` rows per input?"""
+        if self.spilled:
+            return False
+        low, end = self.restart_point(), self.stable_end
+        held = [(one.stable,) for one in self.inputs]
+        return slice_end(held, low, end, max_rows=max_rows, bucket_us=self._bucket_us) >= end
+
     @property
     def redo_is_ahead(self) -> bool:
         """Has redo released all that live did?  What follows was never shown as tentative."""

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.clock import EPOCH_US, JumpClock
 from spe.config import load_data
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
@@ -31,6 +31,11 @@ ALPHA_X_US = 900_000
 #: Buckets, boundaries, ticks and heartbeats on the way.
 SLACK_US = 150_000
 CUT_S = 4.0
+
+#: The trace of a consumer that reaches its source again, behind time and name.
+REACHED = ["peer_reached", "peer=source:b"]
+#: Longest way of a result to the client.
+ON_THE_WAY_US = 5_000
 
 GRID = list(product(Policy, Policy))
 
@@ -81,6 +86,30 @@ async def test_every_pair_of_policies_keeps_its_promise(
     if failure is Policy.PROCESS and stabilization is not Policy.DELAY:
         assert wait_us <= ALPHA_X_US + SLACK_US * depth  # αX once, not once per node (T5)
     assert wait_us <= depth * X_US + SLACK_US * depth
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("cut_s", [0.95, 1.5, 4.0])
+async def test_once_a_source_is_back_nothing_more_is_tentative(
+    jump_clock: JumpClock, cut_s: float, replicas: int
+) -> None:
+    """T9: results that are about to be corrected are not shown as tentative first."""
+    async with FaultyCluster(*make_plan(replicas=replicas)) as cluster:
+        with cluster.explain():
+            await cluster.start()
+            await trio.sleep(3)
+            cluster.cut("source:b", "*")
+            await trio.sleep(cut_s)
+            cluster.heal()
+            outcome = await run(cluster, SECONDS + 5)
+            outcome.assert_complete()
+            back_s = min(float(at) for at, *words in map(str.split, cluster.log) if words[1:3] == REACHED)
+            tentative = [
+                c for c in outcome.changes if isinstance(c.element, Batch) and c.element.kind is Kind.TENTATIVE
+            ]
+            assert tentative, "the failure is long enough"
+            late = [c for c in tentative if c.arrived_us - EPOCH_US >= 1e6 * back_s + ON_THE_WAY_US]
+            assert not late, f"{sum(len(c.element) for c in late)} after {back_s} s"
 
 
 @pytest.mark.parametrize("stabilization", long_but([Policy.PROCESS], [Policy.PROCESS, Policy.DELAY]))

@@ -72,6 +72,7 @@ class World:
         redo_bytes: int = 1 << 30,
         logging: Logging | None = None,
     ) -> None:
+        self.unit = unit
         self.out: list[str] = []
         self.states: list[str] = []
         self.rejections: list[Rejection] = []
@@ -303,6 +304,63 @@ class TestGoingTentative:
         assert world.run(131) == "T/14t0 T/14t1 b20"
 
 
+class TestHoldingForACorrection:
+    """T9: what is stable is not shown as tentative just before its correction; *hard* is 35."""
+
+    def test_stable_buckets_wait_for_the_grant_up_to_hard(self) -> None:
+        """Nobody grants: each goes out tentatively when its clock reaches 35, and at once when the wait does."""
+        world = healed(World())
+        assert world.run(150) == ""
+        assert world.run(154) == ""
+        assert world.run(155) == "b40", "its clock began at 120, when the boundary reached its start"
+        for at in (0, 1):
+            world.B(at, 184, 60)
+        assert world.run(184) == ""
+        assert world.run(185) == "b60", "a correction that takes this long is not waited for"
+        for at in (0, 1):
+            world.B(at, 186, 70)
+        assert world.run(186) == "b70"
+
+    def test_an_input_that_stops_again_ends_the_wait(self) -> None:
+        world = healed(World())
+        assert world.run(150) == ""
+        world.live[1] = False
+        assert world.run(151) == "b50"
+        world.live[1] = True
+        for at in (0, 1):
+            world.B(at, 160, 60)
+        assert world.run(160) == "", "it is back"
+        world.grant(161)
+        assert world.run(161) == "S1/12u S2/15x S3/18v S4/24y B60(4) clear"
+
+    def test_a_bucket_that_lacks_input_does_not_wait_longer(self) -> None:
+        """[30, 40) is stable, [40, 50) is not, and its input is gone: both go out at once, as before."""
+        world = tentative(World())
+        world.B(0, 150, 50)
+        world.S(1, 150, (12, "u"))
+        world.B(1, 150, 40)
+        assert world.run(150) == "b50"
+
+    def test_a_correction_of_several_slices_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(World, "slice_rows", 1)
+        world = failing(World())
+        world.run(130)
+        world.live[1] = True
+        world.B(0, 150, 50)
+        world.S(1, 150, (12, "u"), (18, "v"))
+        world.B(1, 150, 50)
+        assert world.run(150) == "b50"
+
+    def test_beside_a_redo_live_waits_for_it_up_to_hard(self) -> None:
+        """Without a partner live could release [30, 50) at once, but redo is about to."""
+        world = healed(World(partners=()))
+        world.replica.advance(150)
+        assert world.states[-1] == "STABILIZATION+fresh"
+        assert world.out == []
+        world.replica.advance(155)
+        assert world.out[0] == "b40", "it has waited for 35"
+
+
 class TestOtherSettings:
     """X, α and policies change while a replica runs (X2, X3)."""
 
@@ -341,7 +399,7 @@ class TestOtherSettings:
         world.B(0, 150, 50)
         world.S(1, 150, (12, "u"), (18, "v"))
         world.B(1, 150, 50)
-        assert world.run(150) == "b50"
+        assert world.run(150) == ""
         world.grant(151)
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
 
@@ -374,7 +432,7 @@ class TestCorrecting:
     def test_with_a_grant_the_redo_gives_all_in_order(self) -> None:
         """The request is due at once: the newest bucket began to wait at 150."""
         world = healed(World())
-        assert world.run(150) == "b50"
+        assert world.run(150) == ""
         assert world.asks == [Ask("n2", 1)]
         world.grant(151)
         assert world.states[-1] == "STABILIZATION"
@@ -448,7 +506,7 @@ class TestCorrecting:
         world = healed(World(partners=()))
         out = world.run(150)
         assert "STABILIZATION+fresh" in world.states
-        assert out.endswith("S1/12u S2/15x S3/18v S4/24y B50(4) clear")
+        assert out == "S1/12u S2/15x S3/18v S4/24y B30(4) clear B50(4)"
         assert world.states[-1] == "STABLE"
 
     @pytest.fixture
@@ -556,11 +614,12 @@ class TestCorrecting:
         world = World(unit=COUNTING)
         failing(world)
         assert world.run(130) == "b20 b30"
+        world.B(0, 149, 60)
+        assert world.run(149) == "b60"
         world.live[1] = True
         world.S(1, 150, (12, "u"))
-        for at in (0, 1):
-            world.B(at, 150, 60)
-        assert world.run(150) == "b60"
+        world.B(1, 150, 60)
+        assert world.run(150) == ""
         world.grant(151)
         world.S(0, 152, (62, "a"), (64, "b"), (66, "c"))
         for at in (0, 1):
@@ -1015,7 +1074,7 @@ class TestSlicesInPortions:
         assert portions >= (GROUPS // FEW if World.reconcile is Reconcile.UNDO else 0)
         taken = world.replica.snapshot()
         assert taken is not None
-        other = World(unit=world.replica._unit)
+        other = World(unit=world.unit)
         other.replica.install(*taken)
         for at in (0, 1):
             other.B(at, 200, 30)
@@ -1060,7 +1119,7 @@ class TestLongestWait:
         world = healed(World())
         world.run(150)
         before = world.replica.x_used.status()
-        assert before.counts[before.bounds.index(0.75)] == 2, "each waited for 30 of 40"
+        assert before.counts[before.bounds.index(0.75)] == 1, "both buckets of one release: the first waited 30 of 40"
         world.grant(151)
         world.run(151)
         assert world.replica.x_used.status() == before, "a redo releases nothing that is new"
@@ -1083,7 +1142,7 @@ class TestLongestWait:
     def test_a_second_release_by_a_redo_is_no_wait(self) -> None:
         world = healed(World())
         world.run(150)
-        before = world.replica.longest_wait_us(151)
+        before = world.replica.longest_wait_us(150)
         world.grant(151)
         world.run(151)
         assert world.replica.longest_wait_us(151) == before == 30

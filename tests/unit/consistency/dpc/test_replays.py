@@ -130,7 +130,7 @@ def test_a_redo_that_ends_before_the_replay_does_leaves_nobody_stable() -> None:
     assert world.states == ["UP_FAILURE", "STABILIZATION+fresh", "UP_FAILURE"]
     assert world.sunion.restart_point() == 30
     world.B(1, 260, 50)
-    assert world.run(260) == "b50 B50(0) clear"
+    assert world.run(260) == "B50(0) clear"
     assert world.states[-1] == "STABLE"
 
 
