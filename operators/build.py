@@ -12,6 +12,7 @@ from operators.join.join import Join
 from operators.keyed import hosted
 from operators.map import Map
 from operators.operator import Operator
+from operators.rejected import RejectedStream
 from operators.skipping import Skipping
 from operators.topk import InstantTopK, WindowTopK
 from operators.trials import Trials
@@ -25,6 +26,7 @@ from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinSpec
 from spe.query.operators.map import MapSpec
+from spe.query.operators.rejected import RejectedSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
 from spe.query.windows import WindowKind
@@ -61,6 +63,7 @@ _CONSTRUCTIONS: Final[dict[type[OperatorSpec], Construction]] = {
     JoinSpec: lambda spec, inputs, schema: Join(spec, inputs[0], inputs[1], schema),
     TopKSpec: _topk,
     CustomSpec: _custom,
+    RejectedSpec: lambda spec, inputs, schema: RejectedStream(schema),
 }
 
 

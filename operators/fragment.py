@@ -8,6 +8,7 @@ from typing import Any
 from operators import steps
 from operators.build import build_operator
 from operators.operator import Operator, OperatorState
+from operators.rejected import RejectedStream
 from operators.rejections import Rejection
 from operators.skipping import Rejected, Skipping
 from operators.steps import Steps, finished
@@ -37,14 +38,16 @@ class Fragment:
 
     Args:
       unit: what to run; its operators are in topological order.
+      partition: of the unit.
 
     Raises:
       OperatorFailed: an operator, of a user's, could not be made.
     """
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, partition: int = 0) -> None:
         schemas = {i.stream: i.schema for i in unit.inputs}
         self._inputs: Sequence[StreamId] = [i.stream for i in unit.inputs]
+        self._channels = unit.channels_in(partition)
         self._outputs = unit.outputs
         #: Rows that operators left out since the last :meth:`take_rejections`.
         self._rejections: list[Rejection] = []
@@ -92,11 +95,15 @@ class Fragment:
         """
         streams: dict[StreamId, _Stream] = dict(zip(self._inputs, map(_divided, piece.parts), strict=True))
         given: Sequence[tuple[Sequence[Rows | None], int]]
+        rejected: dict[StreamId, list[Rejection]] = {}
         for name, ports, operator in self._steps:
             try:
                 # A union takes parts, so that nothing is copied twice.  Undo/redo needs whole ports.
                 if watch is None and type(operator) is Union:  # isinstance would ask the abstract base, at each slice
                     streams[name] = operator.merge([rows for p in ports for rows in _parts(streams[p])])
+                    continue
+                if type(operator) is RejectedStream:
+                    streams[name] = Pieces((yield from operator.made(rejected.get(ports[0], [])))) or None
                     continue
                 pieces = streams[ports[0]]
                 if isinstance(pieces, Pieces) and len(ports) == 1 and operator.takes_portions:
@@ -107,7 +114,8 @@ class Fragment:
                     given = [([_from(rows, begin) for rows in some], end) for some, end in given if end > begin]
                 streams[name] = yield from self._portions(name, operator, given, watch)
                 if type(operator) is Skipping:
-                    self._rejections += self._named(name, ports, operator.take_rejected(), piece)
+                    rejected[name] = list(self._named(name, ports, operator.take_rejected(), piece))
+                    self._rejections += rejected[name]
             except Exception as error:
                 raise OperatorFailed(name, _said(piece), error) from error
         out = [_released(streams, o) for o in self._outputs]
@@ -154,10 +162,10 @@ class Fragment:
                 found = piece.ids_of(self._inputs.index(stream), rows)
                 ids |= zip([(port, row) for row in rows], found, strict=True)
         for one in rejected:
-            stream = StreamId("") if one.port is None else ports[one.port]
+            made_inside = None if one.port is None else str(ports[one.port])
             at = None if one.port is None else ids.get((one.port, one.row))
-            input_, id_ = (None, None) if at is None else at
-            yield Rejection(name, one.port is None, one.number, stream, input_, id_, one.time, one.values, one.reason)
+            input_, id_ = (made_inside, None) if at is None else (str(self._channels[at[0]]), at[1])
+            yield Rejection(name, one.port is None, one.number, input_, id_, one.time, one.values, one.reason)
 
     def begin_replay(self, takes_from: Mapping[StreamId, int]) -> None:
         """Slices are given again, of which some operators take only what comes from a time on."""

@@ -32,9 +32,8 @@ class Rejection:
       operator: whose ``on_error`` or ``on_late`` says so.
       result: the operator could not make it; else it could not take it in, or not in all its windows.
       number: counts the rejections of this operator and kind from 1.
-      stream: what it came from; "" for a result.
-      input: index of the unit's input that it came from, with ``id`` its stable id there; None where the stream is
-        made inside the unit, and for a result.
+      input: what it came from: a channel, with ``id`` its id there, or a stream that is made inside the unit; None for
+        a result.
       time: tuple time, microseconds.
       values: by attribute, as JSON has them; long texts are cut.
       reason: why.
@@ -43,8 +42,7 @@ class Rejection:
     operator: StreamId
     result: bool
     number: int
-    stream: StreamId
-    input: int | None
+    input: str | None
     id: int | None
     time: int
     values: Mapping[str, Any]

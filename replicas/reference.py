@@ -58,7 +58,7 @@ class _Partition:
             streams=len(unit.inputs),
             bucket_us=plan.bucket_us,
         )
-        self.fragment = Fragment(unit)
+        self.fragment = Fragment(unit, index)
         self.outputs = [SOutput(stream) for stream in unit.outputs]
 
     def take(self, channel: Channel, element: Element) -> None:

@@ -481,6 +481,10 @@ class Stream:
         self.environment.set_choice(self.name, "on_error", what)
         return self
 
+    def rejected(self, *, name: str | None = None) -> Stream:
+        """The rows and results that this operator rejects (``on_error: skip``, ``on_late: reject``)."""
+        return self.environment.operator(name, "rejected", {"from": self.name})
+
     def on_late(self, what: str) -> Stream:
         """What becomes of rows that are late for this operator's windows by an attribute: ``count`` or ``reject``."""
         self.environment.set_choice(self.name, "on_late", what)

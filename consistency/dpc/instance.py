@@ -72,6 +72,7 @@ class Instance:
     """Operators and the counters of their outputs.
 
     Args:
+      partition: of the unit.
       logs: its state goes to a checkpoint log.
 
     Attributes:
@@ -81,9 +82,9 @@ class Instance:
         as it takes in tentative data.
     """
 
-    def __init__(self, unit: Unit, *, logs: bool = False) -> None:
-        self._unit = unit
-        self.fragment = Fragment(unit)
+    def __init__(self, unit: Unit, *, partition: int = 0, logs: bool = False) -> None:
+        self._unit, self._partition = unit, partition
+        self.fragment = Fragment(unit, partition)
         self.log = FragmentLog(unit, self.fragment) if logs else None
         self.rows = 0
         self.replay: LogReplay | None = None
@@ -173,7 +174,7 @@ class Instance:
         return Checkpoint(mark.restart, mark.fragment, [o.snapshot() for o in redo.outputs])
 
     def _empty(self) -> Self:
-        redo = type(self)(self._unit, logs=self.log is not None)
+        redo = type(self)(self._unit, partition=self._partition, logs=self.log is not None)
         redo.rows = self.rows
         return redo
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from consistency.dpc.instance import Checkpoint, Instance, LogReplay, Released, StateMark
@@ -40,7 +41,7 @@ class Outputs(Protocol):
     def tentative(self, output: int, elements: Sequence[Element]) -> None: ...
 
     def rejected(self, rejections: Sequence[Rejection]) -> None:
-        """Rows that operators rejected for good; after a redo some may be reported again (U15)."""
+        """What operators rejected for good; after a redo some may be reported again (U15)."""
         ...
 
     def clear_suffix(self) -> None:
@@ -126,6 +127,7 @@ class UnitReplica:
       node: X, α and the policies.
       outputs, inputs: the two sides of the world.
       partners: our side of the partner protocol.
+      partition: of the unit.
       redo_bytes: cap on stable tuples kept for redo; at half of it reconciliation is asked for (R2).
       slice_rows: rows per input in one slice of stable or redo work (R6).
       logging: its checkpoint log; None: it has none.
@@ -141,10 +143,10 @@ class UnitReplica:
         inputs: InputsView,
         partners: Partners,
         redo_bytes: int,
+        partition: int = 0,
         slice_rows: int = Limits().slice_rows,
         logging: Logging | None = None,
     ) -> None:
-        self._unit = unit
         self.sunion = sunion
         self._node = node
         self._outputs = outputs
@@ -152,9 +154,10 @@ class UnitReplica:
         self.partners = partners
         self._redo_bytes = redo_bytes
         self._slice_rows = slice_rows
-        self._kind = UndoInstance if node.reconcile is Reconcile.UNDO else Instance
+        kind = UndoInstance if node.reconcile is Reconcile.UNDO else Instance
+        self._instance = partial(kind, unit, partition=partition)
         self._logging = logging
-        self._live: Instance = self._kind(unit, logs=logging is not None)
+        self._live: Instance = self._instance(logs=logging is not None)
         #: What is worked on is no slice, but what the log gets of one.
         self._is_logging = False
         #: The last step was work for the log.
@@ -306,7 +309,7 @@ class UnitReplica:
 
     def empty_instance(self) -> Instance:
         """One to be given the state of a checkpoint log, in portions, before :meth:`replay`."""
-        return self._kind(self._unit, logs=True)
+        return self._instance(logs=True)
 
     def replay(self, instance: Instance, replay: LogReplay) -> None:
         """Continues from a checkpoint log (G4); we stay RECOVERING until caught up, or until input is missing."""
@@ -476,7 +479,7 @@ class UnitReplica:
 
     def _without_log(self, instance: Instance) -> None:
         """One with the same state, that remembers nothing of a log, takes its place."""
-        made = self._kind(self._unit)
+        made = self._instance()
         made.install(instance.checkpoint(self.sunion.released_for_good()))
         made.rows = instance.rows
         if self._redo is None:

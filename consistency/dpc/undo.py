@@ -39,8 +39,8 @@ class StreamMarkers:
 class UndoInstance(Instance):
     """Operators, their input buffers, and the counters of their outputs."""
 
-    def __init__(self, unit: Unit, *, logs: bool = False) -> None:
-        super().__init__(unit, logs=logs)
+    def __init__(self, unit: Unit, *, partition: int = 0, logs: bool = False) -> None:
+        super().__init__(unit, partition=partition, logs=logs)
         self._operators = self.fragment.operators
         self._buffers = self._new_buffers(BEFORE_TIME)
         #: Operators on affected paths: they took rows or released some since the last mark.

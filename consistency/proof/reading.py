@@ -127,7 +127,20 @@ class CustomEntry:
     skip: bool = False
 
 
-OperatorEntry = Union[FilterEntry, MapEntry, MergeEntry, AggregateEntry, JoinEntry, TopKEntry, CustomEntry]  # noqa: UP007
+@dataclass(frozen=True, slots=True)
+class RejectedEntry:
+    """What another operator rejects: the proof does not compute it."""
+
+    source: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source,)
+
+
+OperatorEntry = Union[  # noqa: UP007
+    FilterEntry, MapEntry, MergeEntry, AggregateEntry, JoinEntry, TopKEntry, CustomEntry, RejectedEntry
+]
 
 
 @dataclass(frozen=True)
@@ -354,4 +367,5 @@ _OPERATORS: Final[Mapping[str, Callable[[Any], OperatorEntry]]] = {
     "join": _join,
     "topk": _topk,
     "custom": lambda body: CustomEntry(_names(body["from"]), body["class"], _skips(body)),
+    "rejected": lambda body: RejectedEntry(body["from"] if isinstance(body, dict) else body),
 }

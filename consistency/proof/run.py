@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -93,7 +93,7 @@ class Run:
                 "the copy was changed, or this is another release"
             )
         summary = _read_json(path / _SUMMARY, "") if (path / _SUMMARY).is_file() else {}
-        own = without_external(directory)
+        own = _without_rejected(plan, without_external(directory))
         run = cls(path, plan, own, facts, tuple(joined(_read_events(path / _EVENTS))), summary, origin)
         if differing := disagreements(run.reading, plan, directory):
             raise SpeError(f"{path} ran another query than its {_CONFIG} says, read a second time: {differing[0]}")
@@ -245,6 +245,13 @@ class Run:
     def relative(self, folder: Path) -> PurePosixPath:
         """A folder of the run, as ``storage`` names it."""
         return PurePosixPath(folder.relative_to(self.path))
+
+
+def _without_rejected(plan: Plan, directory: Directory) -> Directory:
+    """Clients do not read what operators reject, which is not judged."""
+    taken = {o.name for o in plan.query.operators if o.spec.TAKES_REJECTED}
+    clients = {n: replace(c, reads=tuple(s for s in c.reads if s not in taken)) for n, c in directory.clients.items()}
+    return replace(directory, clients=clients)
 
 
 def _read_json(path: Path, why: str) -> Any:

@@ -34,10 +34,6 @@ class CheckpointTask:
             snapshot = await self._snapshots.of(host)
             if snapshot is None or not replica.recovery.advances(snapshot["positions"]):
                 continue  # a failure may have begun meanwhile: then it is the last one in memory
-            hosting.take_rejected(host)
-            rejected = hosting.rejected(partition)
-            if rejected is not None and not await rejected.flush():
-                continue  # nothing durable may hold rows that its file still lacks (U15)
             last = hosting.now()
             try:
                 size = await store.write(await self._snapshots.encoded(host, snapshot))

@@ -13,9 +13,9 @@ from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore
 from replicas.consumer.upstream import Upstream
 from replicas.link.directory import DirectoryKeeper
-from replicas.node.rejected_rows import RejectedRows
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.ticks import Ticks
+from replicas.node.told_rejections import ToldRejections
 from replicas.placement.standby import Standby
 from spe.errors import OperatorFailed
 from spe.plan.directory import Directory
@@ -61,8 +61,7 @@ class Hosting:
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
         self._stores: dict[PartitionId, CheckpointStore] = {}
         self._logs: dict[PartitionId, ReplicaLog] = {}
-        #: Of partitions with an operator that rejects rows.
-        self._rejected: dict[PartitionId, RejectedRows] = {}
+        self._rejections = ToldRejections(env)
         #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
         self._changes = count(1)
 
@@ -191,19 +190,12 @@ class Hosting:
             self._logs[id.of] = ReplicaLog(self.env, self.plan, id)
         return self._logs[id.of]
 
-    def rejected(self, partition: PartitionId) -> RejectedRows | None:
-        """The file of its rejected rows; None: no operator rejects any."""
-        if partition not in self._rejected and any(o.spec.rejects for o in self.plan.unit[partition.unit].operators):
-            self._rejected[partition] = RejectedRows(self.env, self.plan, ReplicaId(*partition, self.node))
-        return self._rejected.get(partition)
-
-    def take_rejected(self, host: ReplicaHost) -> None:
-        """What operators went on without since the last time goes to the file."""
+    def tell_rejections(self, host: ReplicaHost) -> None:
+        """Tells what operators went on without since the last time (U15)."""
         side = host.replica.serving
         if side.rejections:
             rejections, side.rejections = side.rejections, []
-            if (rejected := self.rejected(host.replica.id.of)) is not None:
-                rejected.take(host.replica, rejections)
+            self._rejections.tell(host.replica.id, rejections)
 
     # --- spill files ---
 

@@ -9,7 +9,7 @@ from typing import Final
 from operators import steps
 from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import COPIES, SEGMENT_BYTES, CheckpointLog
-from replicas.checkpoint.pauses import AGAIN_US, Pauses
+from replicas.checkpoint.pauses import Pauses
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
 from replicas.checkpoint.targets import to_rewrite
@@ -206,12 +206,6 @@ class _Writer:
         self._pauses.left_out()
         if (state := kept.state) is None or (state.lacks and not waiting.slice.made.complete):
             return
-        hosting.take_rejected(host)
-        rejected = hosting.rejected(host.replica.id.of)
-        while rejected is not None and not await rejected.flush():
-            await self._clock.sleep(AGAIN_US / 1e6)  # nothing durable may hold rows that its file still lacks (U15)
-            if not self._is_current():
-                return
         anew = self._output_holds(state, waiting)
         after = side.outputs_to_log(waiting, all_anew=anew)
         if (entries := await self._entries(after)) is None:

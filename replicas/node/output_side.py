@@ -46,7 +46,7 @@ class OutputSide:
 
     Attributes:
       origin: of the outputs (S6); "" until every input was greeted.
-      rejections: what operators went on without, for good, until somebody takes it (U15).
+      rejections: what operators went on without, for good, and was not told yet (U15).
     """
 
     def __init__(

@@ -168,8 +168,6 @@ class NodeProcess(NoSource):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._work.run, partition)
             nursery.start_soon(self._recovery.run, partition)
-            if (rejected := self.hosting.rejected(partition)) is not None:
-                nursery.start_soon(rejected.run)
             if (log := self.hosting.directory.logs.get(partition)) is not None:
                 nursery.start_soon(self._logs.run, partition, log)
             host = self.hosting.running.get(partition)

@@ -96,6 +96,7 @@ class Replica:
             inputs=self.reading,
             partners=self.partners,
             redo_bytes=plan.limits.input_bytes,
+            partition=id.partition,
             slice_rows=plan.limits.slice_rows,
             logging=self.logging,
         )

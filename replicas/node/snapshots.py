@@ -82,9 +82,6 @@ class Snapshots:
         state = await self.of(host)
         if state is None:
             return SnapshotRefused(f"{host.name} is recovering itself")
-        hosting.take_rejected(host)
-        if (rejected := hosting.rejected(of)) is not None:  # the partner will never see the rows that it holds (U15)
-            await rejected.flush()  # once: a full disk of ours is no reason to keep a partner from coming back
         try:
             return await self.encoded(host, state)
         except LocalProtocolError as error:  # a user's operator raised: its state cannot be given to anybody

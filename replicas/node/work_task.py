@@ -48,7 +48,7 @@ class WorkTask:
                 else:
                     host.release_loaded(LOADED_PIECES if more else 0)
                     host.advanced()
-                    hosting.take_rejected(host)
+                    hosting.tell_rejections(host)
                     self._tell_of_large_steps(host)
                     if ask is not None:
                         self._ask_partner(host, ask)

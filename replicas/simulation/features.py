@@ -61,7 +61,7 @@ class Feature(enum.StrEnum):
         "a standby runs beside its primary, both die, and of its checkpoints the newest may be damaged",
     )
     JOINING = "joining", 0.08, "nodes that no file names join, get partitions, are killed, come again, leave"
-    REJECTED = "rejected rows", 0.08, "aggregates by a time that lags: late rows, and some that fail, are in files"
+    REJECTED = "rejected rows", 0.08, "aggregates by a time that lags: late rows, and some that fail, are in a sink"
     CHANGING_FEEDS = (
         "changing feeds",
         0.0,

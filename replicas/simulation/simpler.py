@@ -62,7 +62,11 @@ def _with_plainer_coordinator(config: Configuration) -> Iterator[dict[str, Any]]
 
 
 def _without_rejections(config: Configuration) -> Iterator[dict[str, Any]]:
-    """An operator that rejects no late rows, or one that has none that make it fail."""
+    """Without a stream of rejections; an operator that rejects no late rows, or one that none make fail."""
+    for stream in [name for name, entry in config["query"].items() if "rejected" in entry]:
+        query = {n: e for n, e in config["query"].items() if n != stream}
+        outputs = [o for o in config["outputs"] if o != stream]
+        yield _without_the_unused({**config, "query": query, "outputs": outputs})
     for name, entry in config["query"].items():
         ((kind, body),) = entry.items()
         plain = {k: v for k, v in body.items() if k not in ("on_late", "on_error")}

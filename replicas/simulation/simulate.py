@@ -27,7 +27,7 @@ from replicas.simulation.kept import check_archive, check_kept
 from replicas.simulation.moving import order_moves
 from replicas.simulation.proved import Proof
 from replicas.simulation.pushing import writers_of
-from replicas.simulation.rejected import check_rejected, rejects
+from replicas.simulation.rejected import check_rejected
 from replicas.simulation.retention import retains
 from replicas.simulation.scenario import Scenario
 from replicas.simulation.setting import order_settings
@@ -197,9 +197,8 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
         count_balancing(cluster.history, outcome.counters)
     count_joins(cluster.history, scenario.newcomers(), outcome.counters)
     outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
-    if rejects(plan) and not cluster.lost_logs:
-        complete = outcome.finished and premise.healed and premise.survivors and not dead
-        outcome.findings += check_rejected(cluster, rejected, complete, outcome.counters)
+    if not cluster.lost_logs:
+        outcome.findings += check_rejected(plan, reference, rejected, cluster.history.end_us, outcome.counters)
     for writer in writers if not cluster.lost_logs else ():
         outcome.findings += writer.check(outcome.finished, outcome.counters)
     if also is not None:

@@ -88,10 +88,23 @@ def type_query(
                 )
             elif stream in specs:
                 graph[name].append(stream)
+            if stream in known and (wrong := _misread(spec, specs.get(stream))):
+                where = spec.input_path(section[name][kind], port)
+                problems.add((*path, kind, *where), f"{stream!r} {wrong}")
     order, circles = stable_order(graph)
     for circle in circles:
         problems.add(("query", str(circle[0])), f"reads itself: {' → '.join(circle)}; a query has no circles")
     return _type_in_order(order, sources, specs, section, problems)
+
+
+def _misread(reader: OperatorSpec, maker: OperatorSpec | None) -> str:
+    """Why an operator cannot read a stream that is or is not one of rejections (U15); "" if it can."""
+    if not reader.TAKES_REJECTED:
+        rejections = maker is not None and maker.TAKES_REJECTED
+        return "has what an operator rejects, which only clients read; expected another stream" if rejections else ""
+    if maker is not None and maker.rejects:
+        return ""
+    return "rejects nothing; expected an operator with on_error: skip or on_late: reject"
 
 
 def _type_in_order(
@@ -182,7 +195,7 @@ def _without(spec: OperatorSpec, where: Path) -> OperatorSpec | None:
 def find_outputs(section: Any, specs: Mapping[StreamId, OperatorSpec | None], problems: Problems) -> list[StreamId]:
     """The streams that clients read: as listed, or those that no operator reads."""
     if section is None:
-        read = {s for spec in specs.values() if spec is not None for s in spec.inputs}
+        read = {s for spec in specs.values() if spec is not None and not spec.TAKES_REJECTED for s in spec.inputs}
         return [name for name in specs if name not in read]
     items = [section] if isinstance(section, str) else list(section) if isinstance(section, Mapping) else section
     if not isinstance(items, list | tuple) or not items:

@@ -78,6 +78,7 @@ def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed
     before = len(problems.found)
     fragments = deployment.fragments or (_whole(query, deployment),)
     check_cover([o.name for o in query.operators], fragments, problems)
+    check_rejected(query, fragments, problems)
     check_read(query, problems)
     check_addresses(deployment, problems)
     if len(problems.found) > before:
@@ -141,6 +142,16 @@ def check_cover(names: Sequence[StreamId], fragments: Sequence[FragmentSpec], pr
     missing = [n for n in names if n not in home]
     if missing:
         problems.add(("fragments",), f"operator {', '.join(missing)} is in no fragment; expected each in exactly one")
+
+
+def check_rejected(query: Query, fragments: Sequence[FragmentSpec], problems: Problems) -> None:
+    """What an operator rejects is made where it runs."""
+    home = {name: fragment.name for fragment in fragments for name in fragment.operators}
+    for operator in query.operators:
+        if operator.spec.TAKES_REJECTED and home.get(operator.name) != home.get(operator.spec.inputs[0]):
+            at = next(f.operators.index(operator.name) for f in fragments if operator.name in f.operators)
+            path: Path = ("fragments", home[operator.name], "operators", at)
+            problems.add(path, f"{operator.name!r} is expected in the fragment of {operator.spec.inputs[0]!r}")
 
 
 def check_read(query: Query, problems: Problems) -> None:

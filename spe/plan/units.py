@@ -64,6 +64,7 @@ def cut_units(query: Query, fragments: Sequence[FragmentSpec], problems: Problem
     All outputs of a unit are reached by the same fragment inputs, so they have one state.  An operator goes with the
     fragment outputs that it contributes to when those are all reached by the same inputs; an operator shared by
     outputs of different reach goes by its own, so that its failure-free half stays STABLE when the other does not.
+    What an operator rejects is an output of the unit that the operator is in.
     """
     drafts: list[_Draft] = []
     for fragment in fragments:
@@ -85,6 +86,8 @@ def _cut(query: Query, fragment: FragmentSpec) -> list[_Draft]:
         reach[operator.name] = frozenset(own)
     serves: dict[StreamId, set[frozenset[StreamId]]] = {name: set() for name in names}
     for operator in reversed(inside):
+        if operator.spec.TAKES_REJECTED:
+            continue  # it goes where its input is made, and takes no part in the decision where that is
         if operator.name in leaving:
             serves[operator.name].add(reach[operator.name])
         for stream in operator.spec.inputs:
@@ -92,8 +95,9 @@ def _cut(query: Query, fragment: FragmentSpec) -> list[_Draft]:
                 serves[stream] |= serves[operator.name]
     groups: dict[frozenset[StreamId], _Draft] = {}
     for operator in inside:
-        served = serves[operator.name]
-        cut = next(iter(served)) if len(served) == 1 else reach[operator.name]
+        rejecting = operator.spec.TAKES_REJECTED and operator.spec.inputs[0] in names
+        maker = operator.spec.inputs[0] if rejecting else operator.name
+        cut = next(iter(serves[maker])) if len(serves[maker]) == 1 else reach[maker]
         groups.setdefault(cut, _Draft(fragment, [])).operators.append(operator)
     return list(groups.values())
 

@@ -113,6 +113,8 @@ class OperatorSpec(ABC):
     SELECTS: ClassVar[bool] = False
     #: Does a result need a row of each input?  Then losing one input loses all (PPA section IV: correlated inputs).
     CORRELATES: ClassVar[bool] = False
+    #: Is it given what the operator that makes its input rejects, and not the stream?
+    TAKES_REJECTED: ClassVar[bool] = False
     if TYPE_CHECKING:  # at run time it would be the default value of a field of this name
 
         @property

@@ -34,8 +34,7 @@ LINES: Final[Mapping[str, str]] = MappingProxyType(
         "other_log": "{consumer} does not read {channel} from {producer}: {why}",
         "reader_of_other_log": "{reader} is not served: {why}",
         "replicas_differ": "{replica}: {where}",
-        "rejected": "{replica}: operator {operator!r} goes on without {what} of {time}{more}: {why}; see {file}",
-        "rejected_unwritten": "{replica}: {why}",
+        "rejected": "{replica}: operator {operator!r} goes on without {what} of {time}{more}: {why}",
         "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
     }
 )
@@ -56,7 +55,6 @@ LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
         "reader_of_other_log": Level.ERROR,
         "replicas_differ": Level.ERROR,
         "rejected": Level.WARNING,
-        "rejected_unwritten": Level.WARNING,
         "evicted": Level.WARNING,
     }
 )

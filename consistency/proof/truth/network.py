@@ -23,6 +23,7 @@ from consistency.proof.reading import (
     MergeEntry,
     OperatorEntry,
     Reading,
+    RejectedEntry,
     TopKEntry,
 )
 from consistency.proof.recording import source_log
@@ -191,6 +192,8 @@ class TruthNetwork:
         entering = {str(i.stream): i for i in unit.inputs}
         for name in (operator.name for operator in unit.operators):
             spec = self._said(name)
+            if isinstance(spec, RejectedEntry):
+                continue
             if isinstance(spec, MergeEntry) and unit.partitions == 1:
                 union = self._merged(name, [StreamId(one) for one in spec.inputs])
                 if union is not None:
@@ -205,7 +208,7 @@ class TruthNetwork:
             made = _COMPUTED[type(spec)](spec, Asked(ports, name in self._read, operator, end)).before(end)
             made = self._in_part(name, made)
             streams[name] = made if type(spec) in _CHEAP else self._kept(name, made)
-        self._made |= {name: streams[name] for name in unit.outputs}
+        self._made |= {name: streams[name] for name in unit.outputs if name in streams}
 
     def _merged(self, name: StreamId, sources: Sequence[StreamId]) -> TruthStream | None:
         """A stream that is the union of these, read in its order where a large output asks for that; else None."""

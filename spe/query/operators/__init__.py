@@ -10,11 +10,12 @@ from spe.query.operators.custom import CustomSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinSpec
 from spe.query.operators.map import MapSpec
+from spe.query.operators.rejected import RejectedSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
 
 #: By the word that the configuration has for it.
 OPERATORS: Final[dict[str, type[OperatorSpec]]] = {
     declared.KEYWORD: declared
-    for declared in (FilterSpec, MapSpec, UnionSpec, AggregateSpec, JoinSpec, TopKSpec, CustomSpec)
+    for declared in (FilterSpec, MapSpec, UnionSpec, AggregateSpec, JoinSpec, TopKSpec, CustomSpec, RejectedSpec)
 }

@@ -104,7 +104,7 @@ def test_a_rejected_row_keeps_its_id() -> None:
         one = sunion.inputs[at]
         one.add_stable(Batch(Kind.STABLE, one.position, one.position + len(times), None, made), 0)
     spec = CustomSpec((A,), "tests.support.operators_for_tests:Picky", {"bad": 7}, OnError.SKIP)
-    one_input = InputStream(A, NUMBERS, 1, None)
+    one_input = InputStream(A, NUMBERS, 2, None)
     fragment = Fragment(
         replace(unit(outputs=(OUT,)), inputs=(one_input,), operators=(QueryOperator(OUT, spec, NUMBERS),))
     )
@@ -115,8 +115,8 @@ def test_a_rejected_row_keeps_its_id() -> None:
         piece = sunion.release_stable(100)
         assert piece is not None
         fragment.step(piece)
-        found += [(one.stream, one.time, one.input, one.id) for one in fragment.take_rejections()]
-    assert found == [("a", 1, 0, 2), ("a", 3, 0, 4), ("a", 3, 0, 5), ("a", 3, 1, 1), ("a", 12, 0, 3)]
+        found += [(one.time, one.input, one.id) for one in fragment.take_rejections()]
+    assert found == [(1, "a/0", 2), (3, "a/0", 4), (3, "a/0", 5), (3, "a/1", 1), (12, "a/0", 3)]
 
 
 @pytest.mark.parametrize("watched", [False, True])

@@ -31,6 +31,7 @@ from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.map import MapSpec
+from spe.query.operators.rejected import RejectedSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
 from spe.query.windows import Window, WindowKind
@@ -642,6 +643,7 @@ query:
             "on_late: expected 'count' or 'reject', got 'skip'",
         ),
         ("{map: {from: orders, compute: {q: qty}, on_error: ignore}}", "on_error: expected 'stop' or 'skip', got"),
+        ("{rejected: orders}", "query.q.rejected: 'orders' rejects nothing; expected an operator with on_error: skip"),
     ],
 )
 def test_operator_mistakes_say_what_was_expected(entry: str, message: str) -> None:
@@ -667,6 +669,30 @@ def test_allowed_lateness_is_refused_with_the_reason(text: str, key: str) -> Non
     assert len(found) == 1
     assert "(a stable window never changes, so no late row can be added to it: raise disorder of the source" in found[0]
     assert "or repair windows from its late sink, as docs/explanation/live.md shows)" in found[0]
+
+
+MAPPED = "{map: {from: orders, compute: {qty: qty}, on_error: skip}}"
+
+
+def test_only_clients_read_what_is_rejected() -> None:
+    entries = f"query:\n  m: {MAPPED}\n  r: {{rejected: m}}\n  f: {{filter: {{from: r, where: n > 1}}}}\n"
+    (problem,) = problems_of(SOURCE + entries)
+    assert "query.f.filter.from: 'r' has what an operator rejects, which only clients read" in problem
+
+
+def test_what_is_rejected_is_made_in_its_operators_fragment() -> None:
+    entries = f"query:\n  m: {MAPPED}\n  r: {{rejected: m}}\n"
+    fragments = "fragments: {one: {operators: [m], replicas: 1}, two: {operators: [r], replicas: 1}}\nnodes: [n1]\n"
+    problems = problems_of(f"{SOURCE}{entries}outputs: [m, r]\n{fragments}")
+    assert any("fragments.two.operators[0]: 'r' is expected in the fragment of 'm'" in p for p in problems), problems
+
+
+def test_a_stream_of_rejections_cuts_no_unit() -> None:
+    """Both operators stay in one unit, and both outputs are read by default."""
+    other = "  j: {join: {left: m, right: orders, on: qty, within: 1s}}\n"
+    plan = load_text(f"{SOURCE}query:\n  m: {MAPPED}\n{other}  r: {{rejected: m}}\nnodes: [n1, n2]\n").plan
+    assert [unit.outputs for unit in plan.units] == [("j", "r")]
+    assert set(plan.query.outputs) == {"j", "r"}
 
 
 @pytest.mark.parametrize(
@@ -1324,6 +1350,14 @@ def test_on_late_is_the_same_in_python_and_yaml() -> None:
     assert operator.spec.describe() == "s in tumbling 1s over ts by sensor: n = count(*); rejects late rows"
     with pytest.raises(ConfigError, match="'s' has no on_late: no row is late for it"):
         readings.on_late("reject")
+
+
+def test_rejected_is_the_same_in_python_and_yaml() -> None:
+    env = api.Environment()
+    mapped = env.source("s", api.generator("orders", rate=10)).map({"key": "key"}, name="q").on_error("skip")
+    plan = env.outputs(mapped, mapped.rejected(name="lost")).plan()
+    assert [o.spec for o in plan.query.operators if o.name == "lost"] == [RejectedSpec(StreamId("q"))]
+    assert plan.query.outputs == ("q", "lost")
 
 
 def test_sources_need_a_replication_slot_each() -> None:
