@@ -296,6 +296,23 @@ def forced_rec_done_after_forced_rec_done(original: Any, self: Any, now: int) ->
     return False
 
 
+@mutant(UnitReplica, "_awaits_correction", "a correction is waited for, however long it takes (T9)")
+def correction_waited_for_without_end(original: Any, self: Any, end: int, now: int) -> bool:
+    return bool(end <= self.sunion.stable_end)
+
+
+@mutant(UnitReplica, "_release_tentative", "a correction is waited for that nothing will begin (T9)")
+def correction_of_a_stopped_input_waited_for(
+    original: Any, self: Any, now: int, policy: Any, *, correctable: bool = False
+) -> Any:
+    return original(self, now, policy, correctable=True)
+
+
+@mutant(SUnion, "redo_is_short", "long corrections are waited for (T9)")
+def long_correction_waited_for(original: Any, self: Any, max_rows: int) -> bool:
+    return True
+
+
 @mutant(UnitReplica, "_correctable", "a healed failure is never corrected (R1)")
 def never_corrected(original: Any, self: Any, now: int) -> bool:
     return False

@@ -28,6 +28,7 @@ from tests.unit.consistency.dpc import test_partners as partners
 from tests.unit.consistency.dpc import test_replays as replays
 from tests.unit.consistency.dpc.test_manager import (
     TestCorrecting,
+    TestHoldingForACorrection,
     TestOtherSettings,
     TestPeriodicCheckpoints,
     TestRecovering,
@@ -153,6 +154,13 @@ UNITS: Final[dict[str, Test]] = {
         TestCorrecting().test_with_a_full_output_a_redo_ends_although_the_partner_serves
     ),
     "helper-leaves-those-that-are-behind": (coordination.test_a_thawed_replica_must_catch_up_before_the_helper_retires),
+    "correction-waited-for-without-end": (
+        TestHoldingForACorrection().test_stable_buckets_wait_for_the_grant_up_to_hard
+    ),
+    "correction-of-a-stopped-input-waited-for": (
+        TestHoldingForACorrection().test_an_input_that_stops_again_ends_the_wait
+    ),
+    "long-correction-waited-for": TestHoldingForACorrection().test_slices_beyond_one_are_not_waited_for,
     "all-of-one-time-are-rejected": trials.test_rows_of_one_time_are_tried_in_order,
     "trials-leave-traces": trials.test_rows_of_one_time_are_tried_in_order,
     "rejected-rows-are-counted-again": trials.test_counts_are_part_of_the_state,

@@ -341,10 +341,9 @@ class TestHoldingForACorrection:
         world.B(1, 150, 40)
         assert world.run(150) == "b50"
 
-    def test_a_correction_of_several_slices_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(World, "slice_rows", 1)
-        world = failing(World())
-        world.run(130)
+    def test_slices_beyond_one_are_not_waited_for(self) -> None:
+        world = tentative(World())
+        world.replica._slice_rows = 1
         world.live[1] = True
         world.B(0, 150, 50)
         world.S(1, 150, (12, "u"), (18, "v"))
