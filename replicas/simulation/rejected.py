@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
+from consistency.comparison import ChannelRows
 from operators.rejections import Rejection
-from replicas.comparison import ChannelRows
 from spe.config import load_data
 from spe.plan.plan import Plan
 from spe.stream.ids import Channel, PartitionId
