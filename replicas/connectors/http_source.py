@@ -48,6 +48,7 @@ class _Arrived:
     Attributes:
       decided: when the following are set.
       answer: why it is not taken; None: it is, or was before (``repeated``).
+      chunk: without the rows that the source refuses, once it is decided.
       count: requests in the log, once it is there.
     """
 
@@ -177,7 +178,7 @@ class HttpReceiver(Resumable):
             return one.answer
         if not await self._is_synced(one.count):
             return Answer.later(f"the rows are not synced yet; {_BEHIND}")
-        return _taken(chunk, repeated=one.repeated)
+        return _taken(one.chunk, repeated=one.repeated)
 
     async def _is_synced(self, count: int) -> bool:
         with trio.move_on_after(ANSWER_S):
@@ -196,6 +197,10 @@ class HttpReceiver(Resumable):
             one.repeated = one.key is not None and one.answer is None and positions.repeated(one.key, one.digest)
         except OutOfTurn as error:
             one.answer = Answer.error(error.status, str(error), expected=error.expected)
+        if one.answer is None and not one.repeated:
+            one.chunk = chunk = self.admit(chunk)
+            if chunk.malformed and not self._passes:
+                one.answer = _refused(chunk)
         taken = one.answer is None and not one.repeated
         if taken:
             positions.take(one.key, one.digest)
@@ -267,7 +272,7 @@ def _too_many(count: int) -> Answer | None:
 
 def _refused(chunk: RowChunk) -> Answer:
     rows = _named(chunk)
-    why = f"{len(chunk.malformed)} of {chunk.taken} rows cannot be understood; nothing of the request was taken"
+    why = f"{len(chunk.malformed)} of {chunk.taken} rows cannot be taken; nothing of the request was taken"
     return Answer.error(400, why, rows=rows)
 
 

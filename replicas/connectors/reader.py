@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -23,19 +24,21 @@ CHUNK_BYTES: Final = 8 << 20
 
 
 class Malformed(NamedTuple):
-    """An input row that could not be understood.
+    """An input row that is not taken: it could not be understood, or its event time may not be taken.
 
     Attributes:
       line: where it is, from 1; for Parquet the row number.
       reason: what was wrong and what was expected.
       text: the beginning of the row as it came.
       place: where it is, in words, if a number does not say it.
+      refused: for its event time.
     """
 
     line: int
     reason: str
     text: str
     place: str = ""
+    refused: bool = False
 
     @property
     def where(self) -> str:
@@ -44,6 +47,7 @@ class Malformed(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """For JSON; without ``place`` where there is none."""
         found = self._asdict()
+        del found["refused"]
         if not self.place:
             del found["place"]
         return found
@@ -109,6 +113,24 @@ class RowChunk:
         columns = tuple([c.select(mask) for c in self.columns])
         return RowChunk(self.first, self.taken, events, columns, self.malformed, places, self.cursor, self.where)
 
+    def missing(self) -> Int64Array:
+        """Places of malformed rows; a line that was too long may have none."""
+        rows = np.arange(self.taken)
+        return rows[:0] if self.places is None else np.setdiff1d(rows, self.places)
+
+    def refuse(self, mask: BoolArray, rows: list[Malformed]) -> RowChunk:
+        """Without the rows of ``mask``, which join the malformed ones, in their order.
+
+        Args:
+          rows: they, as they are reported.
+        """
+        places = np.arange(self.taken) if self.places is None else self.places
+        malformed = [*zip(self.missing().tolist(), self.malformed), *zip(places[mask].tolist(), rows)]
+        without = [row for _, row in sorted(malformed, key=itemgetter(0))]
+        chunk = self.select(~mask)
+        chunk.malformed = without + self.malformed[len(without) - len(rows) :]
+        return chunk
+
     def before_malformed(self) -> RowChunk:
         """What comes before the first malformed row, which stays on its list; the rest was not taken.
 
@@ -116,7 +138,8 @@ class RowChunk:
         """
         if self.cursor:
             events = None if self.events is None else self.events[:0]
-            return RowChunk(self.first, 0, events, self.slice(0, 0), self.malformed[:1])
+            bad = [row for row in self.malformed if not row.refused][:1]
+            return RowChunk(self.first, 0, events, self.slice(0, 0), bad)
         if self.places is None:  # its place is behind all rows: a line that was too long
             return RowChunk(self.first, self.taken, self.events, self.columns, self.malformed[:1])
         gaps = np.flatnonzero(self.places != np.arange(len(self.places)))
@@ -204,9 +227,12 @@ class Resumable(Live):
       folder: of the source on the disk of its process (``env.storage``).  What a reader must keep besides cursors goes
         into a folder of its own below it.
       ahead_us: the source refuses rows whose event time is further ahead of its clock; None: it takes them.
+      admit: the chunk without the rows that the source refuses, which are among its malformed ones then.  A reader
+        that answers a sender asks before it does; for the others the source does when it takes a chunk.
     """
 
     cursor: bytes = b""
+    admit: Callable[[RowChunk], RowChunk] = staticmethod(lambda chunk: chunk)
     ahead_us: int | None = None
     folder: PurePosixPath = PurePosixPath("sources")
 

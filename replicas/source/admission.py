@@ -24,8 +24,8 @@ from spe.stream.times import format_timestamp, parse_timestamp
 #: Event times outside of these are said to be implausible: a wrong unit is off by a factor of a thousand or more.
 _EARLIEST_US: Final = parse_timestamp("1980-01-01")
 _LATEST_US: Final = parse_timestamp("2100-01-01")
-#: Malformed rows kept aside per start; all are counted.
-_MALFORMED_KEPT: Final = 10_000
+#: Malformed rows, and refused ones, kept aside per start; all are counted.
+_ROWS_KEPT: Final = 10_000
 #: Characters of their texts.
 _TEXT_KEPT: Final = 200
 
@@ -53,30 +53,33 @@ class Admission:
 
     def check(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
         """The rows that may be taken; where a malformed one is to stop us, those before it."""
+        if self._source.on_malformed == "stop" and not all(row.refused for row in chunk.malformed):
+            chunk = chunk.before_malformed()
+            self.stopped = malformed_error(self._source, chunk.malformed[0])
+        chunk = self.admit(chunk, now_us, ahead_us)
         if chunk.malformed:
-            if self._source.on_malformed == "stop":
-                chunk = chunk.before_malformed()
-                self.stopped = malformed_error(self._source, chunk.malformed[0])
-            self._set_aside(chunk.malformed)
-        mask = self._refuse(chunk, now_us, ahead_us)
-        if self._reject is not None and (chunk.malformed or mask is not None):
-            self._reject(rejected_inputs(chunk, mask, self._source, now_us))
-        return chunk if mask is None else chunk.select(mask)
+            refused = [row for row in chunk.malformed if row.refused]
+            malformed = [row for row in chunk.malformed if not row.refused]
+            self._set_aside("malformed", malformed, self.malformed_count)
+            self._set_aside("refused", refused, self.refused_count)
+            self.malformed_count += len(malformed)
+            self.refused_count += len(refused)
+            if self._reject is not None:
+                self._reject(rejected_inputs(chunk, self._source, now_us))
+        return chunk
 
-    def _refuse(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> BoolArray | None:
-        """Which rows have an event time that may be taken; None: all of them."""
+    def admit(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
+        """The chunk without rows whose event times may not be taken; these are among its malformed ones.
+
+        What was admitted is admitted again later, for the clock only goes on.
+        """
         if chunk.events is None or not len(chunk):
-            return None
+            return chunk
         if not self._times_looked_at:
             self._times_looked_at = True
             self._look_at_times(int(np.median(chunk.events)))
         mask = admitted(chunk.events, now_us, ahead_us)
-        if mask is not None:
-            count = int((~mask).sum())
-            self.refused_count += count
-            furthest = int(chunk.events.max())
-            self._env.trace.event("rows_refused", stream=self._source.stream, count=count, event_us=furthest)
-        return mask
+        return chunk if mask is None else chunk.refuse(~mask, refused_rows(chunk, ~mask, self._source, now_us))
 
     def _look_at_times(self, event_us: int) -> None:
         """Reports once event times that are implausible, as a wrong unit of numbers gives them."""
@@ -84,53 +87,57 @@ class Admission:
             self._env.trace.event("times_implausible", stream=self._source.stream, event_us=event_us)
             say(f"source {self._source.stream}: {why}", Level.WARNING, event="times_implausible")
 
-    def _set_aside(self, rows: list[Malformed]) -> None:
-        stream = self._source.stream
-        kept = rows[: max(0, _MALFORMED_KEPT - self.malformed_count)]
-        self.malformed_count += len(rows)
-        self._env.trace.event(
-            "rows_malformed", stream=stream, count=len(rows), line=rows[0].line, reason=rows[0].reason
-        )
+    def _set_aside(self, what: str, rows: list[Malformed], before: int) -> None:
+        """Reports rows that are ``malformed`` or ``refused``, and keeps the first ones in a file.
+
+        Args:
+          before: how many there were already.
+        """
+        if not rows:
+            return
+        stream, file_name = self._source.stream, PurePosixPath(what, f"{self._source.stream}.jsonl")
+        self._env.trace.event(f"rows_{what}", stream=stream, count=len(rows), line=rows[0].line, reason=rows[0].reason)
+        kept = rows[: max(0, _ROWS_KEPT - before)]
         if not kept:
             return
         text = "".join(json.dumps(row._replace(text=row.text[:_TEXT_KEPT]).to_dict()) + "\n" for row in kept)
         try:
-            file = self._env.storage.open(PurePosixPath("malformed", f"{stream}.jsonl"))
+            file = self._env.storage.open(file_name)
             try:
                 file.append(text.encode())
             finally:
                 file.close()
         except OSError as error:  # they are counted and told of all the same
-            self._env.trace.event("malformed_not_kept", stream=stream, error=str(error))
+            self._env.trace.event("rows_not_kept", file=str(file_name), error=str(error))
 
 
-def rejected_inputs(chunk: RowChunk, mask: BoolArray | None, source: Source, now_us: int) -> list[RejectedInput]:
-    """The rows of a chunk that are not taken, in its order (E8).
-
-    Args:
-      chunk: with the rows that are refused for their event times.
-      mask: which are not; None: all.
-    """
-    places = np.arange(chunk.taken) if chunk.places is None else chunk.places
-    missing = np.setdiff1d(np.arange(chunk.taken), places).tolist()
+def rejected_inputs(chunk: RowChunk, source: Source, now_us: int) -> list[RejectedInput]:
+    """The rows of a chunk that are not taken, in its order (E8)."""
+    missing = chunk.missing().tolist()
     # A line that was too long may have no place of its own; it goes with the last row.
     rows = [*missing, *[chunk.taken - 1] * (len(chunk.malformed) - len(missing))]
-    begin, end = ("", " since the start") if source.live else (f"{source.reader.get('path', source.stream)}, ", "")
-    found = [
+    begin = "" if source.live else f"{source.reader.get('path', source.stream)}, "
+    return [
         RejectedInput(chunk.first + row, now_us, f"{begin}{bad.where}", bad.reason, bad.text)
         for row, bad in zip(rows, chunk.malformed)
     ]
-    if mask is None:
-        return found
+
+
+def refused_rows(chunk: RowChunk, mask: BoolArray, source: Source, now_us: int) -> list[Malformed]:
+    """The rows of a mask, each with the reason why its event time is not taken."""
     assert chunk.events is not None
-    refused = np.flatnonzero(~mask)
+    refused = np.flatnonzero(mask)
+    places = refused if chunk.places is None else chunk.places[refused]
     texts = json_rows([column.take(refused) for column in chunk.columns], source.schema)
-    for row, event_us, text in zip(places[refused].tolist(), chunk.events[refused].tolist(), texts):
-        place = f"{begin}row {chunk.first + row + 1}{end}" if chunk.where is None else chunk.where(row)
+    end = " since the start" if source.live else ""
+    rows = []
+    for row, event_us, text in zip(places.tolist(), chunk.events[refused].tolist(), texts):
+        number = chunk.first + row + 1
+        place = f"row {number}{end}" if chunk.where is None else chunk.where(row)
         why = "too far ahead of the clock" if source.live and event_us > now_us else "beyond the times that are taken"
         reason = f"{source.time}: {format_timestamp(event_us)} is {why}"
-        found.append(RejectedInput(chunk.first + row, now_us, place, reason, text))
-    return sorted(found, key=lambda one: one.row)
+        rows.append(Malformed(number, reason, text, place, refused=True))
+    return rows
 
 
 def implausible(event_us: int, unit: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import trio
 
-from replicas.connectors import Live, Replay, RowChunk, open_reader
+from replicas.connectors import Live, Replay, Resumable, RowChunk, open_reader
 from replicas.retention.archiving import OpenArchive
 from replicas.retention.holders import segment_bytes
 from replicas.source.admission import Admission, malformed_error
@@ -269,6 +269,10 @@ class SourceProxy:
                     await self._replay(reader)
                 else:
                     self._live_reader = reader
+                    if isinstance(reader, Resumable):
+                        reader.admit = lambda chunk: self._admission.admit(
+                            chunk, writer.now_us(), self._source.ahead_us
+                        )
                     if not reader.continues:
                         writer.counts_anew()
                     await self._live().run(reader)

@@ -94,8 +94,9 @@ class HttpKeys(Model):
     key: str | None = Field(default=None, description="file with its private key")
     bad_rows: Literal["refuse", "pass"] = Field(
         default="refuse",
-        description="a row that cannot be understood: its request is refused (`refuse`), or the row goes the way of "
-        "`on_malformed`, and the others are taken (`pass`)",
+        description="a row that cannot be understood, or that `ahead` refuses: its request is refused (`refuse`), or "
+        "the row is left out, and the others are taken (`pass`); `on_malformed` says whether a malformed one stops the "
+        "source",
     )
     avro: AvroKeys | None = Field(
         default=None,
@@ -178,8 +179,9 @@ HTTP: Final = Http(
             "a number is missing, or a sender begins anew at 1": "409, with the number that is expected; nothing is "
             "taken",
             "a number comes again with another body": "422; nothing is taken",
-            "a row cannot be understood": "400 with row and column, and nothing of the request is taken; or by "
-            "`on_malformed` (`bad_rows: pass`)",
+            "a row cannot be understood, or `ahead` refuses it": "400 with row and column, nothing of the request is "
+            "taken, and its key is not used up; or (`bad_rows: pass`) 200 with `left_out`, and the row is "
+            f"{KEPT_ASIDE}, or stops the source (`on_malformed`)",
             "rows come faster than the disk takes them, or it is full": "503 with `Retry-After`: send it again, with "
             "its key",
             "the body is too large, or has more than 8192 rows": "413; nothing is taken",

@@ -35,6 +35,9 @@ LINES: Final[Mapping[str, str]] = MappingProxyType(
         "reader_of_other_log": "{reader} is not served: {why}",
         "replicas_differ": "{replica}: {where}",
         "rejected": "{replica}: operator {operator!r} goes on without {what} of {time}{more}: {why}",
+        "rows_malformed": "source {stream}: left out {count} rows that cannot be understood; the first one: {reason}",
+        "rows_refused": "source {stream}: left out {count} rows for their event times; the first one: {reason}",
+        "rows_not_kept": "{file}: rows that are left out could not be written: {error}",
         "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
     }
 )
@@ -55,6 +58,9 @@ LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
         "reader_of_other_log": Level.ERROR,
         "replicas_differ": Level.ERROR,
         "rejected": Level.WARNING,
+        "rows_malformed": Level.WARNING,
+        "rows_refused": Level.WARNING,
+        "rows_not_kept": Level.WARNING,
         "evicted": Level.WARNING,
     }
 )
