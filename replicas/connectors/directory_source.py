@@ -54,7 +54,7 @@ class DirectoryReader(Resumable):
 
     async def read(self, env: Env, accept: Accept) -> None:
         """Raises SpeError: see the declaration."""
-        self._env = env
+        self._env, self.first_reading = env, True
         self._position = FilePosition.decode(self.cursor)
         self._files = FileList(self._options, self._position)
         #: Whether the folder could be read, now or before the last restart.
@@ -87,6 +87,7 @@ class DirectoryReader(Resumable):
             backoff.over()
             if news:
                 continue
+            self.first_reading = self.first_reading and self._files.settling
             if last and ends:
                 return
             # Files may have come while we looked, before the one that says that none does: so one more look.

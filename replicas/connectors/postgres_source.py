@@ -127,6 +127,7 @@ class PostgresReader(Resumable):
 
     async def read(self, env: Env, accept: Accept) -> None:
         self._given = self.cursor
+        self.first_reading = True
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._notice_silence, env)
             self._backoff = Backoff(env)
@@ -167,6 +168,7 @@ class PostgresReader(Resumable):
         while True:
             found = await self._look(accept)
             self._is_there()
+            self.first_reading = found and self.first_reading  # until there is nothing more
             if not found:
                 await env.clock.sleep(_LOOK_S)
 

@@ -205,10 +205,12 @@ class Live(ABC):
       continues: it counts its rows over restarts, and goes on behind those that the source's log has.
       away: why nothing can be read now, such as a server that does not answer; "" while all is well.  Meanwhile no
         silence counts (S7), and whoever waits for results is told.
+      first_reading: rows that were there before the source are being read; no silence counts either.
     """
 
     continues: ClassVar[bool] = False
     away: str = ""
+    first_reading: bool = False
 
     @abstractmethod
     async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:

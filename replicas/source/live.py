@@ -116,7 +116,8 @@ class LivePlay:
         writer = self._writer
         while True:
             now = writer.now_us()
-            if self._waiting or self._reader.away:  # nothing can be read: the disk is full, or the server is away
+            # The disk is full, the server is away, or it may take its time for rows that it has.
+            if self._waiting or self._reader.away or self._reader.first_reading:
                 self._clock.heard(now)
             if (away := self._reader.away) != self._told_of_away:
                 self._told_of_away, self._told_of_no_row = away, False

@@ -48,7 +48,7 @@ class ByData:
 
     Args:
       idle_us: the silence; None: there is none that counts.
-      to_now: afterwards event time is that of the clock, as :class:`ByClock`.
+      to_now: afterwards, behind the first row, event time is that of the clock, as :class:`ByClock`.
       step_us: :meth:`reached_us` is asked this often.
     """
 
@@ -72,10 +72,10 @@ class ByData:
         self._looked_us = now_us
         if self._idle_us is None or now_us - max(self._silent_since_us, self._awake_since_us) < self._idle_us:
             return None
+        if stands_us <= BEFORE_TIME:  # no event time is known yet: the first rows may be of any time
+            return None
         if self._to_now:
             return now_us
-        if stands_us <= BEFORE_TIME:  # no event time is known yet
-            return None
         if self._stood_us is None:
             self._stood_us = stands_us
         return self._stood_us + now_us - self._silent_since_us - self._idle_us

@@ -145,6 +145,10 @@ class Reader:
         """What ``spe.plan.plan.Source.reader`` has of it, besides options; relative paths start from ``data``."""
         return value.model_dump(exclude_none=True) if isinstance(value, Model) else {}
 
+    def stored(self, reader: Mapping[str, Any]) -> bool:
+        """Does a live one first read rows that were there before it, which may take long?"""
+        return False
+
     def describe(self, reader: Mapping[str, Any]) -> str:
         """In short: ``csv orders.csv``."""
         return self.kind

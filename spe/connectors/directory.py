@@ -140,6 +140,9 @@ class FilesOfDirectory(Reader):
         del found["path"]  # everywhere else that is one file, of a source that can be read again
         return {k: list(v) if isinstance(v, tuple) else v for k, v in {**found, "folder": path}.items()}
 
+    def stored(self, reader: Mapping[str, Any]) -> bool:
+        return True
+
     def describe(self, reader: Mapping[str, Any]) -> str:
         return f"directory {reader['folder']}"
 

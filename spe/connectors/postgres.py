@@ -113,6 +113,9 @@ class PostgresReaderDeclaration(Reader):
         slot = value.slot or f"spe_{re.sub('[^a-z0-9_]', '_', table)}"[:50]
         return {**value.model_dump(), "slot": slot}
 
+    def stored(self, reader: Mapping[str, Any]) -> bool:
+        return bool(reader["snapshot"])
+
     def describe(self, reader: Mapping[str, Any]) -> str:
         return f"postgres {_at(reader)}"
 

@@ -164,9 +164,18 @@ class Source:
     @property
     def live(self) -> bool:
         """Rows happen once, and nobody knows the next one."""
+        return (declared := self._declared) is not None and declared.live
+
+    @property
+    def stored(self) -> bool:
+        """A live source first reads rows that were there before it, which may take long."""
+        return (declared := self._declared) is not None and declared.stored(self.reader)
+
+    @property
+    def _declared(self) -> Reader | None:
         kind = str(self.reader.get("kind"))
         declared = READERS.get(kind) or loaded(READERS_GROUP, kind)  # a configuration that names it has loaded it
-        return isinstance(declared, Reader) and declared.live
+        return declared if isinstance(declared, Reader) else None
 
     @property
     def writers(self) -> tuple[str, ...]:

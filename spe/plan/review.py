@@ -49,6 +49,7 @@ def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
         *_waiting(plan, directory),
         *_bounds(plan, directory),
         *_silence(plan, directory),
+        *_start(plan),
         *_doors(plan, directory),
         *_disorder(plan),
         *_pace(plan),
@@ -196,6 +197,22 @@ def _silence(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
                 f"{show_duration(source.idle_us)} is long for unit {unit!r}, whose αX is {_show(alpha_x_us)}: whenever "
                 f"no row comes for so long, results are tentative; expected {expected}αX above {_show(needed_us)}",
             )
+
+
+def _start(plan: Plan) -> Iterator[PlanFinding]:
+    """A table or a directory may take long until its rows are read first (rule S7)."""
+    for stream, source in plan.sources.items():
+        if not source.stored or source.time is None:
+            continue
+        if source.watermark is Watermark.CLOCK:
+            text = "is clock, so rows that are there before the start are late; expected data where there may be some"
+            yield PlanFinding(Severity.WARNING, ("sources", str(stream), "watermark"), text)
+        elif source.idle_to_now and len(plan.sources) > 1:
+            text = (
+                "goes to now only once all rows that are there at the start are read, which may take long; until then "
+                "what reads other sources as well is tentative. Expected an input that begins with few rows"
+            )
+            yield PlanFinding(Severity.WARNING, ("sources", str(stream), "idle"), text)
 
 
 def _tightest(plan: Plan, directory: Directory, source: Source) -> tuple[int, int, int, UnitId] | None:

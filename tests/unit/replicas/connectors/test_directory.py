@@ -20,6 +20,7 @@ import trio
 import yaml
 
 from replicas.connectors import open_reader
+from replicas.connectors.directory_source import DirectoryReader
 from replicas.connectors.file_rows import FileRows, pieces
 from replicas.connectors.file_store import LocalStore
 from replicas.connectors.reader import CHUNK_ROWS, Malformed, RowChunk
@@ -97,6 +98,27 @@ def put(folder: Path, name: str, data: bytes) -> None:
 
 
 # --- order, completeness, restarts ---
+
+
+async def test_the_first_reading_ends_with_the_files_there(tmp_path: Path, autojump_clock: Any) -> None:
+    made = open_reader(source(tmp_path, settle="1s"))
+    chunks = []
+
+    async def accept(chunk: RowChunk) -> None:
+        assert made.first_reading == (len(chunks) < 2)
+        chunks.append(chunk)
+        await trio.sleep(1)
+
+    for name in ("a.jsonl", "b.jsonl"):
+        put(tmp_path, name, jsonl(rows(0, 3)))
+    async with trio.open_nursery() as nursery:
+        assert isinstance(made, DirectoryReader)
+        nursery.start_soon(made.read, source_env(epoch_us=NOW_US), accept)
+        await trio.sleep(10)
+        put(tmp_path, "c.jsonl", jsonl(rows(3, 3)))
+        await trio.sleep(10)
+        assert len(chunks) == 3
+        nursery.cancel_scope.cancel()
 
 
 async def test_each_file_is_read_once_in_the_order_of_its_path(tmp_path: Path, autojump_clock: Any) -> None:

@@ -239,6 +239,26 @@ class Away(Numbers):
         return RowChunk(int(cursor) - 1, 1, ts.values, (ts, name), [], None, cursor)
 
 
+class FirstReading(Away):
+    """Reads rows that were there before, with a minute between two of them."""
+
+    async def read(self, env: Env, accept: Accept) -> None:
+        self.first_reading = True
+        await accept(self._at(env.clock.wall_us(), b"1"))
+        await trio.sleep(60)
+        await accept(self._at(env.clock.wall_us() - 59 * SECOND, b"2"))
+        self.first_reading = False
+        await trio.sleep(2)
+
+
+@pytest.mark.parametrize("to_now", [False, True])
+async def test_time_of_the_first_reading_is_no_silence(to_now: bool, autojump_clock: trio.testing.MockClock) -> None:
+    of = live(watermark=Watermark.DATA, idle_us=SECOND, idle_to_now=to_now, boundary_us=SECOND // 10)
+    proxy = await SourceProxy.open(source_env(epoch_us=1_700_000_000 * SECOND), of)
+    await proxy.run(None, reader=FirstReading(Server()))
+    assert (proxy.last_id, proxy.status().late) == (2, 0)
+
+
 async def test_time_without_the_server_is_no_silence(autojump_clock: trio.testing.MockClock) -> None:
     storage, told, notes, away = SimDisk(), list[str](), list[str](), list[str]()
     of = live(watermark=Watermark.DATA, idle_us=SECOND, boundary_us=SECOND // 10)

@@ -290,13 +290,15 @@ async def test_before_the_first_row_the_source_says_why_it_promises_nothing(
     assert run.proxy.note == ""
 
 
-async def test_before_the_first_row_the_present_is_promised_on_request(
+async def test_the_present_is_promised_behind_the_first_row(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    run = await played(monkeypatch, live(idle_to_now=True), [], seconds=5.05)
-    assert run.frontiers[1] == (1.0, 1.0)
-    assert run.frontier_at(5.0) == pytest.approx(5.0)
-    assert run.told == []
+    """Not before: the first rows may be those of a table, of any time, and its server slow."""
+    history = [(5.0, [LAST_YEAR + n for n in range(1000)])]
+    run = await played(monkeypatch, live(idle_to_now=True), history, seconds=8.05)
+    assert run.late == 0
+    assert [at for at, _ in run.frontiers[1:3]] == [5.0, 6.0]
+    assert run.frontier_at(8.0) == pytest.approx(8.0)
 
 
 async def test_refused_rows_end_no_silence(

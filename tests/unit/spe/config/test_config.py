@@ -941,6 +941,27 @@ def test_a_source_without_idle_gives_a_warning() -> None:
     assert finding.message.startswith("is never: whenever no row comes for αX, results are tentative")
 
 
+STORED = """
+sources:
+  s: {{schema: {{ts: timestamp!, n: int64}}, time: ts, {time}, from: {{{reader}}}}}
+  g: {{from: {{generator: {{name: orders, rate: 5}}}}}}
+query:
+  q: {{filter: {{from: s, where: n > 1}}}}
+  r: {{filter: {{from: g, where: price > 1}}}}
+"""
+
+
+@pytest.mark.parametrize("reader", ["directory: in", "postgres: t", "postgres: {table: t, snapshot: false}"])
+def test_a_start_that_can_be_slow_gives_a_warning(reader: str) -> None:
+    def paths(time: str) -> list[Any]:
+        return [one.path for one in review(*plan_of(STORED.format(time=time, reader=reader)))]
+
+    stored = "false" not in reader
+    assert paths("watermark: clock") == ([("sources", "s", "watermark")] if stored else [])
+    assert paths("idle: {after: 500ms, then: now}") == ([("sources", "s", "idle")] if stored else [])
+    assert paths("idle: 500ms") == []
+
+
 # -- configurations that come with the software
 
 
