@@ -25,7 +25,8 @@ from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
 from replicas.local.supervised import die_with_parent
 from replicas.node.process import NodeProcess
-from replicas.producer.server import Accepted, Bystander, Server
+from replicas.producer.feed import Accepted
+from replicas.producer.server import Bystander, Server
 from replicas.source.process import SourceProcess
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan

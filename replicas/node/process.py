@@ -24,7 +24,8 @@ from replicas.node.replica import Replica
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
 from replicas.node.work_task import WorkTask
-from replicas.producer.server import Accepted, Injector, NoSource, Server
+from replicas.producer.feed import Accepted
+from replicas.producer.server import Injector, NoSource, Server
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan

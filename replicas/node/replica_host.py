@@ -14,8 +14,8 @@ from replicas.link.signal import Signal
 from replicas.node.load_meter import ReplicaMeasure, ReplicaMeter
 from replicas.node.replica import Replica
 from replicas.node.validation import ReplicaValidation
+from replicas.producer.feed import Accepted
 from replicas.producer.output_log import LogNotReady, LogTruncated
-from replicas.producer.server import Accepted
 from replicas.producer.substream import substream
 from spe.errors import OperatorFailed
 from spe.plan.directory import Directory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
@@ -11,20 +11,16 @@ import trio
 from replicas.link.connection import HELLO_SECONDS, Connection
 from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, no_host, wrong_claim
-from replicas.link.signal import Signal
 from replicas.producer.connection_limits import READERS_MAX, Reception
-from replicas.producer.subscription import Subscription
+from replicas.producer.feed import Accepted, Feeds
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import RateLimitedTrace
-from spe.runtime.spill import SpillNotLoaded
 from spe.runtime.tls import TlsNetwork, holder_of
 from spe.status import DirectoryStatus, ProcessStatus, ReaderOfOtherLog, ServerStatus
-from spe.stream.schema import Schema
-from spe.wire.codec import ElementEncoder
-from spe.wire.framing import CONTROL_BYTES, Buffer
+from spe.wire.framing import CONTROL_BYTES
 from spe.wire.greeting import check_hello
 from spe.wire.messages import (
     ANNOUNCEMENTS_MAX,
@@ -64,11 +60,9 @@ from spe.wire.messages import (
     SnapshotRefused,
     SnapshotRequest,
     StagePart,
-    StateChange,
     Status,
     StatusRequest,
     Subscribe,
-    Subscribed,
     Truncated,
     Welcome,
 )
@@ -77,8 +71,6 @@ from spe.wire.messages import (
 T = TypeVar("T")
 Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
-#: Most that one pull may bring: what is encoded and sent in one piece.
-PULL_BYTES = 512 << 10
 #: Consumers that have read another log: the status lists at most so many.
 OTHER_LOGS_MAX = 64
 #: Longest time that a writer may say nothing while we wait for it: its task hangs, and another one needs its place.
@@ -95,21 +87,6 @@ ANNOUNCE_US: Final = 1_000_000
 #: Roles that pass on, or record, what nodes announce.
 _CONSUMERS: Final = ("node", "client")
 _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A subscription that was accepted.
-
-    Attributes:
-      sent: is told of each portion how many bytes it has, and how long it took to make, nanoseconds; None: nobody is.
-    """
-
-    greeting: Subscribed
-    subscription: Subscription
-    schema: Schema
-    signal: Signal
-    sent: Callable[[int, int], None] | None = None
 
 
 class _Told(NamedTuple):
@@ -254,6 +231,7 @@ class Server:
         self._me = keeper.me
         self._service = service
         self._injector = injector
+        self._feeds = Feeds(env.clock, plan.limits.frame_bytes)
         self._reception = Reception(plan, keeper.current, keeper.me)
         keeper.on_change(self._reception.redirect)
         #: Traces what peers do wrong, but not each time.
@@ -494,7 +472,7 @@ class Server:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen, connection, opened, nursery.cancel_scope)
                 try:
-                    await self._feed(connection, opened)
+                    await self._feeds.run(connection, opened)
                 except (LinkBroken, LinkClosed, LogError) as error:
                     trace("subscription_ended", consumer=message.consumer, why=str(error))
                 nursery.cancel_scope.cancel()
@@ -519,32 +497,6 @@ class Server:
                 opened.signal.wake()
         except (LinkBroken, LinkClosed, RemoteProtocolError):
             scope.cancel()
-
-    async def _feed(self, connection: Connection, opened: Accepted) -> None:
-        encoder = ElementEncoder(opened.schema, self._plan.limits.frame_bytes)
-        subscription, signal, sent, clock = opened.subscription, opened.signal, opened.sent, self._env.clock
-        loaded: list[SpillNotLoaded] = []
-        while True:
-            token = signal.token()
-            begun = clock.step_ns()
-            try:
-                elements = subscription.pull(PULL_BYTES)
-            except SpillNotLoaded as piece:
-                await piece.load()
-                loaded.append(piece)
-                continue
-            while loaded:
-                loaded.pop().release()
-            if not elements:
-                await signal.wait(token)
-                continue
-            parts: list[Buffer] = []
-            for element in elements:
-                parts += [element.encode()] if isinstance(element, StateChange) else encoder.encode(element)
-            data = b"".join(parts)
-            if sent is not None:
-                sent(len(data), clock.step_ns() - begun)
-            await connection.send_bytes(data)
 
 
 async def _next(connection: Connection, hello: Hello) -> Message:

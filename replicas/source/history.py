@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from replicas.producer.log_entry import COLUMN_BYTES, ENTRY_BYTES
 from spe.log import Position, SegmentedLog
 from spe.log.kept import KeptLog
 from spe.log.source_log import SourceState, decode_rejected, decode_source_batch, decode_source_state
-from spe.stream.batch import Batch, Boundary, Element
+from spe.stream.batch import Batch, Boundary, Element, concat_rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
@@ -20,10 +21,31 @@ TAIL_BYTES: Final = 32 << 20
 #: Distance between two entries of the index: what is read in vain when a consumer starts in the middle.
 _INDEX_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10
+#: Longest time of one read: others of the process wait for it.
+READ_NS: Final = 10_000_000
+#: Small batches are joined, for all that read them, to pieces of at most so many, and about so many bytes.
+PIECE_BATCHES: Final = 256
+_PIECE_BYTES: Final = 64 << 10
+#: In memory, where so many follow each other.
+_JOINED_MIN: Final = 16
+#: Pieces of the log that are kept for the next reader.
+_PIECES_KEPT: Final = 64
+
+
+class _Piece(NamedTuple):
+    """Tuples of some records of the log, the boundary implied after them, and where the next record is."""
+
+    batch: Batch
+    bound_us: int
+    behind: Position
 
 
 class SourceHistory:
     """Published batches and the boundaries between them.
+
+    Args:
+      tail_bytes: of recent tuples, kept in memory.
+      step_ns: measures how long a read takes, nanoseconds.
 
     Attributes:
       base_id: id of the last tuple before the log, whose oldest segments may have been deleted.
@@ -33,8 +55,13 @@ class SourceHistory:
       frontier_us: last published boundary.
     """
 
-    def __init__(self, schema: Schema, tail_bytes: int, base_id: int = 0) -> None:
+    def __init__(
+        self, schema: Schema, tail_bytes: int, base_id: int = 0, step_ns: Callable[[], int] = lambda: 0
+    ) -> None:
         self._schema = schema
+        self._step_ns = step_ns
+        #: Pieces of the log that were read last, the oldest first.
+        self._pieces: list[_Piece] = []
         self._pool = StringPool()
         self._tail_limit = tail_bytes
         # The index: where to read for ids beyond each of these, and ``reached_us`` before them.
@@ -89,6 +116,7 @@ class SourceHistory:
     def begins_behind(self, kept: KeptLog) -> None:
         """The log begins later now: nothing before can be read any more."""
         self.base_id = kept.last_id
+        self._pieces.clear()
         gone = bisect_left(self._positions, kept.first, key=lambda position: position.sequence)
         del self._ids[:gone], self._positions[:gone], self._reached[:gone], self._rejected[:gone]
         self._ends = {segment: end for segment, end in self._ends.items() if segment >= kept.first}
@@ -102,8 +130,8 @@ class SourceHistory:
     def read_from(self, log: SegmentedLog, after_id: int, after_us: int, limit_bytes: int) -> list[Element]:
         """What follows for a consumer that has all tuples up to ``after_id`` and the boundary ``after_us``.
 
-        Batches in order, about ``limit_bytes`` of them, then the boundary that holds behind them if it is a new one;
-        empty when there is nothing yet.  A boundary beyond ``frontier_us`` is never in it.
+        Batches in order, about ``limit_bytes`` of them or what READ_NS allows, then the boundary that holds behind them
+        if it is a new one; empty when there is nothing yet.  A boundary beyond ``frontier_us`` is never in it.
 
         Raises:
           LogCorrupt: the log has been damaged since it was written.
@@ -124,34 +152,85 @@ class SourceHistory:
         """At least one batch, and the boundary implied after the last of them."""
         if not self._batches or after_id < self._batches[0].from_id:
             return self._batches_in_log(log, after_id, limit_bytes)
-        first = bisect_right(self._uptos, after_id)
-        stop, size = first, 0
-        while stop < len(self._batches) and size < limit_bytes:
+        first = stop = bisect_right(self._uptos, after_id)
+        begun, size = self._step_ns(), 0
+        while stop < len(self._batches) and size < limit_bytes and (stop == first or not self._is_long(begun)):
+            self._join_tail(stop, min(limit_bytes, _PIECE_BYTES))
             size += self._batches[stop].rows.nbytes
             stop += 1
         batches = self._batches[first:stop]
         batches[0] = batches[0].after(after_id)
         return batches, self._bounds[stop - 1]
 
+    def _is_long(self, begun_ns: int) -> bool:
+        return self._step_ns() - begun_ns >= READ_NS
+
+    def _join_tail(self, at: int, most_bytes: int) -> None:
+        """Joins small batches in memory from an index on, once for all that read them, where many follow it."""
+        if len(self._batches) - at < _JOINED_MIN:
+            return
+        stop, size = at, 0
+        for batch in self._batches[at : at + PIECE_BATCHES]:
+            size += batch.rows.nbytes
+            if stop > at and size > most_bytes:
+                break
+            stop += 1
+        if stop - at > 1:
+            parts = self._batches[at:stop]
+            joined = _joined(parts)
+            self._tail_bytes += _size(joined) - sum(map(_size, parts))
+            self._batches[at:stop], self._uptos[at:stop] = [joined], [joined.upto_id]
+            self._bounds[at:stop] = [self._bounds[stop - 1]]
+
     def _batches_in_log(self, log: SegmentedLog, after_id: int, limit_bytes: int) -> tuple[list[Batch], int]:
+        batches: list[Batch] = []
+        begun, size, bound = self._step_ns(), 0, BEFORE_TIME
+        while size < limit_bytes and after_id < self.last_id and not (batches and self._is_long(begun)):
+            piece = self._piece(log, after_id, min(limit_bytes, _PIECE_BYTES), begun)
+            batches.append(piece.batch.after(after_id))
+            size, bound, after_id = size + batches[-1].rows.nbytes, piece.bound_us, piece.batch.upto_id
+        return batches, bound
+
+    def _piece(self, log: SegmentedLog, after_id: int, most_bytes: int, begun_ns: int) -> _Piece:
+        """The piece of the log with the next tuple, decoded once for all that read it."""
         # With equal ids (leases) the last entry at or before the wanted id is the nearest.
         position = self._positions[bisect_left(self._ids, after_id + 1) - 1]
+        for piece in reversed(self._pieces):
+            if piece.batch.from_id <= after_id < piece.batch.upto_id:
+                return piece
+            if piece.batch.upto_id == after_id and piece.behind.sequence > position.sequence:
+                position = piece.behind
+        piece = self._decoded(log, after_id, position, most_bytes, begun_ns)
+        if piece.batch.rows.nbytes <= 2 * _PIECE_BYTES:
+            self._pieces.append(piece)
+            del self._pieces[:-_PIECES_KEPT]
+        return piece
+
+    def _decoded(self, log: SegmentedLog, after_id: int, position: Position, most_bytes: int, begun_ns: int) -> _Piece:
+        """Small records from a position on, as far as the time of a read goes; at least one with tuples."""
         batches: list[Batch] = []
         size, bound = 0, BEFORE_TIME
-        while size < limit_bytes and (not batches or batches[-1].upto_id < self.last_id):
-            records, position = log.read(position, _READ_BYTES)
+        while not batches:
+            records, behind = log.read(position, _PIECE_BYTES)
             for record in records:
+                position = record.position
+                if batches and (
+                    size + len(record.body) > most_bytes
+                    or len(batches) == PIECE_BATCHES
+                    or batches[-1].upto_id == self.last_id
+                    or self._is_long(begun_ns)
+                ):
+                    return _Piece(_joined(batches), bound, position)
                 state = decode_source_state(record.body)
                 if state.last_id <= after_id:
                     continue
                 batch = decode_source_batch(record.body, self._schema, self._pool)
                 bound = state.bound_us
                 if batch is not None:
-                    batches.append(batch.after(after_id))
+                    batches.append(batch)
                     size += len(record.body)
-                if size >= limit_bytes or state.last_id == self.last_id:
-                    break
-        return batches, bound
+            position = behind
+        return _Piece(_joined(batches), bound, position)
 
     def rejected_after(
         self, log: SegmentedLog, number: int, at: Position | None
@@ -189,3 +268,11 @@ class SourceHistory:
 def _size(batch: Batch) -> int:
     """What a batch takes: at moderate rates it holds a row or two, and the objects around them are nearly all of it."""
     return batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Batches that follow each other, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    rows = concat_rows([batch.rows for batch in batches])
+    return Batch(Kind.STABLE, batches[0].from_id, batches[-1].upto_id, None, rows)

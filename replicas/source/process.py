@@ -17,8 +17,9 @@ from replicas.connectors.sink_registry import Place
 from replicas.link.connection import Identity
 from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
+from replicas.producer.feed import Accepted
 from replicas.producer.log_entry import Substream
-from replicas.producer.server import Accepted, Bystander, Injector, Server
+from replicas.producer.server import Bystander, Injector, Server
 from replicas.producer.subscription import Overtaken
 from replicas.producer.substream import substream
 from replicas.retention.archiving import OpenArchive, open_archive

@@ -101,7 +101,8 @@ class SourceProxy:
           SpeError: it holds a stream with another schema.
         """
         folder = folder if folder is not None else source_folder(source.stream)
-        history = SourceHistory(source.schema, tail_bytes, read_kept(env.storage, folder).last_id)
+        base_id = read_kept(env.storage, folder).last_id
+        history = SourceHistory(source.schema, tail_bytes, base_id, env.clock.step_ns)
         state = SourceState()
 
         def visit(record: Record) -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from replicas.node.replica import Replica
-from replicas.producer.server import PULL_BYTES
+from replicas.producer.feed import PULL_BYTES
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.host import HOST, SimCompute
 from spe.plan.deploy import Deployed

@@ -14,7 +14,7 @@ from consistency.comparison import compare
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
 from replicas.consumer.selection import Choosing
-from replicas.producer.server import Accepted
+from replicas.producer.feed import Accepted
 from replicas.simulation.clock import JumpClock
 from replicas.simulation.disk import SimDisk
 from replicas.simulation.simulate import simulate

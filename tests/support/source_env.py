@@ -27,6 +27,12 @@ class TrioClock:
     def wall_us(self) -> int:
         return self.epoch_us + self.monotonic_us()
 
+    def step_ns(self) -> int:
+        return 0
+
+    def cpu_ns(self) -> int:
+        return 0
+
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
