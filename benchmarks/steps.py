@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.source_steps import FEEDS, RECORDS, source_steps
 from benchmarks.tables import CHECKED, demand, show
 from consistency.dpc.instance import Checkpoint, Instance
 from consistency.dpc.undo import UndoInstance
@@ -326,6 +327,17 @@ def pause_during(meter: Meter, kind: str, function: Callable[[], Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    meter = Meter()
+    source_steps(meter.add)
+    show(
+        f"Longest step of a source, {FEEDS} feeds, {RECORDS:,} records of a row, ms",
+        ["step", "longest", "all", f"<= {LIMIT_MS:g}"],
+        [
+            [k, f"{max(t):.1f}", f"{sum(t):.0f}", "met" if max(t) <= LIMIT_MS else "MISSED"]
+            for k, t in meter.took.items()
+        ],
+        ["CPU time; a pull of a feed, and its encoding."],
+    )
     for groups in arguments.groups:
         for name in arguments.cases:
             before = disturbance()
