@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter
 from replicas.faults.model import LINKS, REAL, one_fault
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.cli.run_over import compares, while_it_runs, why_over
 from spe.cli.view import Sight, make_console, metrics_table, render
 from spe.errors import SpeError
 from spe.runtime.production import production_env
@@ -32,7 +32,7 @@ def status(path: Path, as_json: bool) -> int:
     if as_json:
         print(json_text(poller, target.metrics))
     else:
-        if not poller.seen and (over := why_over(target)):
+        if (not poller.seen or compares(target)) and (over := why_over(target)):
             print(over)
             return 1
         env = production_env(Path())
@@ -81,10 +81,10 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
         )
     data = fault_data(kind, names, for_, by, one_way)
     fault = one_fault(data, target.directory)
-    refuse_over(target)
-    error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})
-    if error:
-        raise SpeError(error)
+    with while_it_runs(target):
+        error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})
+        if error:
+            raise SpeError(error)
     print(fault)
     return 0
 
@@ -113,30 +113,3 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
 async def _inject(target: Target, data: dict[str, Any]) -> str:
     poller = Poller(target.env(), target.plan, target.addresses, target.token)
     return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
-
-
-def why_over(target: Target) -> str:
-    """That the run is over, and where its figures are; "" for a run that goes on, and for a configuration."""
-    if target.folder is None or alive(target.supervisor_pid):
-        return ""
-    summary = target.folder / "summary.json"
-    if summary.exists():
-        return f"the run in {target.folder} is over; its figures are in {summary}"
-    return f"the run in {target.folder} is over; it was ended before it wrote its figures"
-
-
-def refuse_over(target: Target) -> None:
-    """Raises SpeError for a run that is over: nobody would answer."""
-    if over := why_over(target):
-        raise SpeError(over)
-
-
-def alive(pid: int) -> bool:
-    """Does a process of this machine run?"""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -9,6 +9,7 @@ import trio
 
 from replicas.client.push import Pusher
 from spe.cli.run_dir import Target, load_target, require_addresses
+from spe.cli.run_over import while_it_runs
 from spe.errors import SpeError
 from spe.problems import check_known
 from spe.stream.names import StreamId
@@ -29,8 +30,9 @@ def end(path: Path, source: str, writer: str) -> int:
     if writer:
         check_known("writer", writer, writers)
     require_addresses(path, target, [f"source:{source}"])
-    for one in [writer] if writer else writers:
-        answer = trio.run(_end, target, stream, one)
+    with while_it_runs(target):
+        for one in [writer] if writer else writers:
+            answer = trio.run(_end, target, stream, one)
     left = ", ".join(name.removeprefix("writer:") for name in answer.open)
     print(f"{source} ends behind {answer.rows:,} rows" + (f", and those that {left} may still push" if left else ""))
     return 0

@@ -10,9 +10,9 @@ import trio
 
 from consistency.explaining.explain import between_us, explain
 from consistency.explaining.model import Condition, Explanation, Look
-from spe.cli.control import refuse_over
 from spe.cli.polling import Poller
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.cli.run_over import refuse_over, while_it_runs
 from spe.problems import check_known
 
 #: What needs nobody.
@@ -25,8 +25,9 @@ def explain_stall(path: Path, output: str, as_json: bool) -> int:
     require_addresses(path, target)
     if output:
         check_known("output", output, target.plan.query.outputs)
-    refuse_over(target)
-    before, now = trio.run(_looks, target)
+    with while_it_runs(target):
+        before, now = trio.run(_looks, target)
+        refuse_over(target)
     found = explain(target.plan, target.directory, before, now, output)
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.status import Status
 
-from spe.cli.control import alive
 from spe.cli.report import CONSISTENT, INCONSISTENT, UNKNOWN, ReportProgress, start_spark
+from spe.cli.run_over import alive
 from spe.errors import SpeError
 from spe.log.marks import read_mark
 from spe.log.source_log import source_folder

@@ -10,6 +10,7 @@ import trio
 
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import Target, load_target, require_addresses
+from spe.cli.run_over import refuse_over, while_it_runs
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
 from spe.status import CoordinatorStatus, MoveStatus
@@ -59,7 +60,8 @@ def _order(path: Path, order: MoveOrder, *, wait: bool) -> int:
             f"{path} has no coordinator, which moves partitions; add a section `coordinator`, a spare node or a standby"
         )
     require_addresses(path, target, [COORDINATOR])
-    return trio.run(_give, target, order, wait)
+    with while_it_runs(target):
+        return trio.run(_give, target, order, wait)
 
 
 async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
@@ -85,10 +87,10 @@ async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
     if not wait:
         print(f"ordered: {', '.join(map(str, numbers))}; spe status shows how far they are")
         return 0
-    return await _watch(poller, numbers)
+    return await _watch(target, poller, numbers)
 
 
-async def _watch(poller: Poller, numbers: range) -> int:
+async def _watch(target: Target, poller: Poller, numbers: range) -> int:
     """Prints each phase of some moves until all are over."""
     told: dict[int, str] = {}
     dropped: set[int] = set()
@@ -106,6 +108,7 @@ async def _watch(poller: Poller, numbers: range) -> int:
             if all(m.phase in OVER for m in found):  # the coordinator tells all that are not over
                 return int(bool(dropped))
         elif silent_since is None:
+            refuse_over(target)
             silent_since = trio.current_time()
         elif trio.current_time() - silent_since > SILENCE_S:
             print(f"{COORDINATOR}: {poller.errors[COORDINATOR]}; the next one goes on with the moves", file=sys.stderr)

@@ -8,10 +8,11 @@ from typing import Final
 
 import trio
 
-from spe.cli.control import INJECT_S, refuse_over
+from spe.cli.control import INJECT_S
 from spe.cli.polling import PERIOD_S, Poller, last_of
 from spe.cli.rolling import hindrances, moved_away, nodes_to_restart, not_back, partitions_of, without_partner
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.cli.run_over import refuse_over, while_it_runs
 from spe.cli.supervisor import ROLL
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
@@ -41,10 +42,9 @@ def restart(path: Path, names: Sequence[str], within_us: int) -> int:
         )
     for name in names:
         check_known("node", name, target.directory.nodes)
-    refuse_over(target)
-    return trio.run(
-        Rolling(target.env(), target, within_us).restart, [str(n) for n in nodes_to_restart(target.directory, names)]
-    )
+    nodes = [str(n) for n in nodes_to_restart(target.directory, names)]
+    with while_it_runs(target):
+        return trio.run(Rolling(target.env(), target, within_us).restart, nodes)
 
 
 def wait(path: Path, node: str, *, partners: bool, within_us: int) -> int:
@@ -55,9 +55,9 @@ def wait(path: Path, node: str, *, partners: bool, within_us: int) -> int:
     """
     target = load_target(path)
     require_addresses(path, target)
-    refuse_over(target)
     rolling = Rolling(target.env(), target, within_us)
-    return trio.run(rolling.wait_for_partners if partners else rolling.wait_for, node)
+    with while_it_runs(target):
+        return trio.run(rolling.wait_for_partners if partners else rolling.wait_for, node)
 
 
 class Rolling:
@@ -68,6 +68,7 @@ class Rolling:
     """
 
     def __init__(self, env: Env, target: Target, within_us: int) -> None:
+        self._target = target
         self._directory = target.directory
         self._within_us = within_us
         self._poller = Poller(env, target.plan, target.addresses, target.token)
@@ -102,6 +103,7 @@ class Rolling:
                         done = True
                         break
                     why = [refused]
+                refuse_over(self._target)
                 await trio.sleep(PERIOD_S)
         if not done:
             print(f"{node} was not restarted within {self._within_us / 1e6:g} s: {'; '.join(why)}", flush=True)
@@ -128,6 +130,7 @@ class Rolling:
         with trio.move_on_after(self._within_us / 1e6):
             while True:
                 answered = await self._poller.nodes()
+                refuse_over(self._target)
                 if alone := without_partner(self._directory, answered, node):
                     raise SpeError("; ".join(alone))
                 if not (why := hindrances(self._directory, answered, node)):
@@ -141,6 +144,7 @@ class Rolling:
         why = ["it does not answer yet"]
         with trio.move_on_after(self._within_us / 1e6):
             while True:
+                refuse_over(self._target)
                 answers = await self._poller.ask_status(node)
                 if COORDINATOR in self._poller.addresses:
                     await self._poller.ask_status(COORDINATOR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from spe.cli.on_spark import SparkNodes, SparkOptions, open_nodes
 from spe.cli.polling import Poller
 from spe.cli.progress import ProgressWatch, UnreadWatch
 from spe.cli.reporter import Reporter, reporter
-from spe.cli.run_dir import SCRAPED, SUPERVISOR, RunDirectory
+from spe.cli.run_dir import ENDED, SCRAPED, SUPERVISOR, RunDirectory
 from spe.cli.run_secret import kept_secret
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
@@ -371,6 +372,7 @@ class Supervisor:
                 ended_us = env.clock.wall_us()
                 down = {name for name, process in cluster.processes.items() if not process.alive}
                 await self._last_words(cluster)
+                job.run.write(ENDED, {"pid": os.getpid()})  # commands would find nobody from here on
                 nursery.cancel_scope.cancel()
         # The cluster has ended: what it recorded is complete.
         self._show_errors()

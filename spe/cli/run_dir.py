@@ -39,6 +39,8 @@ from spe.runtime.tls import SUPERVISOR as SUPERVISOR
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
+#: Says that the processes of a run have ended, with the pid of its supervisor, which compares what they recorded.
+ENDED: Final = "ended.json"
 #: Where the processes of a run serve metrics, as Prometheus reads it (``file_sd_configs``).
 SCRAPED: Final = "prometheus.json"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")

@@ -12,6 +12,7 @@ import trio
 from spe.cli.move import ORDER_S
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import Target, load_target, require_addresses
+from spe.cli.run_over import refuse_over, while_it_runs
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR, Version
 from spe.plan.nodes import Node, Policy
@@ -38,7 +39,8 @@ def set_node(path: Path, node: str, changes: Sequence[str], *, wait: bool) -> in
             f"{path} has no coordinator, which changes nodes; add a section `coordinator`, a spare node or a standby"
         )
     require_addresses(path, target, [COORDINATOR])
-    return trio.run(_give, target, order, wait)
+    with while_it_runs(target):
+        return trio.run(_give, target, order, wait)
 
 
 def _setting(text: str) -> Setting:
@@ -70,6 +72,7 @@ async def _give(target: Target, order: SetOrder, wait: bool) -> int:
                 print(f"{order.node} has {describe_waits(now)}, by version {version.number} of the directory")
                 return 0
             await trio.sleep(_LOOK_S)
+    refuse_over(target)
     print(f"{order.node} does not answer; it has it from version {version.number} of the directory on")
     return 1
 

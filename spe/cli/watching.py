@@ -7,9 +7,9 @@ from typing import Final
 
 import trio
 
-from spe.cli.control import alive, refuse_over
 from spe.cli.polling import Poller, last_of
 from spe.cli.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from spe.cli.run_over import refuse_over, why_over
 from spe.cli.view import STALE_US, Sight
 from spe.status import SupervisorStatus
 
@@ -34,11 +34,11 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """The supervisor of the run is gone."""
-        return self.target.folder is not None and not alive(self.target.supervisor_pid)
+        """The processes of the run have ended; never of a cluster without a supervisor."""
+        return bool(why_over(self.target))
 
     async def until_over(self) -> None:
-        """Returns when the supervisor of the run is gone; a cluster without one has no end."""
+        """Returns when the run is over; a cluster without a supervisor has no end."""
         while True:
             await trio.sleep(_LOOK_S)
             if self.over:

@@ -32,6 +32,7 @@ from spe.cli.processes import metrics_address
 from spe.cli.progress import ProgressWatch, UnreadWatch
 from spe.cli.run import how_it_died, without_whom
 from spe.cli.run_dir import SUPERVISOR, RunDirectory, file_name, load_target
+from spe.cli.run_over import while_it_runs, why_over
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import fault_status
@@ -413,8 +414,9 @@ def test_a_missing_data_file_is_no_mistake_of_the_configuration(
 
 @pytest.fixture
 def ended(config: Path) -> Path:
-    """The directory of a run whose supervisor is gone."""
-    plan, directory = plan_of()
+    """The directory of a run, with a coordinator, whose supervisor is gone."""
+    config.write_text(text := CONFIG + "coordinator: {}\n")
+    plan, directory = plan_of(text)
     run = RunDirectory.create(config.parent / "run", read_document(config))
     run.write_cluster(plan, data=str(config.parent), addresses=local_addresses(directory), origins={}, token="")
     cluster = json.loads((run.path / "cluster.json").read_text())
@@ -443,13 +445,65 @@ def test_status_of_a_run_that_is_over_says_nothing_else(ended: Path, capsys: pyt
     assert capsys.readouterr().out == f"the run in {ended} is over; its figures are in {ended / 'summary.json'}\n"
 
 
-@pytest.mark.parametrize("words", [["explain-stall"], ["wait", "n1"], ["wait", "n1", "--partners"]])
+COMMANDS_TO_PROCESSES = [
+    ["explain-stall"],
+    ["wait", "n1"],
+    ["wait", "n1", "--partners"],
+    ["inject", "kill", "n1"],
+    ["move", "main", "n1", "n2"],
+    ["drain", "n1"],
+    ["balance"],
+    ["cancel", "1"],
+    ["set", "n1", "x=4s"],
+    ["restart", "--rolling"],
+    ["top"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS_TO_PROCESSES, ids=" ".join)
 def test_what_asks_processes_refuses_a_run_that_is_over(
     words: list[str], ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute([words[0], str(ended), *words[1:]]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.startswith(f"spe: the run in {ended} is over;")) == ("", True)
+
+
+@pytest.fixture
+def comparing(ended: Path) -> Path:
+    """The directory of a run whose processes have ended, while its supervisor compares."""
+    run = RunDirectory(ended)
+    run.write("cluster.json", {**json.loads((ended / "cluster.json").read_text()), "pid": os.getpid()})
+    run.write("ended.json", {"pid": os.getpid()})
+    return ended
+
+
+def test_a_command_says_that_the_run_compares(comparing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    over = f"the run in {comparing} is over; its results are compared now, then its figures are in "
+    for words in COMMANDS_TO_PROCESSES:
+        assert execute([words[0], str(comparing), *words[1:]]) == 2
+        assert capsys.readouterr().err.startswith(f"spe: {over}")
+    assert execute(["status", str(comparing)]) == 1
+    assert capsys.readouterr().out.startswith(over)
+
+
+def test_a_run_that_goes_on_again_is_not_over(comparing: Path) -> None:
+    RunDirectory(comparing).write("ended.json", {"pid": os.getpid() + 1})
+    assert why_over(load_target(comparing)) == ""
+
+
+def test_a_question_that_fails_as_the_run_ends_gets_that_reason(comparing: Path) -> None:
+    (comparing / "ended.json").unlink()
+    target = load_target(comparing)
+    with pytest.raises(SpeError, match="connection refused"), while_it_runs(target):
+        raise SpeError("connection refused")
+
+    def fail_at_the_end() -> None:
+        RunDirectory(comparing).write("ended.json", {"pid": os.getpid()})
+        raise SpeError("connection refused")
+
+    with pytest.raises(SpeError, match="is over; its results are compared now"), while_it_runs(target):
+        fail_at_the_end()
 
 
 @pytest.mark.parametrize("name", ["n9", "supervisor"])
