@@ -371,7 +371,7 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
         most = max({row[other] for row in rows}, key=lambda value: sum(row[other] == value for row in rows))
         mine = [row for row in rows if row[other] == most]
         xs = sorted({row[across] for row in mine})
-        for title, column in (("longest silence, ms", "silence_ms"), ("completion, s", "completion_s")):
+        for title, column in (("longest gap, ms", "silence_ms"), ("completion, s", "completion_s")):
             lines = [
                 Line([next((r[column] for r in mine if r["method"] == m and r[across] == x), None) for x in xs], m)
                 for m in dict.fromkeys(row["method"] for row in mine)

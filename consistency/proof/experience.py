@@ -1,4 +1,4 @@
-"""What a client received over time: delay of new tuples, silences, and how many tuples came when.
+"""What a client received over time: delay of new tuples, gaps, and how many tuples came when.
 
 The definitions are those of ``replicas.client.statistics``, computed here from the recording: *Delay_new* of a tuple
 that is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from
@@ -65,7 +65,7 @@ def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
 
 
 def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
-    """One row, ``any_us`` and ``stable_us``: the longest silences of any partition.
+    """One row, ``any_us`` and ``stable_us``: the longest gaps of any partition.
 
     Args:
       skip_us: length of the beginning, which does not count.

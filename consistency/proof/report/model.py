@@ -273,7 +273,7 @@ class Tentative(_Data):
 
 
 class Gaps(_Data):
-    """The longest silences: of everything, and of what is stable."""
+    """The longest gaps: of everything, and of what is stable."""
 
     any_us: int
     stable_us: int

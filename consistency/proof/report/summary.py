@@ -103,7 +103,7 @@ def _recovery(outputs: list[OutputReport]) -> Headline:
     gap = max((o.gaps.any_us for o in outputs), default=0)
     took = [o.healing.took_us for o in outputs if o.healing.took_us is not None]
     note = f"last correction {seconds(max(took))} after healing" if took else "no correction was needed"
-    return Headline("Longest silence", seconds(gap), note)
+    return Headline("Longest gap", seconds(gap), note)
 
 
 def text(report: Report) -> list[str]:

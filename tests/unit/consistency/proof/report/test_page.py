@@ -113,6 +113,10 @@ def test_the_sentence_gives_the_reason_of_the_verdict() -> None:
     assert "not yet a proof" in sentence(report(verdict=Verdict.UNKNOWN))
 
 
+def test_a_gap_has_the_same_name_as_in_the_summary_of_a_run() -> None:
+    assert headline(report())[3].what == "Longest gap"
+
+
 def test_the_headline_marks_a_delay_beyond_its_bound() -> None:
     late = output([])
     late = late.model_copy(update={"delay": late.delay.model_copy(update={"max_us": 2_500_000, "kept": False})})
