@@ -101,6 +101,11 @@ def address_of(value: Any) -> str:
     raise ValueError(f"expected host:port such as 127.0.0.1:7101, got {value!r}")
 
 
+def is_select(text: Any) -> bool:
+    """Whether a text begins as a statement of SQL does that asks for rows."""
+    return isinstance(text, str) and text.lstrip()[:7].upper() == "SELECT "
+
+
 def names_of(value: Any) -> tuple[str, ...]:
     """One name, or a list of different names.  Raises ValueError."""
     items = [value] if isinstance(value, str) else value

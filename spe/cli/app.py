@@ -560,13 +560,19 @@ def sweep(
     seed: Annotated[int, Parameter(help="Seed of all random choices.")] = 0,
 ) -> int:
     """Compare delay and tentative results of a failure for several values of X, in virtual time."""
-    from spe.cli.sweep import run_sweep
+    from spe.cli.sweep import lengths_of_x, run_sweep
 
     if faults is not None and cut is not None:
         raise SpeError("expected --faults or --cut, not both")
-    xs = [_duration("--x", part if part.strip()[-1:].isalpha() else f"{part}s") for part in x.split(",")]
     return run_sweep(
-        config, xs, data=data, faults=faults, cut=cut, for_us=_duration("--for", for_), seed=seed, plot=plot
+        config,
+        lengths_of_x(x),
+        data=data,
+        faults=faults,
+        cut=cut,
+        for_us=_duration("--for", for_),
+        seed=seed,
+        plot=plot,
     )
 
 

@@ -19,13 +19,13 @@ from replicas.simulation.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from spe.cli.simulate import read_to_simulate
 from spe.config import load_data
-from spe.errors import ConfigError
+from spe.errors import ConfigError, SpeError
 from spe.plan.delays import delay_bound_us
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plots import Line, Panel, bars, svg
-from spe.stream.times import SECOND
+from spe.stream.times import SECOND, parse_duration
 from spe.text_table import text_table
 
 _LENGTH_US: Final = 30 * SECOND
@@ -44,6 +44,22 @@ class Point:
     bound_us: int
     cost: Cost
     findings: tuple[str, ...]
+
+
+def lengths_of_x(text: str) -> list[int]:
+    """Microseconds of ``500ms,1s,2``; a bare number is in seconds.  Raises SpeError, which names the value."""
+    lengths: list[int] = []
+    for value in (part.strip() for part in text.split(",")):
+        try:
+            length_us = parse_duration(value if value[-1:].isalpha() else f"{value}s") if value else 0
+        except ValueError:
+            length_us = 0
+        if length_us <= 0 or " " in value:
+            raise SpeError(f"--x: expected durations above zero, with commas, such as 500ms,1s,2s; got {value!r}")
+        if length_us in lengths:
+            raise SpeError(f"--x: {value} is given twice; expected each value of X once")
+        lengths.append(length_us)
+    return lengths
 
 
 def run_sweep(
@@ -169,4 +185,4 @@ def panels(points: Sequence[Point]) -> list[Panel]:
 
 
 def _seconds(us: int) -> str:
-    return f"{us / SECOND:.3g} s"
+    return f"{float(f'{us / SECOND:.3g}'):,.10g} s"

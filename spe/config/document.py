@@ -111,10 +111,13 @@ def parse(text: str, name: str, problems: Problems) -> Document:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        excerpt, offset = "", 0
         if mark is not None:
             document.marks[()] = LineMark(mark.line + 1, mark.column + 1)
+            line = text.split("\n")[mark.line] if mark.line <= text.count("\n") else ""
+            excerpt, offset = line.strip(), mark.column - (len(line) - len(line.lstrip()))
         context = f" ({error.context})" if error.context else ""
-        problems.add((), f"not YAML: {error.problem}{context}")
+        problems.add((), f"not YAML: {error.problem}{context}{_advice(error)}", excerpt, max(0, offset))
         return document
     except yaml.reader.ReaderError as error:
         document.marks[()] = LineMark(text.count("\n", 0, error.position) + 1, 1)
@@ -129,6 +132,21 @@ def parse(text: str, name: str, problems: Problems) -> Document:
         except _TooManyValues:
             problems.add((), f"expected at most {VALUES_MAX:,} values, aliases followed")
     return document
+
+
+#: What to do about a mistake of syntax, by words of PyYAML's message; the first that fit count.
+_ADVICE: Final = (
+    ("found character '\\t'", "indent with spaces"),
+    ("<stream end>", "a bracket or a quote above is not closed"),
+    ("flow", 'put a text with a comma, a colon, a quote or a bracket in quotes, as in {n: "coalesce(a, 0)"}'),
+    ("mapping values are not allowed", "put a text with a colon in quotes, or indent the line as its neighbours"),
+    ("<block end>", "indent the line as those of the same section"),
+)
+
+
+def _advice(error: yaml.MarkedYAMLError) -> str:
+    said = f"{error.problem} {error.context}"
+    return next((f"; {advice}" for words, advice in _ADVICE if words in said), "")
 
 
 class _TooManyValues(Exception):
@@ -172,8 +190,9 @@ class _Builder:
         for key_node, value_node in node.value:  # before our own, whose marks shall stand
             if _is_merge(key_node):
                 self._merge(value_node, path, merged)
-        for key_node, value_node in node.value:
-            if _is_merge(key_node):
+        rest = 0
+        for at, (key_node, value_node) in enumerate(node.value):
+            if _is_merge(key_node) or at < rest:
                 continue
             if not isinstance(key_node, ScalarNode):
                 self._document.marks.setdefault((*path, "?"), _mark_of(key_node))
@@ -186,6 +205,9 @@ class _Builder:
                 self._problems.add(again, "is given twice")
                 continue
             own[key] = self.build(value_node, (*path, key), _mark_of(key_node))
+            if node.flow_style and (whole := _split_text(node, at)):
+                own[key], rest = whole
+                self._problems.add((*path, key), f'a comma ends the text here; put it in quotes: {key}: "{own[key]}"')
         return {**merged, **own}
 
     def _merge(self, node: Node, path: Path, into: dict[str, Any]) -> None:
@@ -203,6 +225,24 @@ class _Builder:
         quote = 1 if node.style in ("'", '"') else 0
         whole = end.column - start.column - 2 * quote == len(node.value) and start.line == end.line
         return LineMark(start.line + 1, start.column + 1, start.column + 1 + quote if whole else 0)
+
+
+def _split_text(node: MappingNode, at: int) -> tuple[str, int] | None:
+    """A value that commas inside its parentheses made several entries of, and the first entry behind them."""
+    text = _text_of(node.value[at][1])
+    for end in range(at + 1, len(node.value)):
+        key, value = node.value[end]
+        if text.count("(") <= text.count(")") or not _text_of(key) or value.value != "":
+            return None
+        text += f", {key.value}"
+        if text.count("(") == text.count(")"):
+            return text, end + 1
+    return None
+
+
+def _text_of(node: Node) -> str:
+    """A text without quotes; "" for other nodes."""
+    return str(node.value) if isinstance(node, ScalarNode) and node.style is None else ""
 
 
 def _mark_of(node: Node) -> LineMark:

@@ -195,7 +195,8 @@ def where_written(path: Path, data: Any) -> Path:
 
 def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -> Deployed | None:
     if not isinstance(data, Mapping):
-        problems.add((), f"expected a mapping with the sections {', '.join(SECTIONS)}")
+        what = "is empty" if data is None else "is no mapping"
+        problems.add((), f"{what}; expected sections, at least sources and query: NAME: {{…}}")
         return None
     for key in data:
         if key not in SECTIONS:
@@ -295,12 +296,16 @@ def _sources(
 ) -> tuple[dict[StreamId, Source], dict[StreamId, Schema | None], dict[StreamId, str]]:
     """Sources, their schemas, their addresses."""
     if not isinstance(section, Mapping) or not section:
-        problems.add(("sources",), "expected a mapping of sources: NAME: {schema: {…}, time: …, from: {…}}")
+        expected = "expected a mapping of sources, indented: NAME: {schema: {…}, time: …, from: {…}}"
+        problems.add(("sources",), f"is missing or empty; {expected}" if section is None else expected)
         return {}, {}, {}
     sources: dict[StreamId, Source] = {}
     schemas: dict[StreamId, Schema | None] = {}
     addresses: dict[StreamId, str] = {}
     for name, entry in section.items():
+        if name in SECTIONS and isinstance(entry, Mapping) and "from" not in entry:
+            problems.add(("sources", name), f"{name} is a section; expected it at the left margin")
+            continue
         source, schema, address = read_source(name, entry, ("sources", name), folder, problems)
         schemas[StreamId(name)] = schema
         if source is not None:

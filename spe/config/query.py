@@ -15,7 +15,10 @@ from spe.query.operators import OPERATORS
 from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
+from spe.values import is_select
 
+_EXAMPLE: Final = "NAME: {filter: {from: …, where: …}}"
+_NOT_SQL: Final = "a query has operators, whose expressions alone are SQL; "
 #: Why an operator does not have a key that others have.
 WITHOUT: Final = {"on_error": "no row makes it fail", "on_late": "no row is late for it"}
 
@@ -23,12 +26,39 @@ WITHOUT: Final = {"on_error": "no row makes it fail", "on_late": "no row is late
 def read_operators(section: Any, problems: Problems) -> dict[StreamId, OperatorSpec | None]:
     """Specification per operator, None where its entry is wrong."""
     if not isinstance(section, Mapping) or not section:
-        problems.add(("query",), "expected a mapping of operators: NAME: {filter: {from: …, where: …}}")
+        expected = f"{_NOT_SQL if is_select(section) else ''}expected a mapping of operators, indented: {_EXAMPLE}"
+        problems.add(("query",), f"is missing or empty; {expected}" if section is None else expected)
         return {}
     specs: dict[StreamId, OperatorSpec | None] = {}
     for name, entry in section.items():
-        specs[StreamId(name)] = _read_one(entry, ("query", name), problems)
+        specs[StreamId(name)] = None
+        if mistake := _misplaced(name, entry):
+            problems.add(("query", name), mistake)
+        else:
+            specs[StreamId(name)] = _read_one(entry, ("query", name), problems)
     return specs
+
+
+def _misplaced(name: str, entry: Any) -> str:
+    """What is wrong with an operator as a whole: it is missing, in SQL, or indented wrongly; "" if nothing."""
+    if entry is None:
+        return f"is empty; expected an operator, indented below it, {one_of(list(OPERATORS))}"
+    if is_select(entry):
+        return f"{_NOT_SQL}expected {_EXAMPLE}"
+    if not isinstance(entry, Mapping) or not entry:
+        return ""
+    kinds = [k for k in entry if k in OPERATORS]
+    keys = _keys_of(name) if not kinds and name in OPERATORS else _keys_of(kinds[0]) if len(kinds) == 1 else set()
+    strays = [str(k) for k in entry if k not in kinds and k in keys]
+    if not strays or len(strays) + len(kinds) < len(entry):
+        return ""
+    if not kinds:
+        return f"is a kind of operator; expected it below a name, indented: NAME: {{{name}: {{…}}}}"
+    return f"{', '.join(strays)}: keys of {kinds[0]}; expected below it, indented deeper"
+
+
+def _keys_of(kind: str) -> set[str]:
+    return {info.alias or key for key, info in OPERATORS[kind].KEYS.model_fields.items()}
 
 
 def _read_one(entry: Any, path: Path, problems: Problems) -> OperatorSpec | None:

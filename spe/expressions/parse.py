@@ -16,6 +16,7 @@ from spe.expressions.lexer import Token, TokenKind, tokens_of
 from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
 from spe.expressions.texts import timestamp_of_text
 from spe.stream.schema import AttributeType
+from spe.values import is_select
 
 #: Levels of nesting (a chain of n operators nests n deep): what the checker's recursion can take with room to spare.
 MAX_DEPTH: Final = 150
@@ -56,6 +57,7 @@ _KEYWORDS: Final = frozenset(
         "AS",
     ]
 )
+_INFIX: Final = frozenset(["AND", "OR", "NOT", "IS", "IN", "BETWEEN", "LIKE", "DIV"])
 _TYPES: Final = {
     "BIGINT": AttributeType.INT64,
     "LONG": AttributeType.INT64,
@@ -107,6 +109,8 @@ class _Parser:
     def whole(self) -> Syntax:
         if self._token.kind is TokenKind.END:
             self._fail(self._token, "the expression is empty")
+        if is_select(self._text) and self._tokens[1].kind is TokenKind.NAME and self._tokens[1].word not in _INFIX:
+            self._fail(self._token, f"SELECT is not expected here; expected {_INSTEAD['SELECT']}")
         result = self._expression()
         if self._at < len(self._tokens) - 1:
             self._unexpected("an operator or the end")

@@ -44,7 +44,7 @@ from spe.query.windows import (
 )
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
-from spe.values import names_of
+from spe.values import is_select, names_of
 
 FUNCTIONS: Final = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
 _CALL: Final = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?)\s*\(", re.ASCII)
@@ -104,7 +104,10 @@ def call_of(value: Any) -> AggregateCall:
     text = expression_of(value)
     found = _CALL.match(text)
     if found is None or not _closes_at_end(text, found.end()):
-        raise ValueError(f"expected one aggregate call such as count(*) or sum(price * qty), got {text!r}")
+        what = "SELECT is not expected here" if is_select(text) else ""
+        what = what or ("a parenthesis is not closed" if text.count("(") > text.count(")") else "")
+        expected = f"expected one aggregate call such as count(*) or sum(price * qty), got {text!r}"
+        raise ValueError(f"{what}; {expected}" if what else expected)
     function, argument = found[1], text[found.end() : text.rstrip().rindex(")")].strip()
     if ":" not in function:
         function = function.lower()

@@ -36,6 +36,7 @@ from spe.cli.run_over import while_it_runs, why_over
 from spe.cli.story import Story
 from spe.cli.summary import failures, figures, summary_text
 from spe.cli.supervisor import fault_status
+from spe.cli.sweep import lengths_of_x
 from spe.cli.view import Sight, moment, render, seconds
 from spe.config import load_plan_text, load_text, read_document
 from spe.errors import SpeError
@@ -1502,3 +1503,19 @@ def test_status_shows_checkpoint_logs() -> None:
     lines = text.splitlines()
     row = lines[next(at for at, line in enumerate(lines) if line.startswith("checkpoint log")) + 1]
     assert row.split() == ["n1", "main", "1.5s", "250ms", "1s", "12,345", "67,890"]
+
+
+# -- spe sweep
+
+
+@pytest.mark.parametrize("value", ["", "2,x", "1,,2", "0", "-1s", "1s 2s", ","])
+def test_a_wrong_x_of_a_sweep_is_named(value: str, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["sweep", str(config), f"--x={value}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("spe: --x: expected durations above zero, with commas, such as 500ms,1s,2s; got ")
+
+
+def test_a_sweep_takes_each_x_once() -> None:
+    assert lengths_of_x("500ms, 1s,2") == [500_000, 1_000_000, 2_000_000]
+    with pytest.raises(SpeError, match="--x: 2s is given twice"):
+        lengths_of_x("2,2s")

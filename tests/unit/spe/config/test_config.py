@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable
@@ -430,14 +431,87 @@ def test_merge_keys_work_and_mistakes_point_to_the_own_value() -> None:
         ("a: [1, 2", "test.yaml:1: the configuration: not YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: &x [*x]", "test.yaml:1: a[0]: an alias that refers to what it stands in"),
         ("query: {}\nquery: {}", "test.yaml:2: query: is given twice"),
-        ("- 1", "test.yaml:1: the configuration: expected a mapping with the sections cluster, bucket"),
-        ("", "test.yaml:1: the configuration: expected a mapping with the sections cluster, bucket"),
+        ("- 1", "test.yaml:1: the configuration: is no mapping; expected sections, at least sources and query"),
+        ("", "test.yaml:1: the configuration: is empty; expected sections, at least sources and query"),
+        ("# a remark\n", "test.yaml:1: the configuration: is empty; expected sections"),
         ("a: \x01", "test.yaml:1: the configuration: not YAML: special characters are not allowed"),
         ("{[1]: 2}", "test.yaml:1: ?: a key that is not a text; expected a name"),
     ],
 )
 def test_broken_yaml_is_a_problem_with_a_line(text: str, problem: str) -> None:
     assert any(p.startswith(problem) for p in problems_of(text)), problems_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice", "excerpt"),
+    [
+        ("a: [1, 2", "; a bracket or a quote above is not closed", ""),
+        ("query:\n\ta: 1", "; indent with spaces", "a: 1\n^"),
+        ("a: {b: price: qty}", "; put a text with a comma, a colon, a quote", "a: {b: price: qty}\n            ^"),
+        ("a: {b: concat(key, 'a')}", "; put a text with a comma, a colon, a quote", "a: {b: concat(key, 'a')}"),
+        ("a:\n  b: price: qty", "; put a text with a colon in quotes", "b: price: qty\n        ^"),
+        ("a:\n    b: 1\n  c: 2", "; indent the line as those of the same section", "c: 2\n^"),
+    ],
+)
+def test_broken_yaml_comes_with_advice_and_place(text: str, advice: str, excerpt: str) -> None:
+    (problem,) = problems_of(text)
+    shown = problem.partition("\n")
+    assert advice in shown[0]
+    assert "\n".join(line[4:] for line in shown[2].splitlines()).startswith(excerpt)
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "text"),
+    [
+        ("{map: {from: orders, compute: {p: coalesce(price, 0)}}}", "p", "coalesce(price, 0)"),
+        (
+            "{map: {from: orders, compute: {p: if(qty > 1, least(qty, 3), 0), n: qty}}}",
+            "p",
+            "if(qty > 1, least(qty, 3), 0)",
+        ),
+        ("{filter: {from: orders, where: price in (1, 2)}}", "where", "price in (1, 2)"),
+        ("{aggregate: {from: orders, compute: {n: sum(least(qty, 3))}, window: 1s}}", "n", "sum(least(qty, 3))"),
+    ],
+)
+def test_a_comma_in_a_text_without_quotes_is_named(entry: str, name: str, text: str) -> None:
+    (problem,) = problems_of(f"{SOURCE}query:\n  q: {entry}\n")
+
+    assert problem.endswith(f'{name}: a comma ends the text here; put it in quotes: {name}: "{text}"')
+    load_plan_text(f"{SOURCE}query:\n  q: {entry.replace(text, json.dumps(text))}\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "query:\nq: {union: [a, b]}",
+            ["query: is missing or empty; expected a mapping of operators, indented", "q: unk"],
+        ),
+        ("query: SELECT a FROM orders", ["query: a query has operators, whose expressions alone are SQL; expected a"]),
+        ("query:\n  q: SELECT a FROM orders", ["query.q: a query has operators, whose expressions alone are SQL"]),
+        ("query:\n  q:", ["query.q: is empty; expected an operator, indented below it, one of: filter"]),
+        (
+            "query:\n  q:\n  filter:\n    from: orders\n    where: qty > 1",
+            ["query.q: is empty", "query.filter: is a kind of operator; expected it below a name, indented"],
+        ),
+        (
+            "query:\n  q:\n    filter:\n    from: orders\n    where: qty > 1",
+            ["query.q: from, where: keys of filter; expected below it, indented deeper"],
+        ),
+        (
+            "query:\n  q:\n    filter:\n      from: orders\n    where: qty > 1",
+            ["query.q: where: keys of filter; expected below it, indented deeper"],
+        ),
+        (
+            "  query:\n    q: {union: [a, b]}",
+            ["query: is missing or empty", "sources.query: query is a section; expected"],
+        ),
+    ],
+)
+def test_wrong_indentation_and_sql_say_what_was_expected(query: str, expected: list[str]) -> None:
+    problems = [p.partition(": ")[2] for p in problems_of(f"{SOURCE}{query}\n")]
+
+    assert [p[: len(e)] for p, e in zip(problems, expected, strict=True)] == expected
 
 
 def test_unreadable_file_is_a_configuration_error(tmp_path: Path) -> None:
@@ -584,6 +658,9 @@ query:
         ("{aggregate: {from: orders, window: {on: price, tumbling: 1s}, compute: {n: count(*)}}}", "timestamp"),
         ("{aggregate: {from: orders, window: 1s, compute: {n: sum(qty) + sum(price)}}}", "expected one aggregate call"),
         ("{aggregate: {from: orders, window: 1s, compute: {n: sum(*)}}}", "needs an argument"),
+        ("{aggregate: {from: orders, window: 1s, compute: {n: count(}}}", "n: a parenthesis is not closed; expected"),
+        ("{aggregate: {from: orders, window: 1s, compute: {n: SELECT sum(a)}}}", "n: SELECT is not expected here; exp"),
+        ("{filter: {from: orders, where: select qty > 1}}", "where: SELECT is not expected here; expected an express"),
         ("{aggregate: {from: orders, window: 1s, compute: {n: median(qty)}}}", "no aggregate 'median'"),
         ("{aggregate: {from: orders, window: -1s, compute: {n: count(*)}}}", "above zero"),
         ("{aggregate: {from: orders, window: 5, compute: {n: count(*)}}}", "expected a mapping, got 5"),
