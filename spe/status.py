@@ -533,6 +533,34 @@ class SwitchStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultStatus:
+    """A row of an output, as a client has received it.
+
+    Attributes:
+      tentative: it will be undone.
+      values: texts, each cut to 40 characters.
+    """
+
+    tentative: Flag
+    values: Many[Text]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestStatus:
+    """The last rows of an output, for people; sinks and `spe client` have all of them.
+
+    Attributes:
+      stream: name of the output.
+      columns: its first 12 attributes.
+      rows: the last 5 that were received, less those that were undone.
+    """
+
+    stream: Text
+    columns: Many[Text]
+    rows: Many[ResultStatus]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus(_Process):
     """A client of a run; others answer nobody.
 
@@ -540,12 +568,14 @@ class ClientStatus(_Process):
       channels: that it reads.
       switches: the latest 100.
       recording: null where it is kept for ever, or there is none.
+      newest: rows of its first 8 outputs.
     """
 
     kind: Literal["client"] = "client"
     channels: Many[ChannelStatus]
     switches: Many[SwitchStatus]
     recording: RecordingStatus | None = None
+    newest: Many[NewestStatus] = ()
 
 
 # -- the coordinator, and who looks after a run --------------------------------------------------------------------

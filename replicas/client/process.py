@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from replicas.client.client import Client
+from replicas.client.newest import NewestRows
 from replicas.client.recorder import SEGMENT_BYTES, SYNC_US, Recorder
 from replicas.client.result_folder import ResultFolder
 from replicas.client.retention import RecordingRetention
@@ -124,6 +125,7 @@ class ClientProcess(Bystander):
         channels = self.client.channels
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         self._stats = {c: ChannelStats(c, epoch=(epochs or {}).get(c.stream)) for c in channels}
+        self._newest = NewestRows({c.stream: schema for c, schema in schemas.items()})
         self._bounds_from(self.client.keeper.current)
         self.client.keeper.on_change(self._bounds_from)
         self._watch = SwitchWatch()
@@ -342,6 +344,7 @@ class ClientProcess(Bystander):
     def _note(self, change: Change) -> None:
         stats = self._stats[change.channel]
         stats.apply(change)
+        self._newest.apply(change)
         self._watch.arrived(change.channel, self._producer(change.channel), change.arrived_us)
         stats.switches = self._watch.counts.get(change.channel, 0)
 
@@ -378,6 +381,7 @@ class ClientProcess(Bystander):
             away={name: one.away for name, one in self._stores.items() if one.away},
             unreachable=self.client.unreachable(),
             recording=None if self._retention is None else self._retention.status(),
+            newest=self._newest.status(),
         )
 
 

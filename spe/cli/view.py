@@ -32,6 +32,7 @@ from spe.status import (
     FaultStatus,
     HolderStatus,
     LoadStatus,
+    NewestStatus,
     NodeStatus,
     ReplicaStatus,
     SourceLogStatus,
@@ -47,6 +48,8 @@ _BAR_CELLS: Final = 8
 _ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
 _HOLDERS: Final = 3
+#: Rows of all outputs together; at least one of each.
+_RESULTS_SHOWN: Final = 5
 #: Moves that are over.
 _MOVES_SHOWN: Final = 3
 #: A load that was measured longer ago says so.
@@ -127,6 +130,7 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     clients = _clients(plan, now, sight)
     if clients.row_count:
         parts.append(clients)
+    parts += _newest(directory, sight)
     if sight.faults:
         parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim", expand=False))
     for seen in sight.seen.values():
@@ -481,6 +485,28 @@ def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
         if not channels:
             table.add_row(Text(client, style="bold"), "", "", "", hidden or "", "", "", "")
     return table
+
+
+def newest_rows(directory: Directory, sight: Sight) -> dict[str, NewestStatus]:
+    """The last results of each output that a client has received, by stream; each by one client that has some."""
+    newest: dict[str, NewestStatus] = {}
+    for client in directory.clients:
+        status = last_of(sight.seen, f"client:{client}", ClientStatus)
+        for one in () if status is None else status.newest:
+            newest.setdefault(one.stream, one)
+    return newest
+
+
+def _newest(directory: Directory, sight: Sight) -> list[RenderableType]:
+    """The last rows of each output, the newest one last: fewer of each where there are more outputs."""
+    newest, tables = newest_rows(directory, sight), []
+    for stream, one in newest.items():
+        table = columns(f"newest {stream}", *one.columns)
+        for row in one.rows[-max(1, _RESULTS_SHOWN // len(newest)) :]:
+            style = "yellow" if row.tentative else ""
+            table.add_row("tentative" if row.tentative else "", *(Text(value) for value in row.values), style=style)
+        tables.append(table)
+    return [*tables]
 
 
 def _delay_title(plan: Plan, directory: Directory) -> str:

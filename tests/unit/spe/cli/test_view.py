@@ -12,7 +12,7 @@ from rich.console import Console
 from spe.cli.move import move_text
 from spe.cli.view import Sight, render
 from spe.config import load_text
-from spe.status import HolderStatus, ProcessStatus, RecordingStatus
+from spe.status import HolderStatus, NewestStatus, ProcessStatus, RecordingStatus, ResultStatus
 from spe.stream.times import SECOND
 from tests.support.sights import CONFIG, NOW, a_sight
 from tests.support.statuses import a_channel, a_client, a_coordinator, a_move, a_source
@@ -83,3 +83,26 @@ class TestLogs:
         source = a_source("source:a", bytes=9, held=held, archive="no room in the archive")
         (line,) = log_lines(source)
         assert line.startswith("a the beginning 9 no room in the archive; main/0@n1: 1,000 since ")
+
+
+def newest_of(stream: str, *rows: tuple[bool, str]) -> NewestStatus:
+    """The last rows of an output with one column."""
+    return NewestStatus(
+        stream=stream, columns=("n",), rows=tuple(ResultStatus(tentative=t, values=(v,)) for t, v in rows)
+    )
+
+
+def test_the_view_shows_the_newest_results() -> None:
+    client = replace(a_client(a_channel(channel="out/0")), newest=(newest_of("out", (False, "41"), (True, "[b]42")),))
+    found = lines(CONFIG, a_sight(NOW, client))
+    head = found.index("newest out n")
+    assert found[head + 1 : head + 3] == ["41", "tentative [b]42"]
+    assert not any("newest" in line for line in lines(CONFIG, a_sight(NOW)))
+
+
+def test_many_outputs_have_a_row_each() -> None:
+    rows = [(False, f"{n}") for n in range(5)]
+    client = replace(a_client(a_channel(channel="out/0")), newest=tuple(newest_of(f"o{i}", *rows) for i in range(8)))
+    found = lines(CONFIG, a_sight(NOW, client))
+    heads = [at for at, line in enumerate(found) if line.startswith("newest o")]
+    assert [found[at + 1] for at in heads] == ["4"] * 8

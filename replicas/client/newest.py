@@ -1,0 +1,84 @@
+"""The newest results of each output as texts, for people who watch a run.  Pure; fed with every change."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from spe.status import NewestStatus, ResultStatus
+from spe.stream.batch import Batch, Rows, Undo
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.times import format_timestamp
+
+#: A status must stay small: so many rows of so many outputs, columns of each, and characters of each value.
+ROWS_KEPT: Final = 5
+OUTPUTS_SHOWN: Final = 8
+COLUMNS_SHOWN: Final = 12
+TEXT_SHOWN: Final = 40
+
+
+class NewestRows:
+    """Keeps references to the last rows of each output, in order of arrival; makes texts of them when it is asked.
+
+    Args:
+      schemas: of the outputs; beyond the first few outputs nothing is kept.
+    """
+
+    def __init__(self, schemas: Mapping[StreamId, Schema]) -> None:
+        self._schemas = dict(list(schemas.items())[:OUTPUTS_SHOWN])
+        #: Channel, whether tentative, rows.
+        self._ends: dict[StreamId, deque[tuple[Channel, bool, Rows]]] = {
+            s: deque(maxlen=ROWS_KEPT) for s in self._schemas
+        }
+
+    def apply(self, change: Change) -> None:
+        """Takes a change, in order of arrival."""
+        channel, element = change.channel, change.element
+        if (ends := self._ends.get(channel.stream)) is None:
+            return
+        if isinstance(element, Undo):
+            left = [end for end in ends if end[0] != channel or not end[1]]
+            ends.clear()
+            ends.extend(left)
+        elif isinstance(element, Batch) and (count := len(element)):
+            ends.append(
+                (channel, element.kind is not Kind.STABLE, element.rows.slice(max(0, count - ROWS_KEPT), count))
+            )
+
+    def status(self) -> tuple[NewestStatus, ...]:
+        """The last rows of each output that has any."""
+        return tuple(
+            NewestStatus(
+                stream=stream,
+                columns=tuple(schema.names[:COLUMNS_SHOWN]),
+                rows=tuple(self._rows(stream, schema)),
+            )
+            for stream, schema in self._schemas.items()
+            if self._ends[stream]
+        )
+
+    def _rows(self, stream: StreamId, schema: Schema) -> Iterator[ResultStatus]:
+        texts = [_TEXTS.get(a.type, str) for a in schema][:COLUMNS_SHOWN]
+        rows = [(kind, row) for _, kind, part in self._ends[stream] for row in part.to_tuples()]
+        for kind, row in rows[-ROWS_KEPT:]:
+            yield ResultStatus(tentative=kind, values=tuple(_short(text, value) for text, value in zip(texts, row)))
+
+
+def _short(text: Callable[[Any], str], value: Any) -> str:
+    """One line of characters that can be shown."""
+    if value is None:
+        return "null"
+    shown = text(value)
+    cut = shown if len(shown) <= TEXT_SHOWN else f"{shown[: TEXT_SHOWN - 1]}…"
+    return "".join(c if c.isprintable() else "·" for c in cut)
+
+
+_TEXTS: Final[Mapping[AttributeType, Callable[[Any], str]]] = {
+    AttributeType.BOOL: lambda value: str(value).lower(),
+    AttributeType.FLOAT64: lambda value: f"{value:.10g}",
+    AttributeType.TIMESTAMP: format_timestamp,
+}
