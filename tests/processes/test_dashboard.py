@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,13 @@ import pytest
 import trio
 
 from benchmarks.browser import browser, complaints, found, resize
+from benchmarks.dashboard import served
 from replicas.local.ports import free_addresses
+from spe.cli.dashboard.hub import Hub
+from spe.status import NewestStatus, ResultStatus
 from tests.support.pages import ask
+from tests.support.sights import NOW, a_sight, deployed
+from tests.support.statuses import a_channel, a_client
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -163,6 +169,9 @@ def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> N
         shown.until("document.querySelectorAll('tr[data-state=STABLE]').length === 2")
         eventually(lambda: agrees(shown))
         assert "All results are stable" in shown.verdict()
+        shown.until(
+            "document.getElementById('side').hidden && document.querySelectorAll('.newest tbody tr').length === 5"
+        )
 
         reads = shown.card()["reads"]
         shown.inject("kill", reads, "30s")
@@ -180,6 +189,8 @@ def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> N
             assert any(cause["why"].removeprefix("the ") in text for text in causes), (cause, causes)
         steps = shown.script("return [...document.querySelectorAll('#why .steps b')].map((s) => s.textContent)")
         assert steps == [step["who"] for step in told["steps"]]
+        shown.until("document.querySelector('.newest .tentative')")
+        assert shown.script("const s = document.getElementById('side'); return s.scrollHeight - s.clientHeight") == 0
         assert "out is tentative" in shown.verdict()
         assert shown.script("return document.querySelector('[data-source=a]').dataset.holds") == "2"
         shown.click("Heal all")
@@ -190,6 +201,32 @@ def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> N
         nothing_was_markup(shown)
         fits_a_phone(shown)
         assert complaints(shown.driver) == []
+
+
+@pytest.mark.skipif(not found(), reason="no Chromium with its driver here")
+def test_a_card_holds_a_delay_that_is_not_known_and_rows() -> None:
+    config = CONFIG + "defaults: {x: 2.5s}\n"
+    plan, directory = deployed(config)
+    rows = tuple(ResultStatus(tentative=n == 4, values=(f"{n}", "<b>" * 13)) for n in range(5))
+    newest = (NewestStatus(stream="out", columns=("n", "text"), rows=rows),)
+    client = replace(a_client(a_channel(channel="out/0", delay_us=None)), newest=newest)
+    with served(Hub(plan, directory, lambda: a_sight(NOW, client))) as address, browser() as driver:
+        driver.get(address)
+        shown = Shown(driver, Path())
+        for width in (1440, 360):
+            resize(driver, width, 800)
+            shown.until(f"innerWidth === {width} && document.querySelector('.card .delay')")
+            right, edge = shown.script(
+                "return ['.delay .figure', '.card'].map((s) => document.querySelector(s).getBoundingClientRect().right)"
+            )
+            assert right < edge
+        assert shown.script("return document.querySelector('.delay .figure').textContent") == "not known (X 2.5 s)"
+        cells = shown.script("return [...document.querySelectorAll('.newest td')].map((c) => c.textContent)")
+        assert cells[1::3] == list("01234")
+        assert cells[2] == "<b>" * 13
+        assert shown.script("return document.querySelectorAll('.newest .tentative').length") == 1
+        assert shown.script("return document.getElementById('side').hidden")
+        assert complaints(driver) == []
 
 
 def cut_off_and_explained(shown: Shown) -> tuple[dict[str, Any], int]:

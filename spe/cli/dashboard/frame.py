@@ -15,7 +15,7 @@ from spe.cli.dashboard.layout import ClusterLayout
 from spe.cli.dashboard.rates import Rates
 from spe.cli.move import OVER
 from spe.cli.polling import last_of
-from spe.cli.view import Sight, in_force_now, process_word
+from spe.cli.view import Sight, in_force_now, newest_rows, process_word
 from spe.metrics.histogram import at_most
 from spe.plan.delays import delay_bound_us
 from spe.plan.directory import COORDINATOR
@@ -112,6 +112,10 @@ class _Frame:
             "sources": [self._source(s) for s in layout.sources],
             "replicas": [row for _, row in sorted(placed, key=lambda pair: pair[0])],
             "channels": self._channels(),
+            "newest": {
+                stream: [list(one.columns), [[row.tentative, list(row.values)] for row in one.rows]]
+                for stream, one in newest_rows(layout.directory, sight).items()
+            },
             "moves": self._moves(),
             "recovery": self._recovery(),
             "faults": [asdict(one) for one in sight.faults],

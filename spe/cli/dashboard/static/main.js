@@ -129,11 +129,15 @@ function drawAll() {
   drawStatus();
   drawVerdict(byId("verdict"), model);
   drawOutputs(byId("outputs"), model);
-  drawGraph(byId("graph"), byId("legend"), model);
   byId("why").hidden = model.selected !== null;
   byId("details").hidden = model.selected === null;
-  if (model.selected === null) drawWhy(byId("why"), model);
-  else drawDetails(byId("details"), model);
+  if (model.selected === null) byId("side").hidden = !drawWhy(byId("why"), model);
+  else {
+    drawDetails(byId("details"), model);
+    byId("side").hidden = false;
+  }
+  // Behind what takes room beside it: its lines go by the places of its boxes.
+  drawGraph(byId("graph"), byId("legend"), model);
   drawReplicas(byId("replicas"), byId("states"), byId("filter"), model);
   drawSources(byId("sources"), model);
   drawMoves(byId("moves"), model, timeline.recoveries);

@@ -92,6 +92,7 @@ function makeCard() {
   card.bar = bar();
   card.delay = el("span.figure");
   card.correct = el("p.correct");
+  card.newest = el("div.newest", {hidden: true});
   card.foot = el("p.soft.foot");
   card.lines = [svg("path", {class: "area stable"}), svg("path", {class: "area tentative"})];
   card.spark = svg("svg", {class: "spark", viewBox: "0 0 120 32", preserveAspectRatio: "none", "aria-hidden": "true"}, ...card.lines);
@@ -99,12 +100,12 @@ function makeCard() {
     el("div.card-head", {}, card.mark, card.name, card.client, el("span.grow"), card.state),
     el("div.metrics", {}, stable, tentative, card.spark),
     el("div.delay", {}, el("span.label", {}, "delay"), card.bar, card.delay),
-    card.correct, card.foot,
+    card.correct, card.foot, card.newest,
   );
   return card;
 }
 
-function update(card, {client, stream, partition, of, row}, {layout}) {
+function update(card, {client, stream, partition, of, row}, {layout, frame}) {
   const c = layout.channelsAt;
   const state = row[c.state], kind = kindOfOutput(state);
   card.mark.set(kind);
@@ -130,6 +131,19 @@ function update(card, {client, stream, partition, of, row}, {layout}) {
   text(card.foot, [reads, `${count(row[c.stable])} stable`, row[c.switches] > 0 ? `${count(row[c.switches])} ${row[c.switches] === 1 ? "switch" : "switches"}` : "",
     row[c.delay_max] ? `worst delay ${duration(row[c.delay_max])}${bound ? ` (${percent(row[c.delay_max] / bound)} of X)` : ""}` : ""].filter(Boolean).join(" · "));
   sparkline(card, past.get(card.dataset.output));
+  newest(card.newest, partition === 0 ? frame.newest[stream] : null);
+}
+
+// The last results of an output, the newest one last; the room of its rows stays when some are undone.
+function newest(box, results) {
+  box.hidden = !results;
+  const written = JSON.stringify(results);
+  if (!results || box.written === written) return;
+  box.written = written;
+  const [columns, rows] = results;
+  box.replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), ...columns.map((name) => el("th", {scope: "col"}, name)))),
+    el("tbody", {}, ...rows.map(([tentative, values]) => el(tentative ? "tr.tentative" : "tr", {title: tentative ? "tentative: will be replaced" : ""},
+      el("td", {}, tentative && icon("tentative")), ...values.map((value) => el("td", {}, value)))))));
 }
 
 function sparkline(card, points) {

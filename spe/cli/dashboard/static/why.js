@@ -52,19 +52,17 @@ export function sentence(words) {
   return words ? words.replace(/^(the|all|nothing|an?) /, (word) => word[0].toUpperCase() + word.slice(1)) + (/[.!?)]$/.test(words) ? "" : ".") : "";
 }
 
+// Says whether there is anything to say.
 export function drawWhy(node, model) {
   const {frame} = model;
   if (!node.list) {
     node.list = el("div");
-    node.none = el("p.soft", {}, "");
-    node.append(el("h2", {}, "Why ", el("small.soft", {}, "from the client to the cause")), node.none, node.list);
+    node.append(el("h2", {}, "Why ", el("small.soft", {}, "from the client to the cause")), node.list);
   }
   const bad = frame.why.filter((one) => one.condition !== "fine" && one.condition !== "ended");
   const shown = bad.length ? bad : frame.why.filter((one) => one.elsewhere.length || one.causes.length);
-  text(node.none, frame.why.length === 0 ? "Two looks at the cluster, a second apart, are needed."
-    : shown.length ? "" : "Nothing is tentative, late or silent. If something is, the chain from the client to its cause is here.");
-  node.none.hidden = shown.length > 0;
   keyed(node.list, shown, (one) => `${one.client} ${one.channel}`, makeChain, (box, one) => updateChain(box, one));
+  return shown.length > 0;
 }
 
 function makeChain() {

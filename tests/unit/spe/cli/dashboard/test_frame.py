@@ -19,6 +19,8 @@ from spe.status import (
     ClientStatus,
     CoordinatorStatus,
     LoadStatus,
+    NewestStatus,
+    ResultStatus,
     SettingsStatus,
 )
 from spe.stream.ids import Channel
@@ -267,3 +269,11 @@ class TestLayout:
         silent = ClientStatus(name="client:client", incarnation=1, channels=(), switches=())
         (found,) = shown(a_sight(NOW, silent))["channels"]
         assert (found["state"], found["stable"]) == ("starting", None)
+
+
+def test_the_newest_results_are_those_of_the_status() -> None:
+    rows = (ResultStatus(tentative=False, values=("1",)), ResultStatus(tentative=True, values=("2",)))
+    newest = (NewestStatus(stream="out", columns=("n",), rows=rows),)
+    client = replace(a_client(a_channel(channel="out/0")), newest=newest)
+    assert shown(a_sight(NOW, client))["newest"] == {"out": [["n"], [[False, ["1"]], [True, ["2"]]]]}
+    assert shown(a_sight(NOW))["newest"] == {}
