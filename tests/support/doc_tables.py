@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from inspect import cleandoc
@@ -120,31 +120,71 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
+#: Rows of a connector: the table, what holds or happens, and what is stated of it.
+_Row = tuple[str, str, str]
+_HEADS: Final = {"holds": ("", "what holds"), "fails": ("what happens", "what it does")}
+
+
 def _connectors() -> str:
-    """A section for each connector: its options, what it states, and what it does when something fails."""
-    out = []
-    for what, declared in [*(("from", one) for one in READERS.values()), *(("sinks", one) for one in SINKS.values())]:
-        assert declared.guarantees is not None
-        states = declared.guarantees
-        first = next(at for at, c in enumerate(declared.about) if c.isalpha())
-        about = f"{declared.about[:first]}{declared.about[first].upper()}{declared.about[first + 1 :]}"
-        text = f"## `{what}`: `{declared.kind}`\n\n{about}.\n\n```yaml\n{declared.example}\n```\n\n"
-        keys = _model_of(declared.value)
-        if keys is not None:
-            text += _table(("key", "default", ""), _fields(keys)) + "\n"
-        rows = [
-            ("durable copy", states.durable),
-            ("after our crash", states.own_crash),
-            ("after theirs", states.other_crash),
-        ]
-        if isinstance(declared, SinkDeclaration):
-            rows += [(f"mode `{mode}`", about) for mode, about in declared.modes.items()]
-            if CURRENT not in declared.modes:
-                rows.append((f"no mode `{CURRENT}`", declared.not_current))
-        text += _table(("", "what holds"), rows) + "\n"
-        text += _table(("what happens", "what it does"), list(states.failures.items()))
-        out.append(text)
+    """A section for each connector; what several of them state in the same words stands once, before them."""
+    return "\n".join(_side(what, list(known.values())) for what, known in (("from", READERS), ("sinks", SINKS)))
+
+
+def _side(what: str, declared: list[Any]) -> str:
+    sections: dict[int, list[Any]] = {}
+    for one in declared:
+        sections.setdefault(id(one.guarantees) if _model_of(one.value) is None else id(one), []).append(one)
+    rows = {key: _rows(ones[0]) for key, ones in sections.items()}
+    users: dict[_Row, list[str]] = {}
+    for key, ones in sections.items():
+        for row in rows[key]:
+            users.setdefault(row, []).append(_kinds(ones))
+    shared = {row: names for row, names in users.items() if len(names) > 1}
+    out = [f"## `{what}`: in common\n\n" + _in_common(shared)]
+    for key, ones in sections.items():
+        own = [row for row in rows[key] if row not in shared]
+        out.append(f"## `{what}`: {_kinds(ones)}\n\n{_about(ones)}{_stated(own, len(own) < len(rows[key]), what)}")
     return "\n".join(out)
+
+
+def _kinds(declared: Iterable[Any]) -> str:
+    return ", ".join(f"`{one.kind}`" for one in declared)
+
+
+def _rows(declared: Any) -> list[_Row]:
+    """What a connector states, and what it does when something fails."""
+    states = declared.guarantees
+    crashes = {"durable copy": states.durable, "after our crash": states.own_crash, "after theirs": states.other_crash}
+    rows = [("holds", *pair) for pair in crashes.items()]
+    if isinstance(declared, SinkDeclaration):
+        rows += [("holds", f"mode `{mode}`", about) for mode, about in declared.modes.items()]
+        if CURRENT not in declared.modes:
+            rows.append(("holds", f"no mode `{CURRENT}`", declared.not_current))
+    return rows + [("fails", *pair) for pair in states.failures.items()]
+
+
+def _in_common(shared: Mapping[_Row, list[str]]) -> str:
+    rows = [(", ".join(names), left, right) for (_, left, right), names in shared.items()]
+    return _table(("of", "what holds or happens", ""), rows)
+
+
+def _about(declared: Sequence[Any]) -> str:
+    """What it is, an example, and its options; of several that are alike a table."""
+    if len(declared) > 1:
+        rows = [(f"`{one.kind}`", one.about, f"`{one.example}`") for one in declared]
+        return _table(("kind", "", "example"), rows) + "\n"
+    (one,) = declared
+    first = next(at for at, c in enumerate(one.about) if c.isalpha())
+    about = f"{one.about[:first]}{one.about[first].upper()}{one.about[first + 1 :]}"
+    keys = _model_of(one.value)
+    options = "" if keys is None else _table(("key", "default", ""), _fields(keys)) + "\n"
+    return f"{about}.\n\n```yaml\n{one.example}\n```\n\n{options}"
+
+
+def _stated(rows: list[_Row], more: bool, what: str) -> str:
+    tables = [_table(head, [row[1:] for row in rows if row[0] == kind]) for kind, head in _HEADS.items()]
+    link = [f"More is [in common](#{what}-in-common).\n"] if more else []
+    return "\n".join([*(table for table in tables if table.count("\n") > 2), *link])
 
 
 def _model_of(value: Any) -> type[BaseModel] | None:
