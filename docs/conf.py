@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
 from sphinx.highlighting import lexers
 
 ROOT = Path(__file__).parents[1]
@@ -27,3 +29,15 @@ lexers["mermaid"] = TextLexer()  # GitHub draws it; the site shows its text
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
+
+
+def list_pages(app: Sphinx, page: str, source: list[str]) -> None:
+    """Makes the site's list of pages of the index, which on a code host is a table of links."""
+    if page == "index":
+        for caption, links in re.findall(r"^\| \*\*(.+?)\*\* \| (.*) \|$", source[0], re.MULTILINE):
+            pages = "\n".join(re.findall(r"\]\(([\w/-]+)\.md\)", links))
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", list_pages)

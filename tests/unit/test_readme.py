@@ -69,6 +69,7 @@ def blocks(language: str, *pages: str) -> list[str]:
 (SMALLEST,) = blocks("yaml", "README.md")
 SHOP, FAULTS = blocks("yaml", "docs/tutorials/own-query.md")
 PARTS = blocks("yaml", "docs/how-to/real-input.md", "docs/how-to/several-machines.md", "docs/how-to/own-operators.md")
+COOKS, *RECIPES = blocks("yaml", "docs/how-to/cookbook.md")
 (BUILDER,) = blocks("python", "docs/tutorials/python.md")
 READING, NOTEBOOK = [b for b in blocks("python", "docs/how-to/read-results.md") if "connect" in b]
 (OPERATOR,) = [b for b in blocks("python", "docs/how-to/own-operators.md") if "class Records" in b]
@@ -124,6 +125,16 @@ def test_every_numbered_line_is_explained() -> None:
     explained = [int(n) for n in re.findall(r"^\| (\d+) \| ", text_of("docs/tutorials/own-query.md"), re.MULTILINE)]
 
     assert numbers == explained == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.split()[1])
+def test_every_recipe_of_the_cookbook_has_results(recipe: str) -> None:
+    head, *sources = COOKS.splitlines(keepends=True)
+    read = [line for line in sources if re.search(rf"\b{line.split(':')[0].strip()}\b", recipe)]
+    text = "".join([head, *read, recipe]).replace("duration: 30s", "duration: 12s")
+    assert review(*load_text(text)) == []
+    plan = load_plan_text(text)
+    assert all(len(ids) for ids, _ in answer(plan).values())
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda p: p.splitlines()[1].strip())
@@ -258,6 +269,13 @@ def test_all_pages_together_are_short() -> None:
             words[str(page.relative_to(ROOT))] = len(re.findall(r"\S*\w\S*", text))
 
     assert sum(words.values()) <= WORDS, words
+
+
+def test_the_index_links_to_every_page_once() -> None:
+    """The site makes its list of pages of them (docs/conf.py)."""
+    linked = re.findall(r"\]\(([\w/-]+\.md)\)", text_of("docs/index.md"))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
+    assert sorted(linked) == sorted(pages)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
