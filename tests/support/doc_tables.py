@@ -130,6 +130,17 @@ def _connectors() -> str:
     return "\n".join(_side(what, list(known.values())) for what, known in (("from", READERS), ("sinks", SINKS)))
 
 
+def _recipes() -> str:
+    """The title and the query of each example of the cookbook; the files have the sources, too."""
+    out = []
+    for file in sorted((ROOT / "configs/cookbook").glob("*.yaml")):
+        title, _, rest = file.read_text(encoding="utf-8").partition("\n")
+        query = rest[rest.index("query:") :]
+        link = f"[{file.name}](../../configs/cookbook/{file.name})"
+        out.append(f"## {title.removeprefix('# ')}\n\n{link}:\n\n```yaml\n{query}```\n")
+    return "\n".join(out)
+
+
 def _side(what: str, declared: list[Any]) -> str:
     sections: dict[int, list[Any]] = {}
     for one in declared:
@@ -359,6 +370,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "generators": _generators,
     "sinks": _sinks,
     "connectors": _connectors,
+    "recipes": _recipes,
     "options of Spark readers": partial(_spark, READING),
     "options of Spark writers": partial(_spark, WRITING),
     "classes of a status": _statuses,
