@@ -136,8 +136,7 @@ def _recipes() -> str:
     for file in sorted((ROOT / "configs/cookbook").glob("*.yaml")):
         title, _, rest = file.read_text(encoding="utf-8").partition("\n")
         query = rest[rest.index("query:") :]
-        link = f"[{file.name}](../../configs/cookbook/{file.name})"
-        out.append(f"## {title.removeprefix('# ')}\n\n{link}:\n\n```yaml\n{query}```\n")
+        out.append(f"#{title}\n\n```yaml\n# {file.relative_to(ROOT)}\n{query}```\n")
     return "\n".join(out)
 
 
