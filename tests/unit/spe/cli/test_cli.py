@@ -24,6 +24,7 @@ from replicas.faults.state import Conditions
 from replicas.local.ports import PORTS
 from replicas.local.process import Phase
 from spe.cli.app import INTERRUPTED, execute, run_command
+from spe.cli.continuation import earlier_run
 from spe.cli.control import fault_data
 from spe.cli.history import EventList
 from spe.cli.job import common_origins, local_addresses, metrics_addresses
@@ -491,6 +492,11 @@ def test_a_command_says_that_the_run_compares(comparing: Path, capsys: pytest.Ca
 def test_a_run_that_goes_on_again_is_not_over(comparing: Path) -> None:
     RunDirectory(comparing).write("ended.json", {"pid": os.getpid() + 1})
     assert why_over(load_target(comparing)) == ""
+
+
+def test_a_run_that_compares_is_not_continued_yet(comparing: Path) -> None:
+    with pytest.raises(SpeError, match=rf"goes on, with process {os.getpid()}; stop it first"):
+        earlier_run(comparing)
 
 
 def test_a_question_that_fails_as_the_run_ends_gets_that_reason(comparing: Path) -> None:
