@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from spe.status import NewestStatus, ResultStatus
@@ -44,10 +44,8 @@ class NewestRows:
             left = [end for end in ends if end[0] != channel or not end[1]]
             ends.clear()
             ends.extend(left)
-        elif isinstance(element, Batch) and (count := len(element)):
-            ends.append(
-                (channel, element.kind is not Kind.STABLE, element.rows.slice(max(0, count - ROWS_KEPT), count))
-            )
+        elif isinstance(element, Batch) and len(element):
+            ends.append((channel, element.kind is not Kind.STABLE, element.rows))
 
     def status(self) -> tuple[NewestStatus, ...]:
         """The last rows of each output that has any."""
@@ -61,11 +59,16 @@ class NewestRows:
             if self._ends[stream]
         )
 
-    def _rows(self, stream: StreamId, schema: Schema) -> Iterator[ResultStatus]:
+    def _rows(self, stream: StreamId, schema: Schema) -> list[ResultStatus]:
         texts = [_TEXTS.get(a.type, str) for a in schema][:COLUMNS_SHOWN]
-        rows = [(kind, row) for _, kind, part in self._ends[stream] for row in part.to_tuples()]
-        for kind, row in rows[-ROWS_KEPT:]:
-            yield ResultStatus(tentative=kind, values=tuple(_short(text, value) for text, value in zip(texts, row)))
+        rows: list[ResultStatus] = []
+        for _, kind, part in reversed(self._ends[stream]):
+            if len(rows) == ROWS_KEPT:
+                break
+            last = part.slice(max(0, len(part) - ROWS_KEPT + len(rows)), len(part)).to_tuples()
+            cells = [tuple(map(_short, texts, row)) for row in last]
+            rows = [*(ResultStatus(tentative=kind, values=one) for one in cells), *rows]
+        return rows
 
 
 def _short(text: Callable[[Any], str], value: Any) -> str:
