@@ -11,7 +11,7 @@ from spe.cli import campaign
 
 
 def test_a_step_that_does_not_end_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spin(_: Any) -> None:
+    def spin(_: Any, *, also: Any) -> None:
         while True:
             pass
 
