@@ -10,6 +10,7 @@ come back one by one, each with room for four.
 * standbys everywhere: they were never away.
 
 A query is available at a moment when the client's stable results lag at most a second more than before the failure.
+It is recovered where five seconds begin in which they lag less than 1.2 times as much in the mean (rule O7).
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ CHECKPOINT_S: Final = 2
 #: What a query may lag more than before the failure.
 LAG_US: Final = SECOND
 STEP_US: Final = 100 * MILLISECOND
+#: Rule O7: how often the mean lag before, and over how long; sources go on for so much longer.
+RELATIVE_LAG: Final = 1.2
+OVER_S: Final = 5
 ORDERS: Final = ("at once", "operators", "complete queries", "fidelity", "standbys everywhere")
 #: Orders in which the coordinator decides, and what it goes by.
 VALUES: Final[Mapping[str, str]] = {"complete queries": "complete", "fidelity": "fidelity"}
@@ -75,7 +79,7 @@ class Case:
       each: partitions of a node, and so many it has room for.
       lost: nodes that are killed for good, by number from 1, and when after ``FAILS_S``.
       arrive: when after that each of those comes that hold checkpoints; 0: it was never away.
-      lasts: how long after that the sources go on.
+      lasts: how long after that it is measured which queries are available.
     """
 
     order: str
@@ -86,7 +90,8 @@ class Case:
 
     @property
     def ends(self) -> float:
-        return FAILS_S + self.lasts
+        """When sources end."""
+        return FAILS_S + self.lasts + OVER_S
 
     def hosts(self, operator: int) -> list[str]:
         """Who holds the checkpoints of an operator."""
@@ -96,7 +101,7 @@ class Case:
 
     def faults(self) -> list[dict[str, Any]]:
         """As a file of faults has them."""
-        dead = [(f"n{n}", FAILS_S + at, self.lasts - at) for n, at in self.lost.items()]
+        dead = [(f"n{n}", FAILS_S + at, self.ends - FAILS_S - at) for n, at in self.lost.items()]
         away = [(f"b{n}", float(FAILS_S), at) for n, at in enumerate(self.arrive, 1) if at]
         return [{"at": f"{at:g}s", "kind": "kill", "target": n, "for": f"{long:g}s"} for n, at, long in dead + away]
 
@@ -105,10 +110,11 @@ class Measured(NamedTuple):
     """What came of a run.
 
     Attributes:
-      queries, fidelity: how many queries were available in the mean from the failure on until the sources end, and OF
-        of the partitions that were served.
+      queries, fidelity: how many queries were available in the mean for ``lasts``, and OF of the partitions that were
+        served.
       first_s, all_s: since the failure, when a query was available again after all of those that failed were not, and
         when all were; 0: that did not happen; None: they never were.
+      recovered_s: since the failure, when the last query was recovered for good; None: not all were.
       normal_s: longest lag of queries that do not depend on what was lost; None: there are none.
       longest_s, before_s: longest lag of all, and before the failure.
       curve: available queries, each second.
@@ -120,6 +126,7 @@ class Measured(NamedTuple):
     fidelity: float
     first_s: float | None
     all_s: float | None
+    recovered_s: float | None
     normal_s: float | None
     longest_s: float
     before_s: float
@@ -148,6 +155,7 @@ def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
             "fidelity": median(one.fidelity for one, _ in found),
             "first_s": _median([one.first_s for one, _ in found]),
             "all_s": _median([one.all_s for one, _ in found]),
+            "recovered_s": _median([one.recovered_s for one, _ in found]),
             "cores": _median([one.cores for one, _ in found]),
             "curve": " ".join(f"{count:g}" for count in found[0][0].curve),
             "findings": "; ".join(said for _, said in found if said),
@@ -198,9 +206,12 @@ def _us(duration: str) -> int:
 def measured(case: Case, plan: Plan, directory: Directory, history: History, zero_us: int) -> Measured:
     """Of a run whose times count from ``zero_us`` of wall time, which is tuple time."""
     fails_us = min(e.at_us for e in history if isinstance(e, ProcessDown))
-    grid = np.arange(fails_us, fails_us + round(case.lasts * SECOND), STEP_US) + STEP_US // 2
-    before = np.arange(fails_us - 5 * SECOND, fails_us, STEP_US) - STEP_US // 2
-    lags, ordinary = (_lags(history, at, zero_us) for at in (grid, before))
+    watched = np.arange(fails_us, fails_us + round((case.lasts + OVER_S) * SECOND), STEP_US) + STEP_US // 2
+    grid = watched[: round(case.lasts * SECOND) // STEP_US]
+    before = np.arange(fails_us - OVER_S * SECOND, fails_us, STEP_US) - STEP_US // 2
+    all_lags, ordinary = (_lags(history, at, zero_us) for at in (watched, before))
+    lags = all_lags[:, : len(grid)]
+    recovered = [recovered_s(*one) for one in zip(all_lags, ordinary.mean(axis=1), strict=True)]
     available = lags <= ordinary.max(axis=1, keepdims=True) + LAG_US
     failed = _depending(case)
     back = available[failed]
@@ -212,11 +223,27 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
         fidelity=float(OutputFidelity.of(topology_of(plan, directory, {})).values(rows).mean()),
         first_s=_since(back.any(axis=0), ~back.any(axis=0)),
         all_s=_since(back.all(axis=0), ~back.all(axis=0)),
+        recovered_s=None if None in recovered else max(s for s in recovered if s is not None),
         normal_s=float(lags[normal].max()) / SECOND if normal else None,
         longest_s=float(lags.max()) / SECOND,
         before_s=float(ordinary.max()) / SECOND,
         curve=available.sum(axis=0)[:: SECOND // STEP_US].tolist(),
     )
+
+
+def recovered_s(lags_us: Int64Array, before_us: float) -> float | None:
+    """Seconds until a query is recovered for good; None: it is not within what was measured (rule O7).
+
+    Args:
+      lags_us: how far its results lag, at each step since the failure.
+      before_us: the mean of that before.
+    """
+    steps = OVER_S * SECOND // STEP_US
+    if len(lags_us) < steps:
+        return None
+    bad = np.lib.stride_tricks.sliding_window_view(lags_us, steps).mean(axis=1) >= RELATIVE_LAG * before_us
+    begins = int(np.flatnonzero(bad).max(initial=-1)) + 1
+    return begins * STEP_US / SECOND if begins < len(bad) else None
 
 
 def _since(good: np.ndarray[Any, np.dtype[np.bool_]], lost: np.ndarray[Any, np.dtype[np.bool_]]) -> float | None:
