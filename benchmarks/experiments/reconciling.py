@@ -3,6 +3,9 @@
 Real time, not virtual: this thread's CPU seconds, medians of several rounds in turns.  Both kinds of instances are
 driven as a replica drives them: buckets of 100 ms until the state is full, a mark, tentative buckets of two streams,
 then back to the mark and all three streams again, in slices of 20,000 rows per stream.
+
+The model of the paper's table 1, with its p_copy and p_proc fitted to the sweeps of each way: a correction takes
+S p_copy + (D + l / 2) λ p_proc, for a state S, a failure of D, l between two marks, and λ tuples/s.
 """
 
 from __future__ import annotations
@@ -40,15 +43,21 @@ RATES: Final = (1000, 3000, 6000, 9000)
 #: Beyond the paper, at 100,000 tuples/s.
 LARGE_STATES: Final = (10_000, 100_000, 1_000_000)
 FAILURE_S: Final = 5
+#: l, seconds, at 3,000 tuples/s.  A replica marks its state when the failure begins: l = 0.
+INTERVALS_S: Final = (0, 2, 4, 8, 16)
 
 
 def measure(quick: bool) -> Iterator[Row]:
     rounds = 1 if quick else 8
     for boxes in BOXES[: 1 if quick else 2]:
+        rows: list[Row] = []
         for state in STATES[:2] if quick else STATES:
-            yield from correction("state", Setup(rate=999, depth=boxes, state=state), rounds)
+            rows += correction("state", Setup(rate=999, depth=boxes, state=state), rounds)
         for rate in RATES[:2] if quick else RATES:
-            yield from correction("failure", Setup(rate=rate, depth=boxes, state=20), rounds)
+            rows += correction("failure", Setup(rate=rate, depth=boxes, state=20), rounds)
+        for interval_s in INTERVALS_S[:2] if quick else INTERVALS_S:
+            rows += correction("interval", Setup(depth=boxes, state=20), rounds, interval_s)
+        yield from with_model(rows)
     if not quick:
         for state in LARGE_STATES:
             yield from correction("large state", Setup(rate=99_999, state=state), 3)
@@ -56,18 +65,29 @@ def measure(quick: bool) -> Iterator[Row]:
         yield from _stable("stable", Setup(rate=999, state=state), 50 if quick else 400)
 
 
-def correction(sweep: str, setup: Setup, rounds: int) -> Iterator[Row]:
-    """Both ways in turns; what they make must be the same."""
+def with_model(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows with what the fitted model says of each, by least squares of the relative errors."""
+    for curve in dict.fromkeys(row["curve"] for row in rows):
+        mine = [row for row in rows if row["curve"] == curve]
+        sizes = np.array([(row["state"], row["redone"]) for row in mine], float)
+        measured = np.array([row["correction_ms"] for row in mine])
+        costs = np.linalg.lstsq(sizes / measured[:, None], np.ones(len(mine)), rcond=None)[0]
+        for row, expected in zip(mine, sizes @ costs, strict=True):
+            yield {**row, "model_ms": float(expected), "state_us": 1e3 * costs[0], "tuple_us": 1e3 * costs[1]}
+
+
+def correction(sweep: str, setup: Setup, rounds: int, interval_s: int = 0) -> Iterator[Row]:
+    """Both ways in turns; what they make must be the same.  Half of the interval of marks has passed since the last."""
     unit = unit_of(setup)
     took: dict[str, list[list[float]]] = {way: [] for way in WAYS}
     rows: dict[str, int] = {}
     for number in range(rounds):
         made = {}
         for way, kind in list(WAYS.items())[:: 1 if number % 2 else -1]:  # who comes first finds colder caches
-            times, rows[way], made[way] = _correct(kind(unit), setup)
+            times, rows[way], made[way] = _correct(kind(unit), setup, interval_s / 2)
             took[way].append(times)
         demand(made["checkpoint"] == made["undo"], f"{setup}: the two ways differ")
-    redone = setup.rate * FAILURE_S
+    redone = round(setup.rate * (FAILURE_S + interval_s / 2))
     for way, rounds_of in took.items():
         mark, back, redo = (median(values) for values in zip(*rounds_of, strict=True))
         yield {
@@ -76,11 +96,15 @@ def correction(sweep: str, setup: Setup, rounds: int) -> Iterator[Row]:
             "boxes": setup.depth,
             "way": way,
             "state": setup.state,
+            "interval_s": interval_s,
             "redone": redone,
             "mark_us": 1e6 * mark,
             "back_ms": 1e3 * back,
             "redo_ms": 1e3 * redo,
             "correction_ms": 1e3 * (back + redo),
+            "model_ms": None,
+            "state_us": None,
+            "tuple_us": None,
             "tuples_per_s": redone / (back + redo),
             "buffered_rows": rows[way],
             "bucket_us": None,
@@ -100,15 +124,18 @@ def unit_of(setup: Setup) -> Unit:
     return load_plan_data(data).units[0]
 
 
-def _correct(instance: Instance, setup: Setup) -> tuple[list[float], int, tuple[int, int]]:
+def _correct(instance: Instance, setup: Setup, marked_s: float) -> tuple[list[float], int, tuple[int, int]]:
     """([mark, back, redo] in seconds, rows in input buffers, (last id, digest of the results))."""
     full = max(2, -(-setup.state * SECOND // (setup.rate * BUCKET_US)) + 1)
     for at in range(full):
         whole(instance.stable(piece(setup.rate, at, at + 1, Kind.STABLE)))
     buffered = instance.buffered_rows if isinstance(instance, UndoInstance) else 0
     marked, mark = clocked(lambda: instance.mark(full * BUCKET_US))
-    end = full + FAILURE_S * SECOND // BUCKET_US
-    for at in range(full, end):
+    fails = full + round(marked_s * SECOND) // BUCKET_US
+    for at in range(full, fails):
+        whole(instance.stable(piece(setup.rate, at, at + 1, Kind.STABLE)))
+    end = fails + FAILURE_S * SECOND // BUCKET_US
+    for at in range(fails, end):
         whole(instance.tentative(piece(setup.rate, at, at + 1, Kind.TENTATIVE)))
     back, redo = clocked(lambda: _brought_back(instance, mark))
     step = max(1, Limits().slice_rows * len(STREAMS) * SECOND // (setup.rate * BUCKET_US))
@@ -181,11 +208,15 @@ def _stable(sweep: str, setup: Setup, buckets: int) -> Iterator[Row]:
             "boxes": setup.depth,
             "way": way,
             "state": setup.state,
+            "interval_s": 0,
             "redone": 0,
             "mark_us": None,
             "back_ms": None,
             "redo_ms": None,
             "correction_ms": None,
+            "model_ms": None,
+            "state_us": None,
+            "tuple_us": None,
             "tuples_per_s": None,
             "buffered_rows": instance.buffered_rows if isinstance(instance, UndoInstance) else 0,
             "bucket_us": 1e6 * (_of_a_bucket(took[way]) - plain),
@@ -204,10 +235,13 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
     for sweep, across, title, value, label in (
         ("state", "state", "correction, CPU ms, by state", "correction_ms", "state, tuples"),
         ("failure", "redone", "correction, CPU ms, by failure", "correction_ms", "tuples to reprocess"),
+        ("interval", "interval_s", "correction, CPU ms, by interval", "correction_ms", "l, seconds; dashed: model"),
         ("large state", "state", "correction, CPU ms, 100,000 tuples/s", "correction_ms", "state, tuples"),
         ("stable", "state", "CPU beside a bucket of 100 tuples, µs", "bucket_us", "state, tuples"),
     ):
         some = [row for row in rows if row["sweep"] == sweep]
         if some:
-            found.append(Panel(title, places(some, across), lines(some, "curve", across, value), label))
+            model = "model_ms" if sweep == "interval" else None
+            drawn = lines(some, "curve", across, value, model)
+            found.append(Panel(title, places(some, across), drawn, label))
     return found
