@@ -57,6 +57,8 @@ QUERIES: Final = (9, 10, 11, 12, 13, 14)
 EACH: Final = 4
 FAILS_S: Final = 10
 CHECKPOINT_S: Final = 2
+#: How long a node is away that only begins anew.
+AWAY: Final = "0.5s"
 #: What a query may lag more than before the failure.
 LAG_US: Final = SECOND
 STEP_US: Final = 100 * MILLISECOND
@@ -66,6 +68,8 @@ OVER_S: Final = 5
 ORDERS: Final = ("at once", "operators", "complete queries", "fidelity", "standbys everywhere")
 #: Orders in which the coordinator decides, and what it goes by.
 VALUES: Final[Mapping[str, str]] = {"complete queries": "complete", "fidelity": "fidelity"}
+#: A slice of work has as many rows as come in this time.
+SLICE_US: Final = 100 * MILLISECOND
 #: Real processes, simulation: tuples per second.
 RATES: Final = (1_000, 40)
 
@@ -80,6 +84,8 @@ class Case:
       lost: nodes that are killed for good, by number from 1, and when after ``FAILS_S``.
       arrive: when after that each of those comes that hold checkpoints; 0: it was never away.
       lasts: how long after that it is measured which queries are available.
+      turn_us: what a slice of work takes, in simulation.
+      replays: with each loss all nodes begin anew, and replay all from the sources' logs (Storm's way).
     """
 
     order: str
@@ -87,6 +93,8 @@ class Case:
     lost: Mapping[int, float]
     arrive: Sequence[float]
     lasts: float
+    turn_us: int = 0
+    replays: bool = False
 
     @property
     def ends(self) -> float:
@@ -101,6 +109,10 @@ class Case:
 
     def faults(self) -> list[dict[str, Any]]:
         """As a file of faults has them."""
+        if self.replays:
+            nodes = [f"{kind}{n}" for kind in "nb" for n in range(1, len(self.arrive) + 1)]
+            times = [f"{FAILS_S + at:g}s" for at in self.lost.values()]
+            return [{"at": at, "kind": "kill", "target": n, "for": AWAY} for at in times for n in nodes]
         dead = [(f"n{n}", FAILS_S + at, self.ends - FAILS_S - at) for n, at in self.lost.items()]
         away = [(f"b{n}", float(FAILS_S), at) for n, at in enumerate(self.arrive, 1) if at]
         return [{"at": f"{at:g}s", "kind": "kill", "target": n, "for": f"{long:g}s"} for n, at, long in dead + away]
@@ -192,10 +204,12 @@ def simulated(case: Case) -> tuple[Measured, str]:
         Fault(FaultKind.KILL, (one["target"],), for_us=_us(one["for"]), at_us=_us(one["at"])) for one in case.faults()
     )
     lasts_us = round(case.ends * SECOND)
-    scenario = Scenario(1, configuration(case, RATES[1]), {}, faults, lasts_us)
+    rows = RATES[1] * SLICE_US // SECOND
+    options = {"turn_us": case.turn_us, "limits": {"slice_rows": rows}} if case.turn_us else {}
+    scenario = Scenario(1, configuration(case, RATES[1]), options, faults, lasts_us)
     plan, directory = scenario.deployed()
     outcome = simulate(scenario, cpu_s=CPU_S)
-    findings = "; ".join(map(str, outcome.findings))
+    findings = "; ".join(str(f) for f in outcome.findings if not (case.replays and f.rule == "outputs are truncated"))
     return measured(case, plan, directory, outcome.history, EPOCH_US), findings
 
 
@@ -324,7 +338,7 @@ def configuration(case: Case, rate: int) -> dict[str, Any]:
             "operators": [*operators, name],
             "replicas": [f"n{at // case.each + 1}"],
             "standby": case.hosts(at),
-            "checkpoint": f"{CHECKPOINT_S}s",
+            "checkpoint": "1h" if case.replays else f"{CHECKPOINT_S}s",
         }
     outputs = [f"o{at}" for at in QUERIES]
     nodes = [f"n{n}" for n in range(1, (len(READS) - 1) // case.each + 2)]

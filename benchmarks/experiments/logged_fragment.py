@@ -316,8 +316,8 @@ class LoggedFragment:
         self.meter.recovered(records, load_ns // 1000, rows, replay_ns // 1000)
         self._compare(other)
         assert self.meter.expected_us is not None, "it has just recovered"
-        seconds = [ns / 1e9 for ns in (open_ns, load_ns, replay_ns)]
-        return Recovered(records, rows, *seconds, self.meter.expected_us / 1e6, wall_s)
+        open_s, load_s, replay_s = (ns / 1e9 for ns in (open_ns, load_ns, replay_ns))
+        return Recovered(records, rows, open_s, load_s, replay_s, self.meter.expected_us / 1e6, wall_s)
 
     def _compare(self, other: Instance) -> None:
         """The next rows close many a window: both must release the same."""
