@@ -126,7 +126,7 @@ class Measured(NamedTuple):
         served.
       first_s, all_s: since the failure, when a query was available again after all of those that failed were not, and
         when all were; 0: that did not happen; None: they never were.
-      recovered_s: since the failure, when the last query was recovered for good; None: not all were.
+      recovered_s: since the failure, when all queries were recovered after the last loss; None: not all were.
       normal_s: longest lag of queries that do not depend on what was lost; None: there are none.
       longest_s, before_s: longest lag of all, and before the failure.
       curve: available queries, each second.
@@ -225,7 +225,9 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
     before = np.arange(fails_us - OVER_S * SECOND, fails_us, STEP_US) - STEP_US // 2
     all_lags, ordinary = (_lags(history, at, zero_us) for at in (watched, before))
     lags = all_lags[:, : len(grid)]
-    recovered = [recovered_s(*one) for one in zip(all_lags, ordinary.mean(axis=1), strict=True)]
+    last_s = max(case.lost.values())
+    since_last = all_lags[:, round(last_s * SECOND) // STEP_US :]
+    recovered = [recovered_s(*one) for one in zip(since_last, ordinary.mean(axis=1), strict=True)]
     available = lags <= ordinary.max(axis=1, keepdims=True) + LAG_US
     failed = _depending(case)
     back = available[failed]
@@ -237,7 +239,7 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
         fidelity=float(OutputFidelity.of(topology_of(plan, directory, {})).values(rows).mean()),
         first_s=_since(back.any(axis=0), ~back.any(axis=0)),
         all_s=_since(back.all(axis=0), ~back.all(axis=0)),
-        recovered_s=None if None in recovered else max(s for s in recovered if s is not None),
+        recovered_s=None if None in recovered else last_s + max(s for s in recovered if s is not None),
         normal_s=float(lags[normal].max()) / SECOND if normal else None,
         longest_s=float(lags.max()) / SECOND,
         before_s=float(ordinary.max()) / SECOND,
@@ -246,18 +248,18 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
 
 
 def recovered_s(lags_us: Int64Array, before_us: float) -> float | None:
-    """Seconds until a query is recovered for good; None: it is not within what was measured (rule O7).
+    """Seconds until a query is recovered; None: it is not within what was measured (rule O7).
 
     Args:
-      lags_us: how far its results lag, at each step since the failure.
+      lags_us: how far its results lag, at each step since a loss.
       before_us: the mean of that before.
     """
     steps = OVER_S * SECOND // STEP_US
     if len(lags_us) < steps:
         return None
-    bad = np.lib.stride_tricks.sliding_window_view(lags_us, steps).mean(axis=1) >= RELATIVE_LAG * before_us
-    begins = int(np.flatnonzero(bad).max(initial=-1)) + 1
-    return begins * STEP_US / SECOND if begins < len(bad) else None
+    means = np.lib.stride_tricks.sliding_window_view(lags_us, steps).mean(axis=1)
+    good = np.flatnonzero(means < RELATIVE_LAG * before_us)
+    return float(good[0]) * STEP_US / SECOND if len(good) else None
 
 
 def _since(good: np.ndarray[Any, np.dtype[np.bool_]], lost: np.ndarray[Any, np.dtype[np.bool_]]) -> float | None:

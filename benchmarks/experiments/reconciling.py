@@ -67,13 +67,15 @@ def measure(quick: bool) -> Iterator[Row]:
 
 def with_model(rows: Sequence[Row]) -> Iterator[Row]:
     """Rows with what the fitted model says of each, by least squares of the relative errors."""
+    costs = {}
     for curve in dict.fromkeys(row["curve"] for row in rows):
         mine = [row for row in rows if row["curve"] == curve]
-        sizes = np.array([(row["state"], row["redone"]) for row in mine], float)
-        measured = np.array([row["correction_ms"] for row in mine])
-        costs = np.linalg.lstsq(sizes / measured[:, None], np.ones(len(mine)), rcond=None)[0]
-        for row, expected in zip(mine, sizes @ costs, strict=True):
-            yield {**row, "model_ms": float(expected), "state_us": 1e3 * costs[0], "tuple_us": 1e3 * costs[1]}
+        sizes = np.array([(row["state"] / row["correction_ms"], row["redone"] / row["correction_ms"]) for row in mine])
+        costs[curve] = np.linalg.lstsq(sizes, np.ones(len(mine)), rcond=None)[0].tolist()
+    for row in rows:
+        state_ms, tuple_ms = costs[row["curve"]]
+        expected = row["state"] * state_ms + row["redone"] * tuple_ms
+        yield {**row, "model_ms": expected, "state_us": 1e3 * state_ms, "tuple_us": 1e3 * tuple_ms}
 
 
 def correction(sweep: str, setup: Setup, rounds: int, interval_s: int = 0) -> Iterator[Row]:
