@@ -217,8 +217,7 @@ def _recovery(quick: bool) -> Iterator[Row]:
 async def _killed(groups: int, disk: bool) -> list[Row]:
     """As ``configs/million_groups.yaml``: windows of three rows, 8 µs of ``recovery`` for each group.
 
-    The state is made again three times; the first time nothing but the rows is known to the prediction.  What lies on a
-    disk is read from there, not from the memory of the system.
+    The state is made again three times; the first time nothing but the rows is known to the prediction.
     """
     given = Input(groups, round(0.06 * groups), 3)
     target_s = 8e-6 * groups
