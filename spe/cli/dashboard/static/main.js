@@ -131,11 +131,14 @@ function drawAll() {
   drawOutputs(byId("outputs"), model);
   byId("why").hidden = model.selected !== null;
   byId("details").hidden = model.selected === null;
-  if (model.selected === null) byId("side").hidden = !drawWhy(byId("why"), model);
+  const side = byId("side");
+  if (model.selected === null) side.hidden = !drawWhy(byId("why"), model);
   else {
     drawDetails(byId("details"), model);
-    byId("side").hidden = false;
+    side.hidden = false;
   }
+  // What it has taken stays, so that the page does not jump each time that something begins or ends.
+  side.style.minHeight = side.hidden ? "" : `${side.offsetHeight}px`;
   // Behind what takes room beside it: its lines go by the places of its boxes.
   drawGraph(byId("graph"), byId("legend"), model);
   drawReplicas(byId("replicas"), byId("states"), byId("filter"), model);

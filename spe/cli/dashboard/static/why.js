@@ -52,17 +52,20 @@ export function sentence(words) {
   return words ? words.replace(/^(the|all|nothing|an?) /, (word) => word[0].toUpperCase() + word.slice(1)) + (/[.!?)]$/.test(words) ? "" : ".") : "";
 }
 
-// Says whether there is anything to say.
+// Says whether there is, or was, anything to say.
 export function drawWhy(node, model) {
   const {frame} = model;
   if (!node.list) {
     node.list = el("div");
-    node.append(el("h2", {}, "Why ", el("small.soft", {}, "from the client to the cause")), node.list);
+    node.none = el("p.soft", {}, "Nothing is tentative, late or silent now.");
+    node.append(el("h2", {}, "Why ", el("small.soft", {}, "from the client to the cause")), node.none, node.list);
   }
   const bad = frame.why.filter((one) => one.condition !== "fine" && one.condition !== "ended");
   const shown = bad.length ? bad : frame.why.filter((one) => one.elsewhere.length || one.causes.length);
   keyed(node.list, shown, (one) => `${one.client} ${one.channel}`, makeChain, (box, one) => updateChain(box, one));
-  return shown.length > 0;
+  node.none.hidden = shown.length > 0;
+  node.said ||= shown.length > 0;
+  return node.said;
 }
 
 function makeChain() {
