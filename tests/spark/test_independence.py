@@ -187,4 +187,5 @@ def test_a_source_that_silently_drops_rows_is_found(
     assert found.reasons == [
         "source a: 50 rows of its input are missing in its log: 500 rows, 450 tuples, 0 malformed, 0 refused",
         "source b: 50 rows of its input are missing in its log: 501 rows, 450 tuples, 1 malformed, 0 refused",
+        "source b: its log lacks the contents of 50 well-formed rows of its input: row 4",
     ]

@@ -61,6 +61,8 @@ def row_results(config: Mapping[str, Any], sources: Mapping[str, Stream]) -> Res
             known = {s: _part(made[s], keys.get(s) if count > 1 else None, partition, count) for s in read}
             for name in names:
                 ((kind, body),) = config["query"][name].items()
+                if kind == "rejected":  # judged beside what operators reject (U15)
+                    continue
                 known[name] = _OPERATORS[kind](body, [known[s] for s in _inputs(config["query"][name])])
                 parts[name].append(known[name])
         made.update(parts)
