@@ -128,6 +128,8 @@ class Connecting:
             return AsyncioChanges(await asyncio.to_thread(self.open))
         except asyncio.CancelledError:
             self._left = True
+            if self._thread is not None:  # it was there already
+                asyncio.get_running_loop().run_in_executor(None, self.__exit__)
             raise
 
     async def __aexit__(self, *error: Any) -> bool | None:

@@ -10,7 +10,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
 
 import trio
 
@@ -88,21 +89,43 @@ class ThreadChanges:
 
 
 class AsyncioChanges:
-    """The same as an asynchronous iterator under asyncio."""
+    """The same as an asynchronous iterator under asyncio.
+
+    It waits in a thread of its own: the loop has few of them for all that its program does, leaving the cluster too.
+    """
 
     def __init__(self, thread: ThreadChanges) -> None:
         self.plan, self.client, self.received = thread.plan, thread.client, thread.received
         self._thread = thread
+        self._waiter = ThreadPoolExecutor(1, "spe wait")
+        #: A thread goes on where the task that waited for it was cancelled: the next call waits for the same.
+        self._waiting: asyncio.Future[bool] | None = None
 
     def __aiter__(self) -> AsyncioChanges:
         return self
 
     async def __anext__(self) -> Item:
-        while await asyncio.to_thread(self._thread.wait) and (change := self._thread.take()) is not None:
+        while await self._is_there() and (change := self._thread.take()) is not None:
             if (item := item_of(self.plan, change)) is not None:
                 return item
         raise StopAsyncIteration
 
     async def collect(self, seconds: float = math.inf) -> ResultTables:
         """As :meth:`ThreadChanges.collect`."""
-        return await asyncio.to_thread(self._thread.collect, seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                while await self._is_there() and (change := self._thread.take()) is not None:
+                    self.received.apply(change)
+        return self.received
+
+    async def _is_there(self) -> bool:
+        if self._waiting is None or self._waiting.done():
+            self._waiting = asyncio.get_running_loop().run_in_executor(self._waiter, self._thread.wait)
+            self._waiting.add_done_callback(_noticed)
+        return await asyncio.shield(self._waiting)
+
+
+def _noticed(waiting: asyncio.Future[bool]) -> None:
+    """An error that ends a wait is no news where nobody waits any more: the next call raises it."""
+    if not waiting.cancelled():
+        waiting.exception()

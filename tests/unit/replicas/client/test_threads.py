@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import cast
 
@@ -131,6 +132,37 @@ def test_under_asyncio_a_cancelled_wait_loses_nothing() -> None:
             return len(received.stable("sums"))
 
     assert asyncio.run(main()) == 2
+    assert client.closed
+
+
+def test_under_asyncio_a_cancelled_collect_takes_nothing_more() -> None:
+    async def main() -> tuple[int, list[int]]:
+        async with Connecting(Scripted(9).opened()) as changes:
+            collecting = asyncio.ensure_future(changes.collect())
+            await asyncio.sleep(0)
+            collecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await collecting
+            collected = len(changes.received.stable("sums"))
+            rest = [record["n"] async for change in changes for record in change.records()]  # type: ignore[union-attr]
+            assert len(changes.received.stable("sums")) == collected
+            return collected, rest
+
+    collected, rest = asyncio.run(main())
+    assert rest == list(range(2 * collected, 9, 2))
+
+
+def test_under_asyncio_waits_that_end_early_hold_no_threads() -> None:
+    client = Scripted(0, "wait")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        async with Connecting(client.opened()) as changes:
+            for _ in range(5):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(changes), 0.01)
+
+    asyncio.run(main())
     assert client.closed
 
 
