@@ -1,7 +1,7 @@
 """Connections after the hello: every configured peer has places of its own, all others share a few.
 
-So does each client that the configuration does not have, a *reader*.  There are at most READERS_MAX; one more is turned
-away, to come again later.
+So does each client that the configuration does not have, a *reader*.  There are at most READERS_MAX, with at most
+READERS_PLACES together; one more is turned away, to come again later.
 
 Where a peer has no place left, its own oldest connection is closed: half-open connections make room for new ones, and
 a peer that opens without end closes only its own.  A writer's new one is turned away instead, to come again later: each
@@ -19,6 +19,7 @@ import trio
 from replicas.link.connection import Identity
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
+from spe.runtime.connection_limits import CONNECTIONS_MAX
 from spe.stream.names import NodeId
 
 #: Connections of a configured peer beside its subscriptions: heartbeats, snapshots, and what is closing.
@@ -31,6 +32,8 @@ WRITER_PLACES: Final = 64
 READERS_MAX: Final = 16
 #: Connections of each.
 READER_PLACES: Final = 256
+#: Connections of all: a listener has no more than CONNECTIONS_MAX, which those of the plan need.
+READERS_PLACES: Final = CONNECTIONS_MAX // 2
 READERS: Final = "(readers)"
 #: Connections of everybody else who is not in the plan: the command line.
 GUESTS_MAX: Final = 64
@@ -101,7 +104,9 @@ class Reception:
             of, who, places = self._readers, f"{peer} #{incarnation}", READER_PLACES
         inside = of.get(who, {})
         turned_away = who in self._plan.writers and len(inside) >= places
-        if turned_away or (of is self._readers and who not in of and len(of) >= READERS_MAX):
+        if of is self._readers:
+            turned_away = (who not in of and len(of) >= READERS_MAX) or self._of_readers() >= READERS_PLACES
+        if turned_away:
             yield None
             return
         of[who] = inside
@@ -119,8 +124,11 @@ class Reception:
                 if of is self._readers and not inside:
                     of.pop(who, None)
 
+    def _of_readers(self) -> int:
+        return sum(map(len, self._readers.values()))
+
     def connections(self) -> dict[str, int]:
         """By peer, where there are any; those of all readers together."""
-        readers = sum(map(len, self._readers.values()))
+        readers = self._of_readers()
         found = {peer: len(inside) for peer, inside in self._inside.items() if inside}
         return found | ({READERS: readers} if readers else {})

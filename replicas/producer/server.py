@@ -11,7 +11,7 @@ import trio
 from replicas.link.connection import HELLO_SECONDS, Connection
 from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, no_host, wrong_claim
-from replicas.producer.connection_limits import READERS_MAX, Reception
+from replicas.producer.connection_limits import Reception
 from replicas.producer.feed import Accepted, Feeds
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version
@@ -291,7 +291,7 @@ class Server:
         with self._reception.visit(hello.name, hello.incarnation) as scope:
             if scope is None:
                 tasks = f"as many tasks of {hello.name} as may are at work"
-                readers = f"{READERS_MAX} clients that the configuration does not have are served, and no more may be"
+                readers = "as many clients that the configuration does not have are served as may be"
                 await _answer(connection, NotReady(tasks if hello.role == "writer" else readers))
                 return
             await _answer(connection, welcome)

@@ -35,7 +35,7 @@ CONNECT_S: Final = 0.6
 #: One receive; also what a frame of some length is a view of.
 RECEIVE_BYTES: Final = 64 << 10
 #: What may lie unsent in the kernel before a sender waits: what goes in one piece (PULL_BYTES of
-#: replicas.producer.server).  With trio's 16 KiB a sender whose reader is slower is woken for every few rows that it
+#: replicas.producer.feed).  With trio's 16 KiB a sender whose reader is slower is woken for every few rows that it
 #: takes.
 UNSENT_BYTES: Final = 512 << 10
 #: Connections that are accepted in one turn.  They say hello in the next ones: no more than a few turns' fit in

@@ -16,12 +16,14 @@ from replicas.producer.connection_limits import (
     READER_PLACES,
     READERS,
     READERS_MAX,
+    READERS_PLACES,
     WRITER_PLACES,
     Reception,
     checkpoints,
     subscriptions,
 )
 from spe.plan.directory import COORDINATOR, Role, Standbys
+from spe.runtime.connection_limits import CONNECTIONS_MAX
 from spe.stream.names import NodeId
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_push import plan_with_writer
@@ -106,6 +108,19 @@ async def test_readers_beyond_their_number_are_turned_away() -> None:
     with desk.visit("client:reader", READERS_MAX) as later:
         assert later is not None
     assert desk.connections() == {}
+
+
+async def test_all_readers_together_leave_room_for_the_plan() -> None:
+    """A listener takes no connection beyond its number, whoever comes."""
+    desk = reception()
+    with ExitStack() as stack:
+        for at in range(READERS_MAX):
+            for _ in range(READER_PLACES):
+                stack.enter_context(desk.visit("client:reader", at))
+        assert desk.connections() == {READERS: READERS_PLACES}
+        assert READERS_PLACES + GUESTS_MAX < CONNECTIONS_MAX
+        with desk.visit("client:c") as peer:
+            assert peer is not None
 
 
 async def test_a_connection_that_makes_room_is_closed() -> None:
