@@ -30,7 +30,7 @@ def certs(
       readers: names of clients that the configuration does not have.
     """
     try:
-        from spe.runtime.certificates import AFTER_REVOKING, issue, revoke
+        from spe.runtime.certificates import issue, revoke
     except ImportError as error:
         raise SpeError(f"spe certs needs the extra tls: pip install '.[tls]' ({error})") from error
     if days < 1:
@@ -42,9 +42,8 @@ def certs(
     now = datetime.datetime.now(datetime.UTC)
     names = [*processes_of(directory), *sorted(plan.writers), *(f"client:{name}" for name in readers), CONTROL]
     if revoked:
-        revoke(folder, revoked, now)
-        now += AFTER_REVOKING
-        issue(folder, plan.cluster, [n for n in names if holder_of(n) in revoked], days, now, renew=True)
+        now, holders = revoke(folder, revoked, now), set(map(holder_of, revoked))
+        issue(folder, plan.cluster, [n for n in names if holder_of(n) in holders], days, now, renew=True)
         print(f"revoked in {folder / REVOKED}, which every process needs: {', '.join(revoked)}")
     found = issue(folder, plan.cluster, names, days, now, renew=renew)
     width = max(len(f.name) for f in found)

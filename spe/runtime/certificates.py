@@ -20,7 +20,7 @@ from spe.runtime.tls import file_stem, holder_of, identity
 #: Clocks of machines differ: certificates are valid from a little earlier on.
 _EARLIER: Final = datetime.timedelta(hours=1)
 #: Times in certificates are whole seconds: what is made this much later is valid from after a revocation.
-AFTER_REVOKING: Final = datetime.timedelta(seconds=1)
+_AFTER_REVOKING: Final = datetime.timedelta(seconds=1)
 #: The CA is valid for longer than what it signs.
 _CA_FACTOR: Final = 10
 
@@ -73,23 +73,29 @@ def issue(
     return found
 
 
-def revoke(folder: Path, names: Iterable[str], now: datetime.datetime) -> None:
+def revoke(folder: Path, names: Iterable[str], now: datetime.datetime) -> datetime.datetime:
     """Adds all certificates that these holders have so far to the list of revoked ones.
+
+    Returns:
+      when a new one may be made; later than now where a clock was ahead when an old one was.
 
     Raises:
       SpeError: a holder has no certificate in the folder, or the list cannot be written.
     """
-    path = folder / REVOKED
-    moment = (now - _EARLIER + AFTER_REVOKING).replace(microsecond=0, tzinfo=None)
+    path, after = folder / REVOKED, now
     try:
         text = path.read_text("utf-8") if path.exists() else "# holder, and since when its certificates must be valid\n"
         for name in names:
             if not (certificate := folder / f"{file_stem(name)}.pem").exists():
                 raise SpeError(f"{certificate}: there is no such file; expected the name of a process, such as n1")
+            begins = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_before_utc
+            moment = max(now - _EARLIER, begins).replace(microsecond=0, tzinfo=None) + _AFTER_REVOKING
             text += f"{holder_of(name)} {moment.isoformat()}\n"
+            after = max(after, moment.replace(tzinfo=datetime.UTC) + _EARLIER)
         _write(path, text.encode(), 0o644)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         raise SpeError(f"{path}: {error}") from error
+    return after
 
 
 def _authority(

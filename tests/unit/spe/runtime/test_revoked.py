@@ -11,7 +11,7 @@ import trio
 
 from spe.cli.certs import certs
 from spe.errors import ConfigError, LinkBroken, SpeError
-from spe.runtime.certificates import AFTER_REVOKING, issue, revoke
+from spe.runtime.certificates import issue, revoke
 from spe.runtime.revoked import REVOKED, RevokedCertificates
 from spe.runtime.tls import Tls, TlsStream
 from tests.unit.spe.runtime.test_tls_renewal import MONTH, Clock, answers, connected, echo, network
@@ -61,8 +61,7 @@ async def test_a_revoked_holder_is_refused_and_cut_off(folder: Path, server_is_r
 
 
 async def test_a_revoked_holder_gets_in_with_a_new_certificate(folder: Path) -> None:
-    revoke(folder, ["n2"], NOW)
-    issue(folder, "shop", ["n2"], MONTH, NOW + AFTER_REVOKING, renew=True)
+    issue(folder, "shop", ["n2"], MONTH, revoke(folder, ["n2"], NOW), renew=True)
     (server, events), (client, _) = network(folder, "n1"), network(folder, "n2")
     async with trio.open_nursery() as nursery:
         address = await nursery.start(server.serve, "127.0.0.1:0", echo)
@@ -77,6 +76,15 @@ def test_a_process_does_not_start_with_a_revoked_certificate(folder: Path) -> No
     Tls(folder, "shop", "n1")
     with pytest.raises(ConfigError, match=r"n2\.pem is revoked in .*revoked\.txt; expected a newer certificate"):
         Tls(folder, "shop", "n2")
+
+
+def test_a_certificate_of_a_clock_that_was_ahead_is_revoked(tmp_path: Path) -> None:
+    issue(tmp_path, "shop", ["n1"], MONTH, NOW + datetime.timedelta(minutes=10))
+    after = revoke(tmp_path, ["n1"], NOW)
+    with pytest.raises(ConfigError, match=r"n1\.pem is revoked in"):
+        Tls(tmp_path, "shop", "n1")
+    issue(tmp_path, "shop", ["n1"], MONTH, after, renew=True)
+    Tls(tmp_path, "shop", "n1")
 
 
 def test_a_malformed_list_is_refused_and_the_old_one_stays(folder: Path) -> None:
