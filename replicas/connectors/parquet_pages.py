@@ -39,6 +39,8 @@ class PageCheckedFile:
         for n in range(metadata.num_row_groups):
             group = metadata.row_group(n)
             for column in (group.column(i) for i in range(group.num_columns)):
+                if not column.num_values:
+                    continue  # Arrow looks at none of its pages, and where they are may not be said
                 start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
                 self._columns[start] = column.path_in_schema, column.total_compressed_size
         self._starts = sorted(self._columns)

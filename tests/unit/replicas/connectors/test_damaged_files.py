@@ -156,6 +156,18 @@ def test_a_page_of_parquet_has_a_bound_on_what_it_becomes(
     assert list(rows_of(Schema.of(ts="timestamp!", n="int64!"))) == [(1, 1), (2, 2)]
 
 
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_row_groups_without_rows_are_passed(dictionary: bool) -> None:
+    """Writers of streams make them; what their metadata says of pages is nothing."""
+    table = pq.read_table(io.BytesIO(written("parquet")))
+    out = io.BytesIO()
+    with pq.ParquetWriter(out, table.schema, use_dictionary=dictionary) as writer:
+        for part in (table.slice(0, 0), table.slice(0, 10), table.slice(0, 0), table.slice(10), table.slice(0, 0)):
+            writer.write_table(part)
+    assert pq.ParquetFile(out).num_row_groups == 5
+    assert read("parquet", out.getvalue()) == (ROWS, "")
+
+
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_headers_of_pages_are_understood(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dictionaries, statistics, checksums and nulls: each size is asked of the checker once, and is right."""
