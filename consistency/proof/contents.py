@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,7 +31,7 @@ from spe.stream.strings import UInt64Array
 _BLOCK: Final = 1 << 14
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Plain cells of a text; whole numbers since the epoch have the unit of the configuration.
-_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)?$"
+_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|\+00:00)?$"
 _WHOLE: Final = r"^-?[0-9]{1,15}$"
 _PATTERNS: Final = {
     AttributeType.INT64: _WHOLE,
@@ -147,15 +147,27 @@ def _column(given: list[Any], type_: AttributeType, unit: str, *, text: bool) ->
     texts = pa.array([x if x is None or _is_unicode(x) else "\0" for x in given], pa.string())
     pattern = _PATTERNS.get(type_, _ISO if unit == "iso" else _WHOLE)
     matches = pc.match_substring_regex(texts, pattern or "^[^\\x00]*$").fill_null(True)
+    if time and unit == "iso":
+        matches = pc.and_(matches, _has_its_day(texts))
     texts, known = pc.if_else(matches, texts, None), known & np.asarray(matches)
+    if not time:
+        return texts.cast(ARROW[type_]), known
+    if unit != "iso":
+        return _in_micros(texts.cast(pa.int64()), unit, known)
+    return pc.replace_substring_regex(texts, r"(Z|\+00:00)$", "").cast(pa.timestamp("us")), known
+
+
+def _has_its_day(texts: Any) -> Any:
+    """False where a text begins with a day that there is not."""
+    days = pc.utf8_slice_codeunits(texts, 0, 10)
+    return pc.invert(pc.is_in(days, pa.array([d for d in days.unique().to_pylist() if not _is_day(d)], pa.string())))
+
+
+def _is_day(text: str | None) -> bool:
     try:
-        if not time:
-            return texts.cast(ARROW[type_]), known
-        if unit != "iso":
-            return _in_micros(texts.cast(pa.int64()), unit, known)
-        return pc.replace_substring_regex(texts, r"(Z|\+00:00)$", "").cast(pa.timestamp("us")), known
-    except pa.ArrowInvalid:  # there is no such day
-        return pa.nulls(len(given), ARROW[type_]), np.asarray(texts.is_null())
+        return text is None or bool(date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def _is_unicode(text: str) -> bool:

@@ -153,6 +153,18 @@ def test_what_a_source_sets_aside_is_not_plain(tmp_path: Path, kind: str) -> Non
     assert len(said(tmp_path, entry(kind, file), file, [(0, 5, 5.0, "forged", True)])) == 1
 
 
+def test_a_day_that_there_is_not_makes_one_row_odd(tmp_path: Path) -> None:
+    """Not those beside it, of which a text that is no plain time would even be a null."""
+    file, schema = tmp_path / "in", Schema.of(ts="timestamp!", seen="timestamp")
+    odd = ["2023-02-29T00:00:00", "2024-01-01T24:00:00", "2024-01-01T00:00:60", "2024-01-01T00:00:00z"]
+    cells = ["1970-01-01T00:00:01Z", *odd, "", "1968-02-29 00:00:00.5"]
+    file.write_text("ts,seen\n" + "".join(f"{iso(0)},{cell}\n" for cell in cells))
+    found = read_file(file, entry("csv", file), schema)
+    assert found.plain.tolist() == [True, *[False] * len(odd), True, True]
+    want = Rows.from_tuples(schema, [0] * 3, [(0, 1_000_000), (0, None), (0, -58_060_799_500_000)])
+    assert found.digests.tolist() == digests_of(Digester(schema), want).tolist()
+
+
 def test_columns_units_and_nulls_are_read_as_configured(tmp_path: Path) -> None:
     file = tmp_path / "in"
     file.write_text("5;NA;3\n6;2;NA\n")
