@@ -172,6 +172,8 @@ class JsonLines:
     ) -> Column:
         type_ = attribute.type
         filler: Any = "" if type_ is AttributeType.STRING else 0
+        if type_ is AttributeType.TIMESTAMP and self._units[attribute.name] == "iso":
+            filler = "1970-01-01"
         if not set(map(type, items)) <= _TAKES[type_] | {type(None)}:
             for i, item in enumerate(items):
                 if item is not None and type(item) not in _TAKES[type_]:

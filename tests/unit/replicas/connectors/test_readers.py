@@ -81,6 +81,15 @@ def written(folder: Path, text: str | bytes, name: str = "in.csv") -> str:
 # -- CSV --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("unit", "seen"), [("iso", '"1970-01-01T00:00:01"'), ("s", "1"), ("ms", "1000")])
+def test_a_timestamp_of_json_may_be_null(tmp_path: Path, unit: str, seen: str) -> None:
+    schema, file = Schema.of(key="string", seen="timestamp"), tmp_path / "in.jsonl"
+    file.write_text(f'{{"key": "a", "seen": null}}\n{{"key": "b"}}\n{{"key": "c", "seen": {seen}}}\n')
+    (chunk,) = replay({"kind": "jsonl", "path": str(file), "timestamps": unit}, schema, None).chunks(0)
+    assert chunk.malformed == []
+    assert chunk.columns[1].to_list() == [None, None, SECOND]
+
+
 def test_csv_is_read_by_its_header_in_any_column_order(tmp_path: Path) -> None:
     path = written(tmp_path, "qty,sold,ts,key,price,more\n3,true,2020-01-01T00:00:01Z,a,1.5,x\n4,f,2020-01-01,b,-0,y\n")
     chunks = list(replay({"kind": "csv", "path": path}).chunks(0))
