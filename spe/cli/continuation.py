@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spe.cli.run_dir import CLUSTER, CONFIG, RunDirectory, load_target
-from spe.cli.run_over import alive
+from spe.cli.run_over import refuse_running
 from spe.config import read_document
 from spe.config.document import Document
 from spe.errors import SpeError
@@ -36,8 +36,7 @@ def earlier_run(path: Path) -> EarlierRun:
     if not path.is_dir():
         raise SpeError(f"--continue: expected the directory of a run, got {path}")
     target = load_target(path)
-    if alive(target.supervisor_pid):
-        raise SpeError(f"the run in {path} goes on, with process {target.supervisor_pid}; stop it first")
+    refuse_running(target)
     facts, events = json.loads((path / CLUSTER).read_text()), RunDirectory(path).events
     text = events.read_bytes() if events.exists() else b""
     events.write_bytes(text[: text.rfind(b"\n") + 1])

@@ -13,6 +13,7 @@ from replicas.connectors.sink_registry import Schemas, open_sink
 from replicas.source.late_rows import late_schema
 from replicas.source.own_sink import own_channel
 from spe.cli.run_dir import Target, load_target
+from spe.cli.run_over import refuse_running
 from spe.connectors import find_sink
 from spe.connectors.files import Folder
 from spe.errors import SpeError
@@ -28,9 +29,11 @@ def forget(path: Path, process: str) -> int:
     """Removes what is known of earlier results at the servers of a client's or source's sinks, and the rows.
 
     Raises:
-      SpeError: there is no such process, it has no sinks on servers, or a server does not answer.
+      SpeError: there is no such process, it has no sinks on servers, a server does not answer, or the run goes on,
+        whose process would end.
     """
     target = load_target(path)
+    refuse_running(target)
     opened = (open_sink(*one, in_folder) for one in _sinks(target, process) if not _is_folder(one[0]))
     sinks = [sink for sink in opened if isinstance(sink, ServerSink)]
     if not sinks:

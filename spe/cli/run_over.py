@@ -37,6 +37,12 @@ def compares(target: Target) -> bool:
         return False
 
 
+def refuse_running(target: Target) -> None:
+    """Raises SpeError for a run that is not over, or still compares what it has written."""
+    if target.folder is not None and alive(target.supervisor_pid):
+        raise SpeError(f"the run in {target.folder} goes on, with process {target.supervisor_pid}; stop it first")
+
+
 def refuse_over(target: Target) -> None:
     """Raises SpeError for a run that is over: nobody would answer."""
     if over := why_over(target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from trio.testing import MockClock
 
 from replicas.connectors.server_sink import NOTHING_KEPT
 from spe.cli.app import execute
+from spe.cli.run_dir import RunDirectory
+from spe.config import load, read_document
 from tests.unit.replicas.connectors.test_delta_sink import written
 
 CONFIG = """
@@ -45,6 +48,15 @@ def test_sinks_of_a_process_are_forgotten(config: str, tmp_path: Path, capsys: p
         NOTHING_KEPT,
     ]
     assert DeltaTable(table).to_pyarrow_table().num_rows == 0
+
+
+def test_a_run_that_goes_on_keeps_its_sinks(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its client would find that another process writes to them, and end."""
+    run = RunDirectory.create(tmp_path / "run", read_document(Path(config)))
+    plan, _ = load(Path(config))
+    run.write_cluster(plan, data=str(tmp_path), addresses={}, origins={}, secret="", seed=1, via={}, metrics={})
+    assert execute(["forget", str(run.path), "client:c"]) == 2
+    assert f"the run in {run.path} goes on, with process {os.getpid()}; stop it first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
