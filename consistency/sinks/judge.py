@@ -111,6 +111,9 @@ def _judged(
         return SinkFound(sink=name, rows=0, equal=None, text=f"not compared: {error}")
     except (ValueError, KeyError, TypeError, OSError) as error:
         return SinkFound(sink=name, rows=rows, equal=False, text=f"cannot be read: {type(error).__name__}: {error}")
+    if not (rows or complete):
+        text = "not compared: nothing is there yet that its recording has, too"
+        return SinkFound(sink=name, rows=0, equal=None, text=text)
     if left and complete:
         wrong.append(f"{left:,} tentative left")
     said = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"

@@ -200,6 +200,14 @@ def test_a_run_broken_off_is_compared_so_far(tmp_path: Path) -> None:
     assert judged.found().text.endswith("3 missing; first id 4 is missing")
 
 
+def test_a_sink_is_not_equal_to_nothing(tmp_path: Path) -> None:
+    """A client that its sources refuse records nothing, whatever its sink has of an earlier run."""
+    judged = write(Judged(tmp_path, {"jsonl": "results"}))
+    shutil.rmtree(judged.run / client_folder("board"))
+    found = judged.found(complete=False)
+    assert (found.equal, found.text) == (None, "not compared: nothing is there yet that its recording has, too")
+
+
 @pytest.mark.parametrize(
     ("sink", "why"),
     [
