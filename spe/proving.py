@@ -14,7 +14,7 @@ from replicas.planning.recovery.cluster import value_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from consistency.proof.report.model import Report
+    from consistency.proof.report.model import Report, SinkFacts
     from consistency.proof.run import Run
 
 
@@ -47,18 +47,24 @@ def prove(spark: SparkSession, run: str | Path, *, tell: Callable[[str], None] =
 
 
 def judged(
-    spark: SparkSession, run: Run, tell: Callable[[str], None], started_s: float = 0.0, *, tables: str | None = None
+    spark: SparkSession,
+    run: Run,
+    tell: Callable[[str], None],
+    started_s: float = 0.0,
+    *,
+    tables: str | None = None,
+    sinks_known: list[SinkFacts] | None = None,
 ) -> Report:
     """The report on a run that is open; see ``consistency.proof.judge``."""
     from consistency.proof.judge import judge_run
 
     steps = {"start-up of Spark": started_s} if started_s else {}
     fidelity, value = (partial(of, run.plan, run.directory) for of in (fidelity_of, value_of))
-    return judge_run(spark, run, tell, steps, fidelity, value, tables=tables)
+    return judge_run(spark, run, tell, steps, fidelity, value, tables=tables, sinks_known=sinks_known)
 
 
-def again(spark: SparkSession, run: Run, tell: Callable[[str], None]) -> Report:
-    """The report on a run, computed once more; the run's directory is left as it is.
+def again(spark: SparkSession, run: Run, kept: Report, tell: Callable[[str], None]) -> Report:
+    """A report on a run, computed once more, but for its sinks; the run's directory is left as it is.
 
     On a cluster, tables are written beside the run while it takes, since executors see it.
     """
@@ -68,10 +74,10 @@ def again(spark: SparkSession, run: Run, tell: Callable[[str], None]) -> Report:
 
     if in_one_process(spark) and not run.origin:
         with TemporaryDirectory(prefix="spe-verify-") as folder:
-            return judged(spark, run, tell, tables=folder)
+            return judged(spark, run, tell, tables=folder, sinks_known=kept.sinks)
     beside, _, name = (run.origin or str(run.path.absolute())).rpartition("/")
     name = f"{name}.verification"
     try:
-        return judged(spark, run, tell, tables=f"{beside}/{name}")
+        return judged(spark, run, tell, tables=f"{beside}/{name}", sinks_known=kept.sinks)
     finally:
         (folder_of(spark, beside) if run.origin else HadoopFolder(spark, beside)).remove(PurePosixPath(name))

@@ -83,6 +83,7 @@ def judge_run(
     value: Fidelity | None = None,
     *,
     tables: str | None = None,
+    sinks_known: list[SinkFacts] | None = None,
 ) -> Report:
     """The report on a run; an earlier report is removed first.
 
@@ -93,6 +94,7 @@ def judge_run(
       fidelity: the output fidelity to expect while partitions are lost; None: it is not reported.
       value: the same of what a recovery raises; None: the order of recovery is not reported.
       tables: URI or path of a folder for the tables, which leaves an earlier report where it is; None: in the report's.
+      sinks_known: what an earlier report found in sinks, which may have gone on since; None: they are read.
 
     Raises:
       SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
@@ -124,7 +126,7 @@ def judge_run(
         states = {s: last_state(run, s) for s in plan.sources}
         scene = _scene(run, network, states)
         intake = {s: beside(partial(_intake, run, s, state, looked[s])) for s, state in states.items()}
-        sinks = beside(lambda: [] if going_on else _sinks(run))
+        sinks = beside(lambda: [] if going_on else _sinks(run) if sinks_known is None else sinks_known)
         outputs = _outputs(scene, network, came, heard, keepers, keeper(spark, f"{tables}/truth"), steps, beside)
         with steps.step("sources", "the sources' logs, against their inputs"):
             flaws = {s: [*run.signature_flaws(s), *looked[s]().flaws, *read().flaws] for s, read in intake.items()}

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from consistency.proof.report.model import VERSION, Report
 from spe.errors import SpeError
 
-#: What says where and how long it was computed, and not what was found; sinks may go on after a run.
-_APART: Final = frozenset({"name", "folder", "versions", "timings_s", "evidence", "sinks"})
+#: What says where and how long it was computed, and not what was found.
+_APART: Final = frozenset({"name", "folder", "versions", "timings_s", "evidence"})
 #: What Spark computes approximately, and how far it may be off; the prediction rests on the median.
 _APPROXIMATE: Final = frozenset({"median_us", "p99_us", "stood_median_us", "predicted_us"})
 _NEAR: Final = 0.01

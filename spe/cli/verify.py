@@ -161,7 +161,7 @@ def _recomputed(place: str | Path, spark: SparkSession, tell: Callable[[str], No
     with _opened(place, spark) as (run, kept):
         if digests and (found := _digests_of_remote(kept, run, spark, tell)):
             return found
-        made = again(spark, run, tell)
+        made = again(spark, run, kept, tell)
     for name in ("spe", "spark", "java"):
         here, there = made.versions.get(name, ""), kept.versions.get(name, "")
         if here != there:

@@ -13,7 +13,7 @@ import pytest
 import spe
 from consistency.proof.judge import judge_run, suit, write_report
 from consistency.proof.remote import opened
-from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
+from consistency.proof.report.model import Flaw, OutputReport, Report, SinkFacts, Verdict
 from consistency.proof.run import REPORT_FOLDER, Run
 from consistency.proof.trouble import explained
 from replicas.faults.model import read_faults
@@ -214,6 +214,10 @@ def test_a_report_is_verified_and_a_changed_one_is_not(
         file.write_text(kept.replace("INCONSISTENT", "CONSISTENT"))
         assert verify([place], lambda: spark, print) == DIFFERS
         assert 'the report says "CONSISTENT", computed again it is "INCONSISTENT"' in capsys.readouterr().out
+        sink = SinkFacts(sink="jsonl lines", rows=1, equal=False, text="1 row, not as recorded")  # gone on, or away now
+        reasons = [*found.reasons, f"sink {sink.sink}: {sink.text}"]
+        file.write_text(found.model_copy(update={"sinks": [sink], "reasons": reasons}).model_dump_json())
+        assert verify([place], lambda: spark, print) == AS_IT_SAYS
         segment = next((run_dir / "clients" / "honest" / "sums.0").glob("*.seg"))
         whole = segment.read_bytes()
         segment.write_bytes(whole[:-1])
