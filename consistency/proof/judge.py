@@ -224,7 +224,7 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
         data_until_us={o: _data_until_us([states[s.stream] for s in origins(run.plan, o)]) for o in outputs},
         announced={client: run.announced(client) for client in run.directory.clients},
         failed=something_failed(run.events),
-        keys_from_logs=frozenset(o for o in outputs if keys_from_logs(run.reading, str(o))),
+        keys_from_logs=frozenset(o for o in outputs if keys_from_logs(run.plan, run.reading, o)),
         cause=str(run.summary.get("verdict", {}).get("reason", "")) if run.summary else "it has no summary",
     )
 

@@ -71,11 +71,14 @@ def _default(plan: Plan, output: StreamId) -> Measured:
     return Measured(schema.names, ("precision", "recall"), (), 0 if traits.in_step else plan.bucket_us)
 
 
-def keys_from_logs(reading: Reading, output: str) -> bool:
+def keys_from_logs(plan: Plan, reading: Reading, output: StreamId) -> bool:
     """Has every result of a part of the input, by its key, its like among those of all input?
 
-    So it is of filters, maps, unions, inner joins, and of windows of time over them.
+    So it is of filters, maps, unions, inner joins, and of windows of time over them; not where the configuration has
+    made what is computed from a window a part of the key.
     """
+    if not set(measured(plan, output).key) <= set(_default(plan, output).key):
+        return False
     made = reading.operators.get(output)
     if isinstance(made, AggregateEntry):
         return not made.window.count and _only_selects(reading, made.input)
