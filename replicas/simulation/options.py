@@ -44,7 +44,7 @@ def _change(random: Random, plan: Plan, name: str, kind: str, body: Body) -> Ite
     if kind == "join":
         yield from _change_join(random, name, body)
         return
-    if not reads_one(plan, {kind: body}):
+    if kind == "rejected" or not reads_one(plan, {kind: body}):
         return
     stream = body["from"] if isinstance(body["from"], str) else body["from"][0]
     lags = _set_options(random, kind, body) and not {name, stream} & _with_seen(plan)
