@@ -190,8 +190,11 @@ class OutputLog:
 
     @property
     def fill(self) -> float:
-        """Share of the cap on memory that is used; 1.0 and more: full, and what may be spilled is spilled."""
-        return self.stable.nbytes / self._limits.output_bytes
+        """Share of the cap on memory that is used; 1.0 and more: full, and what may be spilled is spilled.
+
+        0 where all is acknowledged: the tail that stays then makes room for anything.
+        """
+        return self.stable.nbytes / self._limits.output_bytes if self.acknowledged < self.last_id else 0.0
 
     @property
     def full(self) -> bool:

@@ -572,6 +572,8 @@ def test_acknowledged_entries_stay_up_to_the_tail() -> None:
     one.stable("S/11 B12")
     assert one.log.first == 9
     assert one.log.fill == one.log.stable.nbytes / Limits().output_bytes
+    one.log.acknowledge("client:c", 1, 11)
+    assert one.log.fill == 0, "a tail alone fills nothing: a run does not wait until it is read"
 
 
 @pytest.mark.parametrize(
