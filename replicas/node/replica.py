@@ -331,7 +331,7 @@ class Replica:
             self._operators_bytes = state_bytes(self.core.operator_states())
         inputs = self.sunion.stable_bytes + sum(one.tentative_bytes for one in self.sunion.inputs)
         outputs = sum(log.stable.nbytes + log.suffix.nbytes for log in self.logs)
-        logged = sum(log.stable.stored_bytes for log in self.logs)
+        logged = sum(log.stable.stored_after(log.acknowledged) for log in self.logs)
         return self._operators_bytes + inputs + outputs, self._operators_bytes + logged
 
     # --- for people ---

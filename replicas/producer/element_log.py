@@ -64,10 +64,10 @@ class ElementLog:
         """Bytes of memory that the log takes."""
         return self.memory_bytes + (self._spilled.nbytes if self._spilled else 0)
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all entries, in memory and in spill files."""
-        return self.memory_bytes + (self._spilled.stored_bytes if self._spilled else 0)
+    def stored_after(self, last_id: int) -> int:
+        """Bytes of the entries that reach beyond an id, in memory and in spill files (which count as a whole)."""
+        in_memory = sum(entry.nbytes for entry in self._entries[self._after(last_id) :])
+        return in_memory + (self._spilled.stored_bytes if self._spilled and last_id < self._memory_base_id else 0)
 
     @property
     def start(self) -> int:

@@ -251,7 +251,7 @@ def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
             return f"{name} does not read each input once"
         # One entry may be left of what all have acknowledged, where an acknowledgement ends inside it.
         kept = [log for log in replica.logs if log.channel not in waited_for]
-        if any(log.stable.end - log.stable.start > 1 for log in kept):
+        if any(log.stable.end - log.stable.number_after(log.acknowledged) > 1 for log in kept):
             return f"{name} keeps what all have acknowledged"
         if not all(log.suffix.untouched for log in replica.logs):
             return f"{name} keeps tentative results"

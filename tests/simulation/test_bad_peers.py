@@ -286,7 +286,6 @@ async def test_three_hundred_bad_peers_do_not_delay_a_good_client(jump_clock: Ju
     loud.assert_complete()
     assert loud.tentative == quiet.tentative == 0
     assert loud.longest_wait_us() <= quiet.longest_wait_us() + 1_000
-    assert any("sent_away peer=client:guest" in line for line in story)
     assert not any("sent_away peer=client:c" in line for line in story)
     told = [line for line in story if " n1a " in line and ("sent_away" in line or "bad_peer" in line)]
     assert len(told) < 20 * 2 * (SECONDS + 3), "a flood does not fill the trace"

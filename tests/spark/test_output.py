@@ -261,7 +261,7 @@ def test_work_beside_other_work_has_a_pool_of_its_own(spark: SparkSession, monke
 
 
 def test_a_wrong_tuple_is_shown_with_the_true_one_and_its_neighbours(spark: SparkSession, tmp_path: Path) -> None:
-    found = judged(spark, tmp_path, "S1@0:1,10,1.5 S2@0:2,99,2.5 B1 S3@1:1,11,3.5 B2 T4@2:1,12,4.5 b3")
+    found = judged(spark, tmp_path, "S1@0:1,10,1.5 B-1 S2@0:2,99,2.5 S3@1:1,11,3.5 B1 T4@2:1,12,4.5 b2")
     assert found.verdict is Verdict.INCONSISTENT
     assert found.reasons == ["1 tuple altered"]
     (offender,) = next(f for f in found.findings if f.flaw is Flaw.ALTERED).offenders
