@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.times import parse_timestamp
 from tests.simulation.test_connect import shop
+
+NEEDS_PANDAS = pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
 
 
 def rows_of(schema: Schema, records: list[tuple[Any, ...]], begin: int = 0) -> Rows:
@@ -65,6 +68,7 @@ def test_arrow_has_types_nulls_and_microseconds_in_utc() -> None:
     ]
 
 
+@NEEDS_PANDAS
 def test_pandas_keeps_integers_with_nulls_exact() -> None:
     frame = TABLE.to_pandas()
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == {
@@ -82,6 +86,7 @@ def test_pandas_keeps_integers_with_nulls_exact() -> None:
     assert frame.isna().sum().to_dict() == {"n": 0, "i": 1, "f": 1, "b": 1, "s": 1, "at": 0, "t": 1, "_tentative": 0}
 
 
+@NEEDS_PANDAS
 def test_not_a_number_is_no_null() -> None:
     schema = Schema.of(f="float64")
     table = ResultTable(schema, rows_of(schema, [(math.nan,), (None,)]))
@@ -89,6 +94,7 @@ def test_not_a_number_is_no_null() -> None:
     assert table.to_pandas()["f"].array._mask.tolist() == [False, True]
 
 
+@NEEDS_PANDAS
 def test_a_table_without_rows_has_its_columns() -> None:
     table = ResultTable(SCHEMA, Rows.empty(SCHEMA))
     assert (len(table), table.to_arrow().num_columns, list(table.to_pandas().columns)) == (0, 7, list(SCHEMA.names))
