@@ -41,7 +41,7 @@ class Outputs(Protocol):
     def tentative(self, output: int, elements: Sequence[Element]) -> None: ...
 
     def rejected(self, rejections: Sequence[Rejection]) -> None:
-        """What operators rejected for good; after a redo some may be reported again (U15)."""
+        """Reports rows that operators rejected for good; after a redo some come again (U15)."""
         ...
 
     def clear_suffix(self) -> None:

@@ -62,9 +62,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "operators/fragment_log.py",
         "        self._is_complete, self._recounts = False, True",
         "        self._is_complete, self._recounts = False, False",
-        tests=(
-            "tests/unit/operators/test_fragment_log.py::test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log",
-        ),
+        tests=("tests/unit/operators/test_fragment_log.py::test_a_restored_state_is_behind_the_newest_log_slice",),
     ),
     "only-the-first-forgetting-counts": TextMutant(
         "a join keeps a state that has forgotten rows since the mark (R9)",

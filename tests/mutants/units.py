@@ -358,7 +358,7 @@ UNITS: Final[dict[str, Test]] = {
     "short-lived-pieces-are-kept": pauses.test_no_more_come_than_there_are_footprints,
     "what-the-commit-has-is-acknowledged": state_log.test_upstream_may_forget_what_t_has_in_both_copies,
     "closings-of-before-a-redo-are-lost": partial(
-        fragment_log.test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log, fragment_log.COUNT_3
+        fragment_log.test_a_restored_state_is_behind_the_newest_log_slice, fragment_log.COUNT_3
     ),
     "state-from-before-the-log-goes-on-with-it": (
         fragment_log.test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_anew

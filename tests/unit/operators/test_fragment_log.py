@@ -320,9 +320,7 @@ def test_the_newest_footprint_counts() -> None:
         (Window(WindowKind.SLIDING, 20, 10), 15, 25),  # of two panes that were written one is gone
     ],
 )
-def test_a_state_that_is_brought_back_was_behind_the_newest_slice_of_the_log(
-    window: Window, written: int, mark: int
-) -> None:
+def test_a_restored_state_is_behind_the_newest_log_slice(window: Window, written: int, mark: int) -> None:
     """Between them windows have closed, of which it knows nothing; a failure then adds what is taken back."""
     run = Written(sums(window), tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n16 a 7\n26 b 3\n31 d 2"))
     run.slice(written)

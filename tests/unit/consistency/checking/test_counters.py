@@ -55,7 +55,7 @@ def test_faults_are_counted_by_the_state_of_the_affected_replica() -> None:
     assert counters().amounts["faults"] == 2
 
 
-def test_faults_are_counted_by_phases_of_moves_and_what_standbys_have() -> None:
+def test_faults_are_counted_by_phase_of_move_and_standby_state() -> None:
     plan, directory = make_plan()
     of = next(iter(directory.placement))
     standby, primary = NodeId("n1b"), NodeId("n1a")

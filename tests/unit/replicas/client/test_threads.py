@@ -166,7 +166,7 @@ def test_under_asyncio_waits_that_end_early_hold_no_threads() -> None:
     assert client.closed
 
 
-def test_a_task_that_is_cancelled_while_it_connects_leaves_nothing() -> None:
+def test_a_task_cancelled_while_connecting_leaves_nothing() -> None:
     client, go_on = Scripted(3, "wait"), trio.Event()
 
     entered: asyncio.Future[trio.lowlevel.TrioToken]
