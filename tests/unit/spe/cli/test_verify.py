@@ -70,7 +70,7 @@ def told(text: str) -> None:
 def found_again(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[Report]:
     """What Spark finds: what the report says, unless a test replaces it."""
     found = [Report.model_validate_json(made.read_text())]
-    monkeypatch.setattr("spe.proving.again", lambda spark, run, tell: found[0])
+    monkeypatch.setattr("spe.proving.again", lambda spark, run, kept, tell: found[0])
     return found
 
 
