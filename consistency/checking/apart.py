@@ -1,8 +1,8 @@
 """Sources that are apart in tuple time though nothing has failed: then results are tentative, and rightly so.
 
 A bucket waits αX for the slowest input (S5).  Sources that are paced by rows, or at different speeds, may be further
-apart than that, and so may live ones, where one by data is silent (S7), or rows are ahead of the clock by which their
-source promises.  While they are, nothing is claimed of the units that read them, as while a fault disturbs them.
+apart than that, and so may one that is down when its replay should begin, since it replays from its own start; and live
+ones, where one by data is silent (S7), or rows are ahead of the clock by which their source promises.  While they are, nothing is claimed of the units that read them, as while a fault disturbs them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ def apart(history: History, plan: Plan, directory: Directory, in_force: InForce)
         streams = {s.stream: s for i in unit.inputs for s in origins(plan, i.stream)}
         speeds = {speed_of(s) for s in streams.values()}
         live = any(s.live for s in streams.values())
+        tolerated_us = _tolerated_us(directory, in_force, unit)
         if not live and len(speeds) == 1 and (speed := speeds.pop()) is not None and math.isfinite(speed):
-            continue
+            begun_us = [of[0].at_us for of in map(sent.__getitem__, streams) if of]
+            if max(begun_us, default=0) - min(begun_us, default=0) <= tolerated_us:
+                continue
         nodes = {str(n) for of in directory.placement if of.unit == unit.id for n in directory.hosts(of)}
         hosts = tuple(sorted({f"source:{s}" for s in streams} | nodes))
-        spans = _spans(
-            [sent[s] for s in streams], plan.bucket_us, _tolerated_us(directory, in_force, unit), history.end_us
-        )
+        spans = _spans([sent[s] for s in streams], plan.bucket_us, tolerated_us, history.end_us)
         for from_us, to_us in _merged(sorted(spans)):
             number = -1 - len(found)  # a number that no fault of the run has
             found += [FaultBegan(from_us, number, APART, hosts), FaultEnded(to_us, number)]

@@ -188,3 +188,14 @@ def test_whatever_fails_the_answer_is_the_same(data: st.DataObject) -> None:
     result = run(QUERY, SOURCES, faults=happening, must_happen=False)
 
     assert [row["n"] for row in result.stable("totals")] == [2, 1, 1, 1, 1]
+
+
+def test_a_source_that_is_late_to_begin_keeps_the_others_waiting() -> None:
+    """It replays from its own start, so it lags for good, and nothing is claimed of what waits for it."""
+    happening = [
+        {"at": "0s", "kind": "kill", "target": "source:shop", "for": "6.1s"},
+        {"at": "3.6s", "kind": "cut", "target": "source:web", "for": "3.4s"},
+    ]
+    result = run(QUERY, SOURCES, faults=happening)
+
+    assert [row["n"] for row in result.stable("totals")] == [2, 1, 1, 1, 1]
