@@ -1,8 +1,9 @@
 """Sources that are apart in tuple time though nothing has failed: then results are tentative, and rightly so.
 
 A bucket waits αX for the slowest input (S5).  Sources that are paced by rows, or at different speeds, may be further
-apart than that, and so may one that is down when its replay should begin, since it replays from its own start; and live
-ones, where one by data is silent (S7), or rows are ahead of the clock by which their source promises.  While they are, nothing is claimed of the units that read them, as while a fault disturbs them.
+apart than that, and so may one that is down when its replay should begin, since it replays from its own start; and
+live ones, where one by data is silent (S7), or rows are ahead of the clock by which their source promises.  While they
+are, nothing is claimed of the units that read them, as while a fault disturbs them.
 """
 
 from __future__ import annotations
