@@ -23,7 +23,7 @@ from replicas.client.client import Client, open_client
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
-from replicas.local.supervised import die_with_parent
+from replicas.local.supervised_process import die_with_parent
 from replicas.node.process import NodeProcess
 from replicas.producer.feed import Accepted
 from replicas.producer.server import Bystander, Server

@@ -24,8 +24,8 @@ import trio
 
 from benchmarks.browser import browser
 from benchmarks.simulated_status import ASKED_US, SimulatedCluster
-from spe.cli.dashboard.hub import Hub
-from spe.cli.dashboard.page import LOOPBACK, Site
+from replicas.cli.dashboard.hub import Hub
+from replicas.cli.dashboard.page import LOOPBACK, Site
 
 SPEED: Final = 60.0
 
@@ -96,7 +96,7 @@ def page(nodes: int, partitions: int, minutes: float) -> dict[str, Any]:
 
 def node(seconds: int) -> dict[str, Any]:
     """CPU of the nodes of the demonstration, with and without a dashboard beside it."""
-    spe = [sys.executable, "-m", "spe.cli"]
+    spe = [sys.executable, "-m", "replicas.cli"]
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         text = Path("configs/quickstart.yaml").read_text(encoding="utf-8").replace("duration: 40s", "duration: 600s")

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.postgres import BATCH, CHANNEL, SHAPES, batches_of, timed
 from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
-from replicas.connectors.delta_rows import table_of
+from replicas.connectors.delta.rows import table_of
 from replicas.connectors.server_sink import ChannelEntry
 from replicas.connectors.sink_registry import open_sink
 from spe.connectors.declaration import STABLE

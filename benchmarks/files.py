@@ -20,7 +20,7 @@ import numpy as np
 import trio
 
 from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
-from replicas.connectors.file_rows import FileRows
+from replicas.connectors.files.file_rows import FileRows
 from replicas.source.proxy import SourceProxy
 from spe.plan.plan import Source, Watermark
 from spe.runtime.production import production_env

@@ -34,7 +34,7 @@ from spe.stream.times import END_OF_TIME, MILLISECOND, SECOND
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from consistency.proof.report.followed import Followed
+    from consistency.proof.report.follow_model import Followed
 
 SOURCES: Final = ("a", "b")
 KEYS: Final = 20
@@ -82,7 +82,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from consistency.proof.spark import session
+    from consistency.proof.session.session import session
 
     spark = session("benchmark", master="local[2]")
     spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _measured(spark: SparkSession, path: Path, seconds: int, rate: int, minutes: bool) -> tuple[str, ...]:
     from consistency.proof.follow import ranges
-    from consistency.proof.follow.following import Following
+    from consistency.proof.follow.follow_loop import Following
 
     made = _make(path, seconds, rate)
     java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]

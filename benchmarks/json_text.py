@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
-from replicas.connectors.json_text import json_text
+from replicas.connectors.formats.json_text import json_text
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema

@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from benchmarks.tables import beside, demand, show, spread
-from replicas.connectors.kafka_source import KafkaReader
+from replicas.connectors.kafka.source import KafkaReader
 from replicas.source.proxy import SourceProxy
 from spe.plan.plan import Source, Watermark
 from spe.runtime.production import production_env

@@ -15,9 +15,9 @@ import trio
 from benchmarks.cluster import Process, child, free_address, live_main, reading, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import CHECKED, demand, show, spread, verdict
+from replicas.local.polling import PERIOD_S, Poller
 from replicas.node.process import NodeProcess
 from spe.api import Environment, stdin, tumbling
-from spe.cli.polling import PERIOD_S, Poller
 from spe.metrics.pages import pages
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory

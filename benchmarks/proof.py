@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from consistency.proof.spark import session
+    from consistency.proof.session.session import session
 
     begun = time.perf_counter()
     spark = session("benchmark", master="local[2]", conf={"spark.driver.memory": arguments.proof_memory})
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _measured(spark: SparkSession, tuples: int, output: StreamId, start_s: float) -> tuple[str, ...]:
     from consistency.proof.judge import judge_run
-    from consistency.proof.run import Run
+    from consistency.proof.recorded.run import Run
 
     java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory(prefix="spe-proof-") as folder:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 ROOT: Final = Path(__file__).parents[1]
-_SPE: Final = [sys.executable, "-m", "spe.cli"]
+_SPE: Final = [sys.executable, "-m", "replicas.cli"]
 _WIDE: Final = (1280, 1180)
 _PHONE: Final = (390, 844)
 #: For a cluster of other processes, this machine may be slow.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from replicas.cli.view.view import Sight
+from replicas.local.polling import Seen
 from replicas.local.process import Phase
-from spe.cli.polling import Seen
-from spe.cli.view import Sight
 from spe.config import load_text
 from spe.plan.deploy import with_addresses
 from spe.plan.directory import COORDINATOR

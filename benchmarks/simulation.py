@@ -21,9 +21,9 @@ SEEDS: Final = (*range(8), *range(2_000, 2_016))
 #: What a checkout's process does; of the project it uses only what all versions of the simulator have.
 _PLAYER: Final = """
 import json, sys, time
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.swarm import random_scenario
+from replicas.simulation.scenarios.random_scenario import random_scenario
 
 def play(scenario):
     begin = time.process_time()

@@ -23,7 +23,7 @@ import trio
 from benchmarks.cluster import source_main
 from benchmarks.tables import CHECKED, show, verdict
 from benchmarks.throughput import AGGREGATES, check_merge, generate, make_plan, measure, sources
-from replicas.connectors.arrow_columns import ArrowColumns
+from replicas.connectors.formats.arrow_columns import ArrowColumns
 from replicas.source.proxy import SourceProxy
 from replicas.source.stamping import Stamper
 from spe.api import Environment, Stream, tumbling

@@ -11,9 +11,9 @@ from statistics import median
 
 from benchmarks.proof_run import LARGE, SUMS, Made, make_run
 from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
+from replicas.cli.reference import logged_inputs, write_lines
+from replicas.cli.run.verdict import judge
 from replicas.reference import run_reference
-from spe.cli.reference import logged_inputs, write_lines
-from spe.cli.verdict import judge
 from spe.config import load
 from spe.plan.deploy import Deployed
 

@@ -19,14 +19,14 @@ EXTRAS = {
     "": "spe.api",
     "tls": "spe.runtime.certificates",
     "plan": "scipy.optimize",
-    "dashboard": "spe.cli.dashboard.site",
+    "dashboard": "replicas.cli.dashboard.site",
     "otel": "spe.runtime.span_trace",
     "parquet": "pyarrow.parquet",
-    "delta": "replicas.connectors.delta_sink",
-    "avro": "replicas.connectors.avro_messages, replicas.connectors.schema_registry",
-    "http": "replicas.connectors.http_sink",
-    "kafka": "confluent_kafka, replicas.connectors.kafka_source",
-    "postgres": "psycopg, replicas.connectors.postgres_source",
+    "delta": "replicas.connectors.delta.sink",
+    "avro": "replicas.connectors.formats.avro_messages, replicas.connectors.formats.schema_registry",
+    "http": "replicas.connectors.http.sink",
+    "kafka": "confluent_kafka, replicas.connectors.kafka.source",
+    "postgres": "psycopg, replicas.connectors.postgres.source",
     "spark": "consistency.proof.judge",
 }
 PACKAGES = ("spe", "operators", "consistency", "replicas")
@@ -53,7 +53,7 @@ def check(wheel: Path, extra: str, folder: Path) -> None:
     (site,) = (folder / "lib").glob("python*/site-packages")
     untyped = [name for name in PACKAGES if not (site / name / "py.typed").is_file()]
     assert not untyped, untyped
-    assert (site / "spe/cli/dashboard/static/index.html").is_file()
+    assert (site / "replicas/cli/dashboard/static/index.html").is_file()
     print(f"{extra or '(none)':8} {grown:6.0f} MB", flush=True)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -354,12 +355,11 @@ class Environment:
         except ValueError as error:
             raise mistake(caller(__file__), f"duration: {error}") from None
         # The command line imports everything, so it is imported only when it is needed.
-        from spe.cli.run import INTERRUPTED, TERMINATED, run_document
-
+        command = import_module("replicas.cli.run.run")
         document = self.document()
         make_importable(document.home)
         with reading():
-            folder, status = run_document(
+            folder, status = command.run_document(
                 document,
                 data=None if data is None else Path(data),
                 run_dir=None if run_dir is None else Path(run_dir),
@@ -371,13 +371,13 @@ class Environment:
                 report=report,
                 budget=budget,
             )
-        if status == INTERRUPTED:
+        if status == command.INTERRUPTED:
             raise KeyboardInterrupt
-        if status == TERMINATED:
+        if status == command.TERMINATED:
             raise SystemExit(status)
         if status:
             raise RunFailed(f"the run was not as expected, see {folder / 'summary.json'}")
-        return folder
+        return Path(folder)
 
 
 def _mistake(place: Place, message: str) -> ConfigError:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.host import seeded_scheduling
 from spe.runtime.gc_tuning import THRESHOLDS
 from tests.support.in_turn import first_chains
 from tests.support.long_forms import Part, leave_part

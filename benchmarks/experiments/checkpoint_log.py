@@ -15,7 +15,7 @@ import trio
 from benchmarks.experiments.logged_fragment import Input, LoggedFragment, files
 from benchmarks.experiments.results import Experiment, Row, lines, places
 from replicas.checkpoint.pauses import Pauses
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.plots import Panel
 from spe.stream.times import MILLISECOND, SECOND
 

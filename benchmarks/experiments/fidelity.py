@@ -20,16 +20,16 @@ import numpy as np
 
 from benchmarks.experiments.results import CPU_S, Row
 from replicas.faults.model import Fault, FaultKind
-from replicas.planning.configured import costs_of, partitions_of, topology_of
+from replicas.planning.cluster_topology import costs_of, partitions_of, topology_of
 from replicas.planning.fidelity import as_masks, completeness, fidelity
 from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import PlanningProblem
 from replicas.planning.topology import Topology
 from replicas.planning.trees import trees
 from replicas.reference import collect_rows, run_reference
-from replicas.simulation.clock import EPOCH_US
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
+from replicas.simulation.world.clock import EPOCH_US
 from replicas.source.proxy import Intake, reference_elements
 from spe.config import load_data
 from spe.config.document import parse

@@ -30,13 +30,13 @@ import yaml
 
 from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.results import CPU_S, Row
+from replicas.cli.run.recorded_history import recorded_history
 from replicas.faults.model import Fault, FaultKind
-from replicas.planning.configured import partitions_of, topology_of
+from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.recovery.goals import OutputFidelity
-from replicas.simulation.clock import EPOCH_US
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.recorded import recorded_history
+from replicas.simulation.world.clock import EPOCH_US
 from spe.config import load
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -188,7 +188,7 @@ def _real(case: Case) -> tuple[Measured, str]:
         command = map(str, ("run", config, "--faults", schedule, "--run-dir", run, "--no-view"))
         cores_used = cores_of_ended()
         ended = subprocess.run(
-            [sys.executable, "-m", "spe.cli", *command], capture_output=True, text=True, timeout=300, check=False
+            [sys.executable, "-m", "replicas.cli", *command], capture_output=True, text=True, timeout=300, check=False
         )
         cores = cores_used()
         findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]

@@ -26,8 +26,8 @@ import yaml
 
 from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.results import Row
-from spe.cli.certs import certs
-from spe.cli.move import drain, move
+from replicas.cli.certs import certs
+from replicas.cli.move import drain, move
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
 from spe.plots import Line, Panel
@@ -44,7 +44,7 @@ DRAIN_S, BACK_S = 50.0, 75.0
 #: A tentative tuple may come so long after the last failure: until all is corrected.
 _CORRECTED_S: Final = 60.0
 _PATIENCE_S: Final = 900.0
-_PROGRAM: Final = (sys.executable, "-m", "spe.cli")
+_PROGRAM: Final = (sys.executable, "-m", "replicas.cli")
 
 
 def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from benchmarks.experiments.checkpoint_log import RATE
 from benchmarks.experiments.logged_fragment import Input, LoggedFragment, files
 from benchmarks.experiments.results import Experiment, Row, lines, places
 from replicas.checkpoint.log import COPIES
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.plots import Panel
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch

@@ -33,7 +33,7 @@ from replicas.checkpoint.targets import to_rewrite
 from replicas.node.log_side import logged_output
 from replicas.producer.log_entry import Entry
 from spe.api import Environment, count_window, stdin
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.plan.plan import Limits, Unit
 from spe.runtime.production import tune_malloc
 from spe.runtime.storage import DiskStorage

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from benchmarks.experiments.setup import CLIENT, FAILED, FAILS_US, STREAMS, Setup
-from replicas.simulation.clock import EPOCH_US
 from replicas.simulation.simulate import Outcome
+from replicas.simulation.world.clock import EPOCH_US
 from spe.stream.batch import Batch, Int64Array, RecDone, Undo
 from spe.stream.history import Delivered, History, Received, StateChanged
 from spe.stream.names import Kind, NodeState

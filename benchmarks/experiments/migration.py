@@ -33,10 +33,10 @@ import yaml
 
 from benchmarks.cpu import cpu_of
 from benchmarks.experiments.results import Row
+from replicas.cli import control
+from replicas.cli.move import move
 from replicas.client.recorder import read_recording
-from spe.cli import control
-from spe.cli.move import move
-from spe.cli.run_dir import CONFIG
+from replicas.local.run_dir import CONFIG
 from spe.config import load
 from spe.log.recording import channel_folder, client_folder
 from spe.plan.directory import COORDINATOR
@@ -150,7 +150,7 @@ def _run(method: str, groups: int, replayed: int, times: Times) -> Run:
     with tempfile.TemporaryDirectory() as made:
         config, run = Path(made) / "migration.yaml", Path(made) / "run"
         config.write_text(yaml.safe_dump(_configuration(method, groups, round(replayed / times.age), times)))
-        command = [sys.executable, "-m", "spe.cli", "run", config, "--run-dir", run, "--no-view"]
+        command = [sys.executable, "-m", "replicas.cli", "run", config, "--run-dir", run, "--no-view"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
             try:
                 watched = _watch(method, times, run, running)

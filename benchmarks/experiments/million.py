@@ -56,7 +56,7 @@ def _smaller(config: dict[str, Any], faults: Sequence[dict[str, Any]]) -> None:
 
 
 def _try(folder: Path, run: Path, down_s: float, limit_s: float) -> Row:
-    program = [sys.executable, "-m", "spe.cli"]
+    program = [sys.executable, "-m", "replicas.cli"]
     command = ["run", folder / "groups.yaml", "--faults", folder / "faults.yaml", "--run-dir", run, "--no-view"]
     played = subprocess.run([*program, *command], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     judged = subprocess.run([*program, "report", run], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)

@@ -26,13 +26,13 @@ import yaml
 
 from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.results import Row
+from replicas.cli.move import OVER, move
 from replicas.placement.moves import MovePhase
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.host import seeded_scheduling
-from replicas.simulation.link import LinkState
-from replicas.simulation.scenario import Scenario
-from spe.cli.move import OVER, move
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.host import seeded_scheduling
+from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR, Role
 from spe.plots import Line, Panel
 from spe.stream.ids import PartitionId
@@ -149,7 +149,7 @@ def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
         config, run = Path(made) / "predicting.yaml", Path(made) / "run"
         end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
         config.write_text(yaml.safe_dump(_configuration({}, REAL_GROUPS, _REAL_RATE, end_s)))
-        command = [sys.executable, "-m", "spe.cli", "run", config, "--run-dir", run, "--no-view"]
+        command = [sys.executable, "-m", "replicas.cli", "run", config, "--run-dir", run, "--no-view"]
         cores_used = cores_of_ended()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
             begun = time.monotonic()

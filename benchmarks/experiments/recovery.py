@@ -23,12 +23,12 @@ from typing import Any, Final
 from benchmarks.experiments.results import CPU_S, Row
 from consistency.checking.finding import Finding
 from replicas.faults.model import Fault, FaultKind
-from replicas.planning.configured import partitions_of, topology_of
+from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.search import PlanningProblem
 from replicas.planning.structure import structure_aware
-from replicas.simulation.clock import EPOCH_US
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
+from replicas.simulation.world.clock import EPOCH_US
 from spe.config import load_data
 from spe.plots import Line, Panel
 from spe.stream.batch import Batch, Boundary

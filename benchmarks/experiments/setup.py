@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Final
 
 from replicas.faults.model import Fault, FaultKind
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from spe.plan.describe import show_duration
 from spe.stream.times import MILLISECOND, SECOND
 

@@ -19,7 +19,7 @@ import yaml
 
 from benchmarks.experiments.recovery import REPLAY, tree
 from benchmarks.experiments.results import Row
-from spe.cli.recorded import recorded_history
+from replicas.cli.run.recorded_history import recorded_history
 from spe.config import load
 from spe.plan.delays import source_epoch
 from spe.plan.directory import Directory
@@ -66,7 +66,18 @@ def _run(checkpoint: str, active: bool, single: bool) -> dict[str, Any]:
         schedule.write_text(
             yaml.safe_dump([{"at": f"{FAILS_S}s", "kind": "kill", "target": n, "for": away} for n in dead])
         )
-        command = [sys.executable, "-m", "spe.cli", "run", config, "--faults", schedule, "--run-dir", run, "--no-view"]
+        command = [
+            sys.executable,
+            "-m",
+            "replicas.cli",
+            "run",
+            config,
+            "--faults",
+            schedule,
+            "--run-dir",
+            run,
+            "--no-view",
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]
         return _times(*load(config), run) | {"findings": findings}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
-from consistency.checking.in_force import InForce
+from consistency.checking.node_settings import InForce
 from consistency.checking.schedule import FaultInterval
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan

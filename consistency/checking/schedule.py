@@ -14,8 +14,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import Final
 
-from consistency.checking.apart import apart
-from consistency.checking.in_force import InForce
+from consistency.checking.node_settings import InForce
+from consistency.checking.source_skew import apart
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from consistency.checking.accuracy import Recompute, check_accuracy
-from consistency.checking.availability import check_availability
 from consistency.checking.bounds import Bounds
 from consistency.checking.checked_run import CheckedRun
-from consistency.checking.completeness import check_completeness, check_states
-from consistency.checking.corrections import check_corrections
 from consistency.checking.counters import Counters
 from consistency.checking.coverage import cover
-from consistency.checking.directories import check_directories
-from consistency.checking.feeds import check_feeds
 from consistency.checking.finding import Finding, with_surroundings
-from consistency.checking.in_force import InForce
-from consistency.checking.lost_logs import check_lost_logs
-from consistency.checking.masked import check_masked
-from consistency.checking.moves import check_moves
-from consistency.checking.orders import check_orders
-from consistency.checking.permanence import check_permanence
-from consistency.checking.preferred import check_preferred
-from consistency.checking.quiet import check_alarms, check_quiet
-from consistency.checking.recovering import check_recovering
-from consistency.checking.recovery_order import check_recovery_order
-from consistency.checking.remade import check_remade
-from consistency.checking.restored import check_restored
+from consistency.checking.logs.lost_logs import check_lost_logs
+from consistency.checking.logs.synced_state import check_remade
+from consistency.checking.node_settings import InForce
+from consistency.checking.placement.moves import check_moves
+from consistency.checking.placement.orders import check_orders
+from consistency.checking.placement.recovery_order import check_recovery_order
+from consistency.checking.placement.restored_partitions import check_restored
+from consistency.checking.promises.accuracy import Recompute, check_accuracy
+from consistency.checking.promises.availability import check_availability
+from consistency.checking.promises.completeness import check_completeness, check_states
+from consistency.checking.promises.leftovers import check_alarms, check_quiet
+from consistency.checking.promises.masked_failures import check_masked
+from consistency.checking.promises.permanence import check_permanence
+from consistency.checking.promises.switching import check_switching
+from consistency.checking.protocol.corrections import check_corrections
+from consistency.checking.protocol.directories import check_directories
+from consistency.checking.protocol.feeds import check_feeds
+from consistency.checking.protocol.producer_choice import check_preferred
+from consistency.checking.protocol.recovery_progress import check_recovering
+from consistency.checking.protocol.turns import check_turns
+from consistency.checking.protocol.useless_corrections import check_steady
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import intervals
-from consistency.checking.steady import check_steady
-from consistency.checking.switching import check_switching
-from consistency.checking.turns import check_turns
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.history import History

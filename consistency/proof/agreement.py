@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consistency.proof.reading import Reading
+from consistency.proof.recorded.query_file import Reading
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from consistency.proof.arrow import ToArrow, arrow_fields, spark_schema
+from consistency.proof.log_writer import write_log
+from consistency.proof.storage.arrow import ToArrow, arrow_fields, spark_schema
 from consistency.proof.truth.stream import TIME, quoted
-from consistency.proof.writing import write_log
 from spe.errors import SpeError
 from spe.plan.plan import Source
 from spe.stream.batch import Column, Int64Array, Rows

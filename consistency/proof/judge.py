@@ -11,18 +11,26 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from consistency.proof.comparison import tolerance_text
+from consistency.proof.comparing.comparison import tolerance_text
+from consistency.proof.comparing.measures import keys_from_logs
 from consistency.proof.decision import overall
-from consistency.proof.evidence import evidence, stamps, unchanged
-from consistency.proof.intake import InputFindings, against_input
-from consistency.proof.kept import Keep, freed_at_the_end
 from consistency.proof.losses import Fidelity, losses
-from consistency.proof.meanwhile import Meanwhile, meanwhile
-from consistency.proof.measures import keys_from_logs
-from consistency.proof.moved import move_reports
 from consistency.proof.output import judge_output, received_tables
-from consistency.proof.promises import as_announced, policies, promises
-from consistency.proof.recovered import recovery_report
+from consistency.proof.recorded.evidence import evidence, stamps, unchanged
+from consistency.proof.recorded.intake import InputFindings, against_input
+from consistency.proof.recorded.moved_partitions import move_reports
+from consistency.proof.recorded.promises import as_announced, policies, promises
+from consistency.proof.recorded.recoveries import recovery_report
+from consistency.proof.recorded.run import REPORT_FOLDER, Run
+from consistency.proof.recorded.story import (
+    begun_us,
+    coordinator_trace,
+    ended_us,
+    fault_spans,
+    node_traces,
+    something_failed,
+    tracks,
+)
 from consistency.proof.report.model import (
     DirectoryChange,
     LogReport,
@@ -34,17 +42,9 @@ from consistency.proof.report.model import (
     Verdict,
 )
 from consistency.proof.report.page import page
-from consistency.proof.run import REPORT_FOLDER, Run
 from consistency.proof.scene import ReceivedTables, Scene
-from consistency.proof.story import (
-    begun_us,
-    coordinator_trace,
-    ended_us,
-    fault_spans,
-    node_traces,
-    something_failed,
-    tracks,
-)
+from consistency.proof.session.parallel import Meanwhile, meanwhile
+from consistency.proof.storage.tables import Keep, freed_at_the_end
 from consistency.sinks.judge import judge_sinks
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
@@ -58,8 +58,8 @@ from spe.stream.times import END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from consistency.proof.received import ReceivedStream
-    from consistency.proof.stamps import Looked
+    from consistency.proof.recorded.received_output import ReceivedStream
+    from consistency.proof.recorded.stamps import Looked
     from consistency.proof.truth import TruthNetwork
 
 _LITTLE_BYTES: Final = 64 << 20
@@ -99,9 +99,9 @@ def judge_run(
     Raises:
       SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
     """
-    from consistency.proof.remote import keeper
-    from consistency.proof.source import last_state
-    from consistency.proof.stamps import look_through
+    from consistency.proof.recorded.stamps import look_through
+    from consistency.proof.recorded.table_source import last_state
+    from consistency.proof.storage.remote import keeper
     from consistency.proof.truth import TruthNetwork
 
     run.need_whole()
@@ -205,8 +205,8 @@ class _Steps:
 def _received(
     spark: SparkSession, run: Run, client: str, output: StreamId, keep: Keep, *, at_once: bool
 ) -> ReceivedStream:
-    from consistency.proof.received import ReceivedRecording
-    from consistency.proof.recording import changes, summary, tentative
+    from consistency.proof.recorded.received_output import ReceivedRecording
+    from consistency.proof.recorded.recording import changes, summary, tentative
 
     read, through = (partial(changes, spark, run, client, output, None), partial(tentative, spark, run, client, output))
     return ReceivedRecording(summary(spark, run, client, output), read, through, keep, at_once=at_once)
@@ -267,7 +267,7 @@ def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str
     except OSError as error:
         raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
     if run.origin:
-        from consistency.proof.remote import folder_of
+        from consistency.proof.storage.remote import folder_of
 
         for file in (data, shown):
             folder_of(spark, run.origin).put(file, run.relative(file))
@@ -305,7 +305,7 @@ def _sinks(run: Run) -> list[SinkFacts]:
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:
     if run.origin:
-        from consistency.proof.remote import folder_of
+        from consistency.proof.storage.remote import folder_of
 
         folder_of(spark, run.origin).remove(PurePosixPath(REPORT_FOLDER))
     shutil.rmtree(run.path / REPORT_FOLDER, ignore_errors=True)

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof import comparison, experience
+from consistency.proof.comparing import comparison, experience
+from consistency.proof.comparing.delay import judge_delay
+from consistency.proof.comparing.measures import operator_of
+from consistency.proof.comparing.offenders import first_offenders
+from consistency.proof.comparing.received_types import settled
+from consistency.proof.comparing.tentative import judge_tentative
 from consistency.proof.decision import Circumstances, decide
-from consistency.proof.delay import judge_delay
-from consistency.proof.elements import (
+from consistency.proof.prediction import Prediction
+from consistency.proof.recorded.elements import (
     REC_DONE,
     STABLE,
     STABLE_BOUNDARY,
@@ -25,16 +30,11 @@ from consistency.proof.elements import (
     is_belated,
     is_gap,
 )
-from consistency.proof.kept import Keep
-from consistency.proof.meanwhile import Meanwhile, at_once
-from consistency.proof.measures import operator_of
-from consistency.proof.offenders import first_offenders
-from consistency.proof.prediction import Prediction
-from consistency.proof.received import ReceivedStream
+from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
 from consistency.proof.scene import ReceivedTables, Scene, Tables
-from consistency.proof.settling import settled
-from consistency.proof.tentative import judge_tentative
+from consistency.proof.session.parallel import Meanwhile, at_once
+from consistency.proof.storage.tables import Keep
 from spe.plan.delays import epochs, longest_path
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
@@ -67,7 +67,7 @@ def judge_output(
     """The verdict on one output at one client, and its figures.
 
     Args:
-      truth: TRUTH (consistency.proof.elements), which is read several times.
+      truth: TRUTH (consistency.proof.recorded.elements), which is read several times.
       keep: stores each table that is found.
       heard: what :func:`received_tables` makes of ``received``.
       meanwhile: computes one thing beside another.
@@ -187,7 +187,7 @@ def judge_stable(
 
 
 def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None, int]:
-    """FLAWS (consistency.proof.comparison) of all kinds, or None; and how many true tuples may still come."""
+    """FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and how many true tuples may still come."""
     from pyspark.sql import DataFrame
 
     truth, received, schema = tables.truth, tables.received, tables.schema

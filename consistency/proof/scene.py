@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consistency.proof.report.model import FaultSpan
-from spe.log.announced import RecordedAnnouncement
+from spe.log.announced_settings import RecordedAnnouncement
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
@@ -16,7 +16,7 @@ from spe.stream.schema import Schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from consistency.proof.received import ReceivedStream
+    from consistency.proof.recorded.received_output import ReceivedStream
     from consistency.proof.truth import TruthFiles
 
 
@@ -70,7 +70,7 @@ class Tables(ReceivedTables):
     Attributes:
       true_count, true_last_us: tuples of the truth, and their largest time.
       files: of the truth, where its tuples were not reshaped and tasks can read it themselves.
-      truth, received: TRUTH (consistency.proof.elements) and what was received, with tuples of one shape.
+      truth, received: TRUTH (consistency.proof.recorded.elements) and what was received, with tuples of one shape.
       schema: of those tuples.
       mistyped: a sentence for each attribute that was received in another type than the truth has.
     """

@@ -15,9 +15,9 @@ from spe.connectors import find_sink
 from spe.connectors.files import Folder
 from spe.errors import SpeError
 from spe.log import read_log
-from spe.log.kept import need_judged, read_kept
+from spe.log.log_start import need_judged, read_kept
 from spe.log.recording import channel_folder, client_folder, read_recorded
-from spe.log.rejected import REJECTED
+from spe.log.rejected_rows import REJECTED
 from spe.log.source_log import decode_rejected, decode_source_batch, source_folder
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source

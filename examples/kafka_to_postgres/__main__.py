@@ -24,7 +24,7 @@ from examples.kafka_to_postgres.screen import Screen
 from examples.kafka_to_postgres.watch import Row, Watch, first_difference, reference_rows
 
 HERE: Final = Path(__file__).parent
-SPE: Final = (sys.executable, "-m", "spe.cli")
+SPE: Final = (sys.executable, "-m", "replicas.cli")
 #: Orders are sent for so long, until all was broken.
 SECONDS: Final = 56.0
 RIGHT: Final = "RIGHT: it equals the reference, and never held two live rows of one result."

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from consistency.proof.spark import session
+from consistency.proof.session.session import session
 from examples.on_spark.judge import TotalsRead, judge
 from examples.on_spark.processes import executor_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 HERE: Final = Path(__file__).parent
-SPE: Final = (sys.executable, "-m", "spe.cli")
+SPE: Final = (sys.executable, "-m", "replicas.cli")
 #: Each row is an order.
 RATE: Final = 200
 SHOPS: Final = 5

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from operators.sunion.chunk import Chunk, put_together
+from operators.sunion.clocks import BucketClocks
 from operators.sunion.spilled_chunk import SpilledChunk
 from spe.runtime.spill import Spill
 from spe.stream.batch import Batch, Boundary, RecDone, Rows
 from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, saturating_add
 
-if TYPE_CHECKING:
-    from operators.sunion.sunion import SUnion
-
 Int64Array = npt.NDArray[np.int64]
+
+
+class Arrivals(Protocol):
+    """What an input tells its SUnion: that rows came, how many bytes it holds, and what it dropped."""
+
+    clocks: BucketClocks
+    stable_bytes: int
+    tentative_dropped: int
+    tentative_limit: int
+
+    @property
+    def next(self) -> int:
+        """Start of the next bucket of the live instance."""
+
+    def rows_came(self, latest: int, boundary: int, now: int) -> None:
+        """Rows up to time ``latest`` came, on an input whose boundary of either kind is ``boundary``."""
 
 
 class SUnionInput:
@@ -52,7 +66,7 @@ class SUnionInput:
         "tentative_frontier",
     )
 
-    def __init__(self, owner: SUnion, stream: int, *, sorted_by_time: bool, spill: Spill | None) -> None:
+    def __init__(self, owner: Arrivals, stream: int, *, sorted_by_time: bool, spill: Spill | None) -> None:
         self._owner = owner
         self.spill = spill
         self._width = 0

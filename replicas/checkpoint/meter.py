@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from replicas.checkpoint.extent import Extent
 from replicas.checkpoint.log import CheckpointLog
 from replicas.checkpoint.targets import ASSUMED, LogSpeeds, Workload, least
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.status import LogStatus
 
 #: Rates are of so much wall time.

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from replicas.checkpoint.extent import Choices, threshold
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 
 #: Longer than anything lasts, seconds; what is never too old has this age.
 _NEVER_S: Final = 1e9

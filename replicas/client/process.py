@@ -38,7 +38,7 @@ from spe.plan.plan import Plan
 from spe.plan.results import results_fingerprint
 from spe.runtime.env import Env, Storage
 from spe.runtime.log_line import say
-from spe.runtime.until_stored import UntilStored
+from spe.runtime.retried_store import UntilStored
 from spe.status import ClientStatus, SwitchStatus
 from spe.stream.batch import Batch, Boundary
 from spe.stream.change import Change

@@ -116,7 +116,7 @@ class Pusher:
         """Returns the name of a part when it is on the source's disk.  Waits while other tasks have all places.
 
         Args:
-          data: as :func:`spe.log.pushed.encode_part` makes it.
+          data: as :func:`spe.log.pushed_batches.encode_part` makes it.
 
         Raises:
           SpeError: the source refuses it, or does not answer.

@@ -15,7 +15,7 @@ import numpy as np
 from consistency.comparison import ChannelRows
 from replicas.retention.holders import ClosedSegment
 from spe.errors import LogFull
-from spe.log.announced import announced_folder, encode_announced
+from spe.log.announced_settings import announced_folder, encode_announced
 from spe.log.format import (
     FIRST_BYTES,
     HEADER_BYTES,
@@ -26,7 +26,7 @@ from spe.log.format import (
     encode_record,
     write_whole,
 )
-from spe.log.kept import KeptLog, repair_kept, write_kept
+from spe.log.log_start import KeptLog, repair_kept, write_kept
 from spe.log.recording import (
     RECEIVED_BYTES,
     channel_folder,

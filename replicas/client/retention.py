@@ -13,8 +13,8 @@ from replicas.client.recorder import Reached, Recorder, SegmentWriter
 from replicas.retention.archiving import ArchiveCopies, OpenArchive
 from replicas.retention.holders import SHARE, ClosedSegment, Holders, due, needed_from
 from replicas.retention.trouble import HeldLog, NotReleased, look_again_and_again, tell_if_long
-from spe.log.kept import KeptLog
-from spe.log.proved import proved_of_recording
+from spe.log.log_start import KeptLog
+from spe.log.proof_progress import proved_of_recording
 from spe.plan.plan import Retain
 from spe.runtime.env import Env
 from spe.status import HolderStatus, RecordingStatus

@@ -151,7 +151,7 @@ def _target(config: str | os.PathLike[str] | Deployed, process: str, env: Env | 
         (plan, directory), token = config, os.environ.get(TOKEN_VARIABLE, "")
         env = secured(env or production_env(Path()), plan, process)
     else:
-        from spe.cli.run_dir import load_target  # it knows what a run has written down
+        from replicas.local.run_dir import load_target  # it knows what a run has written down
 
         target = load_target(Path(config), process)
         plan, directory, token = target.plan, target.directory, target.token

@@ -41,7 +41,7 @@ class ResultTable:
 
     def to_arrow(self) -> Any:
         """A pyarrow.Table: int64, double, bool, string, timestamp[us, UTC]; null is null.  Raises ConfigError."""
-        from replicas.connectors.parquet_sink import ARROW_TYPES, arrow_array  # says which extra is missing
+        from replicas.connectors.files.parquet_sink import ARROW_TYPES, arrow_array  # says which extra is missing
 
         import pyarrow as pa  # isort: skip
 

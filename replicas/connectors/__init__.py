@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from replicas.connectors.reader import Live, Malformed, Replay, Resumable, RowChunk
 from spe.connectors import find_reader
-from spe.connectors.installed import construction
+from spe.connectors.installed_connectors import construction
 from spe.errors import SpeError
 from spe.log.source_log import source_folder
 from spe.plan.plan import Source
@@ -20,19 +20,19 @@ __all__ = ["KINDS", "Live", "Malformed", "Replay", "Resumable", "RowChunk", "ope
 #: Kind -> module and class.  A module is imported when a source reads with it: a simulated run opens no files.
 _READERS: Final = {
     "generator": ("replicas.connectors.generator", "GeneratorReplay"),
-    "csv": ("replicas.connectors.csv", "CsvReplay"),
-    "jsonl": ("replicas.connectors.jsonl", "JsonReplay"),
-    "parquet": ("replicas.connectors.parquet_source", "ParquetReplay"),
-    "arrow": ("replicas.connectors.arrow_source", "ArrowReplay"),
-    "avro": ("replicas.connectors.avro_source", "AvroReplay"),
-    "directory": ("replicas.connectors.directory_source", "DirectoryReader"),
+    "csv": ("replicas.connectors.formats.csv", "CsvReplay"),
+    "jsonl": ("replicas.connectors.formats.jsonl", "JsonReplay"),
+    "parquet": ("replicas.connectors.files.parquet_source", "ParquetReplay"),
+    "arrow": ("replicas.connectors.files.arrow_source", "ArrowReplay"),
+    "avro": ("replicas.connectors.files.avro_source", "AvroReplay"),
+    "directory": ("replicas.connectors.files.directory_source", "DirectoryReader"),
     "tcp": ("replicas.connectors.tcp", "TcpListener"),
     "stdin": ("replicas.connectors.tcp", "StandardInput"),
-    "postgres": ("replicas.connectors.postgres_source", "PostgresReader"),
-    "http": ("replicas.connectors.http_source", "HttpReceiver"),
-    "sse": ("replicas.connectors.http_events", "EventReader"),
+    "postgres": ("replicas.connectors.postgres.source", "PostgresReader"),
+    "http": ("replicas.connectors.http.source", "HttpReceiver"),
+    "sse": ("replicas.connectors.http.events", "EventReader"),
     "push": ("replicas.source.push", "PushIntake"),
-    "kafka": ("replicas.connectors.kafka_source", "KafkaReader"),
+    "kafka": ("replicas.connectors.kafka.source", "KafkaReader"),
 }
 KINDS: Final = tuple(_READERS)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
-from replicas.connectors.json_text import json_text
+from replicas.connectors.formats.json_text import json_text
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import LogCorrupt
 from spe.log.format import write_whole

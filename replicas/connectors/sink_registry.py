@@ -10,7 +10,7 @@ from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink import RESERVED, JsonLinesSink, Sink
 from spe.connectors import SINKS, find_sink
 from spe.connectors.declaration import STABLE
-from spe.connectors.installed import construction
+from spe.connectors.installed_connectors import construction
 from spe.errors import ConfigError
 from spe.runtime.env import Storage
 from spe.stream.ids import Channel
@@ -24,7 +24,7 @@ Schemas = Mapping[Channel, Schema]
 
 
 def _parquet(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -> Sink:
-    from replicas.connectors.parquet_sink import ParquetSink  # pyarrow is an extra, and slow to import
+    from replicas.connectors.files.parquet_sink import ParquetSink  # pyarrow is an extra, and slow to import
 
     path = Path(str(spec["path"]))
     storage, folder = place(path)
@@ -39,7 +39,7 @@ def _jsonl(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -
 
 
 def _delta(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.delta_sink import DeltaSink  # deltalake and pyarrow are an extra
+    from replicas.connectors.delta.sink import DeltaSink  # deltalake and pyarrow are an extra
 
     sink = DeltaSink(schemas, mode, spec)
     sink.name = f"delta {SINKS['delta'].place(spec)}"
@@ -47,7 +47,7 @@ def _delta(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Si
 
 
 def _postgres(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.postgres_sink import PostgresSink  # psycopg is an extra
+    from replicas.connectors.postgres.sink import PostgresSink  # psycopg is an extra
 
     sink = PostgresSink(schemas, mode, spec)
     sink.name = f"postgres {SINKS['postgres'].place(spec)}"
@@ -55,7 +55,7 @@ def _postgres(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) ->
 
 
 def _kafka(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.kafka_sink import KafkaSink  # confluent-kafka is an extra
+    from replicas.connectors.kafka.sink import KafkaSink  # confluent-kafka is an extra
 
     sink = KafkaSink(schemas, mode, spec)
     sink.name = f"kafka {SINKS['kafka'].place(spec)}"
@@ -63,7 +63,7 @@ def _kafka(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Si
 
 
 def _http(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.http_sink import HttpSink  # h11 is an extra
+    from replicas.connectors.http.sink import HttpSink  # h11 is an extra
 
     sink = HttpSink(schemas, mode, spec)
     sink.name = f"http {SINKS['http'].place(spec)}"

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from replicas.connectors.csv import CsvLines
-from replicas.connectors.jsonl import JsonLines
+from replicas.connectors.formats.csv import CsvLines
+from replicas.connectors.formats.jsonl import JsonLines
+from replicas.connectors.formats.text_columns import printable
 from replicas.connectors.reader import Live, Malformed, RowChunk
-from replicas.connectors.text_columns import printable
 from spe.errors import LinkBroken, SpeError
 from spe.runtime.env import Env
 from spe.stream.schema import Schema

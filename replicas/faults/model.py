@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from spe.config.document import Document, parse
 from spe.config.validate import validated
-from spe.described import DescribedName
+from spe.descriptions import DescribedName
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.plan.directory import COORDINATOR, Directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from replicas.link.kept_number import decode_number, encode_number
+from replicas.link.stored_number import decode_number, encode_number
 from spe.runtime.env import Env
 
 

@@ -2,7 +2,7 @@
 
 Whatever way the supervisor ends, its processes end too: on a normal end, an exception, Ctrl-C or a signal they get
 SIGTERM and, if need be, SIGKILL; when the supervisor itself is killed, the kernel kills them
-(replicas.local.supervised).
+(replicas.local.supervised_process).
 Each is in a session of its own, so that a Ctrl-C in the terminal reaches the supervisor only.
 """
 

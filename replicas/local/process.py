@@ -14,7 +14,7 @@ from typing import IO, Final
 
 import trio
 
-from replicas.local.supervised import LineLink
+from replicas.local.supervised_process import LineLink
 from spe.errors import SpeError
 
 #: How much of a log a message quotes.

@@ -13,9 +13,9 @@ from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore
 from replicas.consumer.upstream import Upstream
 from replicas.link.directory import DirectoryKeeper
+from replicas.node.rejection_notices import ToldRejections
 from replicas.node.replica_host import ReplicaHost
 from replicas.node.ticks import Ticks
-from replicas.node.told_rejections import ToldRejections
 from replicas.placement.standby import Standby
 from spe.errors import OperatorFailed
 from spe.plan.directory import Directory

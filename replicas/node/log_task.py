@@ -18,7 +18,7 @@ from replicas.node.log_side import LogSide, Waiting, logged_output
 from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
 from spe.errors import LocalProtocolError, LogCorrupt, LogError, LogFull
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillNotLoaded
 from spe.status import LogStatus

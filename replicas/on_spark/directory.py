@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from replicas.local.process import Managed, ProcessSpec
-from replicas.local.supervised import LineLink
+from replicas.local.supervised_process import LineLink
 from replicas.on_spark.addresses import write_places
 from replicas.on_spark.link import ALIVE_S, DRIVER_PATIENCE_S, GREET_S, check_proof, proof, receive_within
 from replicas.on_spark.placement import (

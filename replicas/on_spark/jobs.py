@@ -147,7 +147,7 @@ def _read(file: str) -> str:
 
 def reason(error: BaseException) -> str:
     """Why a job failed, in a line: what Python said on the executor, else what Java did."""
-    from consistency.proof.trouble import essence
+    from consistency.proof.session.errors import essence
 
     text = str(error)
     if "Traceback (most recent call last)" in text:

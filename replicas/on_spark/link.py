@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import trio
 
-from replicas.local.supervised import LineLink
+from replicas.local.supervised_process import LineLink
 from spe.errors import LinkClosed, RemoteProtocolError
 
 #: Each side says something at least so often.

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import trio
 
 from replicas.local.process import Managed, Phase, ProcessSpec
-from replicas.local.supervised import LineLink
+from replicas.local.supervised_process import LineLink
 from spe.errors import LinkClosed
 
-if TYPE_CHECKING:
-    from replicas.on_spark.directory import NodeDirectory
+
+class NodeStarter(Protocol):
+    """Starts nodes somewhere else, and carries messages and signals to them."""
+
+    def start(self, node: str) -> None:
+        """Finds a place for a node, and starts it there."""
+
+    def send(self, node: str, message: dict[str, Any]) -> bool:
+        """Sends a node a message of its supervisor; False where it has no place."""
+
+    def signal(self, node: str, number: signal.Signals) -> bool:
+        """Sends a node a signal; False where it has no place."""
 
 
 class _RemoteLink(LineLink):
@@ -50,7 +60,7 @@ class RemoteProcess(Managed):
       begin_us: when the sources begin, as it was told; None: not yet.
     """
 
-    def __init__(self, spec: ProcessSpec, directory: NodeDirectory) -> None:
+    def __init__(self, spec: ProcessSpec, directory: NodeStarter) -> None:
         super().__init__(spec)
         self._directory = directory
         self._runs = False

@@ -50,7 +50,7 @@ def check_master(master: str) -> None:
         raise SpeError(f"--master {master}: Spark Connect cannot run nodes, because it shows no executors")
     if master == "yarn" and not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
         raise SpeError("--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR, the folder that says where YARN is")
-    from consistency.proof.master import check_answers  # nodes import nothing of the proof
+    from consistency.proof.session.master import check_answers  # nodes import nothing of the proof
 
     check_answers(master)
 
@@ -85,9 +85,9 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     if (url := master or conf.get("spark.master", "")) or not submitted:
         check_master(url)
     check_settings(conf)
-    from consistency.proof.java import java_home
-    from consistency.proof.spark import check_version
-    from consistency.proof.trouble import essence
+    from consistency.proof.session.errors import essence
+    from consistency.proof.session.java import java_home
+    from consistency.proof.session.session import check_version
 
     try:
         import pyspark

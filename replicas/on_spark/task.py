@@ -23,7 +23,7 @@ import trio
 
 from replicas.local.ports import free_addresses
 from replicas.local.process import Managed, Phase, ProcessSpec
-from replicas.local.supervised import LineLink
+from replicas.local.supervised_process import LineLink
 from replicas.on_spark.addresses import write_places
 from replicas.on_spark.link import ALIVE_S, GREET_S, TASK_PATIENCE_S, check_proof, proof, receive_within
 from spe.errors import LinkClosed, RemoteProtocolError

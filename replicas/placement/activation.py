@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replicas.planning.configured import costs_of, partitions_of, topology_of
+from replicas.planning.cluster_topology import costs_of, partitions_of, topology_of
 from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import PlanningProblem
 from spe.plan.directory import Directory

@@ -22,7 +22,7 @@ from replicas.placement.lending import Lent
 from replicas.placement.mover import Mover
 from replicas.placement.moves import Moves, RoleChange
 from replicas.placement.recovery_order import RecoveryOrder
-from replicas.placement.setting import SettingsChange, SettingsRefused
+from replicas.placement.settings_change import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
 from replicas.planning.load import SAMPLE_US, LoadHistory
 from replicas.producer.server import Bystander, Injector, Server

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import trio
 
 from replicas.link.directory import DirectoryKeeper
-from replicas.link.kept_number import decode_number, encode_number
+from replicas.link.stored_number import decode_number, encode_number
 from spe.runtime.env import Env
 from spe.stream.names import NodeId
 

@@ -20,7 +20,7 @@ import numpy as np
 from replicas.placement.coordination import LostPartition
 from replicas.placement.lending import Lending, Lent
 from replicas.placement.moves import IN_VAIN_US, RoleChange
-from replicas.planning.configured import partitions_of, topology_of
+from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.cluster import UNKNOWN_WORK, partial_after
 from replicas.planning.recovery.forecast import outlook

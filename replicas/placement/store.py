@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from replicas.placement.moves import Move
 from spe.errors import LogCorrupt
-from spe.log.issued import ISSUED, MOVES, PATH, IssuedVersion, issued_in
+from spe.log.issued_directories import ISSUED, MOVES, PATH, IssuedVersion, issued_in
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from replicas.producer.log_entry import Entry
-from replicas.producer.own_texts import OwnTexts
-from replicas.producer.spilled import SpilledEntries
+from replicas.producer.spilled_log import SpilledEntries
+from replicas.producer.text_copies import OwnTexts
 from spe.runtime.spill import Spill, SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows
 from spe.stream.text_size import rows_within

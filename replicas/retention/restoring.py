@@ -10,7 +10,7 @@ from replicas.retention.archiving import Archive, OpenArchive
 from replicas.source.retention import archived
 from spe.errors import LogCorrupt, SpeError
 from spe.log.format import HEADER_BYTES, Position, RecordScan, Segment, header_fault
-from spe.log.kept import NAMES, KeptLog, read_kept
+from spe.log.log_start import NAMES, KeptLog, read_kept
 from spe.log.origin import read_identity
 from spe.log.recovery import live_segments
 from spe.runtime.env import Storage

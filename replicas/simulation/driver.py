@@ -17,10 +17,10 @@ from replicas.faults.model import Fault, FaultKind
 from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import DOWN, Action, Do, FaultState
 from replicas.node.replica import Replica
-from replicas.simulation.clock import EPOCH_US, SimClock, now_us
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.link import LinkState
-from replicas.simulation.replan import CHECKPOINTS, OTHER_IDS, replanned, with_other_checkpoints
+from replicas.simulation.features.replan import CHECKPOINTS, OTHER_IDS, replanned, with_other_checkpoints
+from replicas.simulation.world.clock import EPOCH_US, SimClock, now_us
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.plan.retention import streams_below

@@ -12,26 +12,26 @@ import trio
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.moves import allowed_us
-from consistency.checking.retained import check_retained
+from consistency.checking.logs.retained_logs import check_retained
+from consistency.checking.placement.moves import allowed_us
 from consistency.checking.verdict import Premise, judge
 from consistency.comparison import ChannelRows
 from operators.rejections import Rejection
-from replicas.simulation.balancing import RowNs, count_balancing, shift_loads
-from replicas.simulation.clock import JumpClock, Stuck
-from replicas.simulation.cluster import SimCluster
 from replicas.simulation.driver import FaultDriver
-from replicas.simulation.host import seeded_scheduling
-from replicas.simulation.joining import count_joins, order_joins
-from replicas.simulation.kept import check_archive, check_kept
-from replicas.simulation.moving import order_moves
-from replicas.simulation.proved import Proof
-from replicas.simulation.pushing import writers_of
-from replicas.simulation.rejected import check_rejected
-from replicas.simulation.retention import retains
-from replicas.simulation.scenario import Scenario
-from replicas.simulation.setting import order_settings
-from replicas.simulation.sinks import TABLES
+from replicas.simulation.features.balancing import RowNs, count_balancing, shift_loads
+from replicas.simulation.features.joining_nodes import count_joins, order_joins
+from replicas.simulation.features.ordered_moves import order_moves
+from replicas.simulation.features.proved_logs import Proof
+from replicas.simulation.features.pushed_sources import writers_of
+from replicas.simulation.features.recorded_results import check_archive, check_kept
+from replicas.simulation.features.rejecting_operators import check_rejected
+from replicas.simulation.features.retention import retains
+from replicas.simulation.features.settings_changes import order_settings
+from replicas.simulation.features.sinks import TABLES
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.world.clock import JumpClock, Stuck
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.host import seeded_scheduling
 from spe.runtime.gc_tuning import seldom
 from spe.stream.history import History, host_of
 from spe.stream.ids import Channel, PartitionId

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from replicas.connectors import Malformed, RowChunk
-from replicas.connectors.json_text import json_rows
-from replicas.connectors.text_columns import UNITS_US
+from replicas.connectors.formats.json_text import json_rows
+from replicas.connectors.formats.text_columns import UNITS_US
 from replicas.source.stamping import admitted
 from spe.errors import SpeError
-from spe.log.rejected import RejectedInput
+from spe.log.rejected_rows import RejectedInput
 from spe.plan.plan import Source
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say

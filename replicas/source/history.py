@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from replicas.producer.log_entry import COLUMN_BYTES, ENTRY_BYTES
 from spe.log import Position, SegmentedLog
-from spe.log.kept import KeptLog
+from spe.log.log_start import KeptLog
 from spe.log.source_log import SourceState, decode_rejected, decode_source_batch, decode_source_state
 from spe.stream.batch import Batch, Boundary, Element, concat_rows
 from spe.stream.names import Kind
@@ -235,7 +235,7 @@ class SourceHistory:
     def rejected_after(
         self, log: SegmentedLog, number: int, at: Position | None
     ) -> tuple[list[Batch], Position | None]:
-        """Rejected rows (``spe.log.rejected``) behind a number, which is not the last.
+        """Rejected rows (``spe.log.rejected_rows``) behind a number, which is not the last.
 
         Args:
           at: where to go on; None: where the index says.

@@ -26,7 +26,7 @@ from spe.plan.plan import Plan, Source
 from spe.plan.results import results_fingerprint
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
-from spe.runtime.until_stored import UntilStored
+from spe.runtime.retried_store import UntilStored
 from spe.stream.batch import Batch
 from spe.stream.change import Change
 from spe.stream.ids import Channel

@@ -19,16 +19,16 @@ from replicas.retention.archiving import OpenArchive
 from replicas.retention.holders import segment_bytes
 from replicas.source.admission import Admission, malformed_error
 from replicas.source.history import TAIL_BYTES, SourceHistory
-from replicas.source.live import LivePlay
+from replicas.source.live_source import LivePlay
 from replicas.source.pacing import AtSpeed, pace_of
 from replicas.source.retention import NOTHING_HELD, Retained, SourceRetention
 from replicas.source.stamping import Stamper, admitted, peaks_of
 from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
 from spe.errors import SpeError, leaves
 from spe.log import SEGMENT_BYTES, Record, SegmentedLog
-from spe.log.kept import read_kept
+from spe.log.log_start import read_kept
 from spe.log.origin import identify, read_identity
-from spe.log.rejected import REJECTED
+from spe.log.rejected_rows import REJECTED
 from spe.log.source_log import SourceState, decode_source_state, source_folder
 from spe.plan.describe import show_duration
 from spe.plan.plan import Source

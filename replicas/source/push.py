@@ -19,7 +19,7 @@ from replicas.connectors.reader import CHUNK_ROWS, Live, RowChunk
 from replicas.link.signal import Signal
 from replicas.source.pushed_rows import PushedRows, read_batch
 from spe.errors import LogCorrupt, RemoteProtocolError
-from spe.log.pushed import (
+from spe.log.pushed_batches import (
     BATCH_BYTES,
     PART_BYTES,
     PART_OVERHEAD,
@@ -36,7 +36,7 @@ from spe.log.pushed import (
     trailer_of,
 )
 from spe.runtime.env import AppendFile, Env
-from spe.runtime.until_stored import UntilStored
+from spe.runtime.retried_store import UntilStored
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart

@@ -9,7 +9,7 @@ import numpy as np
 
 from replicas.connectors.reader import CHUNK_ROWS, RowChunk
 from spe.errors import LogCorrupt
-from spe.log.pushed import PartReader, PushedBatch
+from spe.log.pushed_batches import PartReader, PushedBatch
 from spe.runtime.env import Storage
 from spe.stream.batch import Int64Array, Rows, concat_rows
 from spe.stream.schema import Schema

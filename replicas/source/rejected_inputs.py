@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicas.source.proxy import SourceProxy
-from spe.log.rejected import REJECTED
+from spe.log.rejected_rows import REJECTED
 from spe.plan.plan import Source
 from spe.stream.batch import Batch
 

@@ -11,8 +11,8 @@ from replicas.retention.holders import SHARE, ClosedSegment, Holders, due, neede
 from replicas.retention.trouble import HeldLog, NotReleased, look_again_and_again, tell_if_long
 from replicas.source.history import SourceHistory
 from spe.log import SegmentedLog
-from spe.log.kept import KeptLog
-from spe.log.proved import proved_of_source
+from spe.log.log_start import KeptLog
+from spe.log.proof_progress import proved_of_source
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan, Source
 from spe.plan.retention import memory_only

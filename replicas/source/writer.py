@@ -14,7 +14,7 @@ from replicas.source.pacing import AtOnce, Pace
 from replicas.source.stamping import Stamper
 from spe.errors import LocalProtocolError, LogFull
 from spe.log import Position, SegmentedLog
-from spe.log.rejected import RejectedInput, rejected_batch
+from spe.log.rejected_rows import RejectedInput, rejected_batch
 from spe.log.source_log import SourceState, source_record_parts
 from spe.plan.plan import Source
 from spe.runtime.disk_trouble import DISK_RETRY_US, DiskTrouble

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from consistency.proof.records import Table
+from consistency.proof.recorded.records import Table
 from replicas.link.connection import secured
+from replicas.local.run_dir import load_target
 from replicas.on_spark.addresses import placed
 from replicas.spark.offsets import Offset
 from replicas.spark.options import ReadOptions, token
-from spe.cli.run_dir import load_target
 from spe.errors import SpeError
 from spe.plan.deploy import check_all_addressed, with_default_client
 from spe.plan.directory import Directory

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from replicas.link.connection import TOKEN_VARIABLE
-from spe.cli.run_dir import CLUSTER
-from spe.cli.run_secret import read_secret
+from replicas.local.run_dir import CLUSTER
+from replicas.local.run_secret import read_secret
 from spe.errors import SpeError
 from spe.problems import did_you_mean, one_of
 from spe.values import duration_of

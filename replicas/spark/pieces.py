@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from consistency.proof.records import CHANGES, change_batches, stable_batches
+from consistency.proof.recorded.records import CHANGES, change_batches, stable_batches
 from replicas.client.background import items_of
 from replicas.client.buffer import Numbered
 from replicas.client.excerpt import Excerpt, excerpt

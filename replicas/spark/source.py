@@ -4,7 +4,7 @@
     frame.writeStream.format("spe").option("cluster", "shop.yaml").option("source", "orders").option("writer", "etl")
     spark.read.format("spe").option("source", "orders").load(RUN_DIR)
 
-Options of a cluster: :mod:`replicas.spark.options`; of files: :mod:`consistency.proof.source`.
+Options of a cluster: :mod:`replicas.spark.options`; of files: :mod:`consistency.proof.recorded.table_source`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from consistency.proof.arrow import spark_schema
-from consistency.proof.records import CHANGES
-from consistency.proof.source import SpeDataSource
+from consistency.proof.recorded.records import CHANGES
+from consistency.proof.recorded.table_source import SpeDataSource
+from consistency.proof.storage.arrow import spark_schema
 from replicas.spark.live import LiveOutput
 from replicas.spark.options import read_options, write_options
 from replicas.spark.readers import ChangesReader, LiveReader, StableReader

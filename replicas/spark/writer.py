@@ -14,14 +14,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from consistency.proof.arrow import arrow_fields, from_arrow, spark_type
+from consistency.proof.storage.arrow import arrow_fields, from_arrow, spark_type
 from replicas.client.push import Pusher
 from replicas.link.connection import secured
+from replicas.local.run_dir import load_target
 from replicas.on_spark.addresses import placed
 from replicas.spark.options import WriteOptions, token
-from spe.cli.run_dir import load_target
 from spe.errors import SpeError
-from spe.log.pushed import PART_BYTES, encode_part
+from spe.log.pushed_batches import PART_BYTES, encode_part
 from spe.plan.deploy import check_all_addressed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan

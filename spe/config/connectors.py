@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from spe.connectors.declaration import Reader, SinkDeclaration
-from spe.connectors.installed import installed, installed_kinds
+from spe.connectors.installed_connectors import installed, installed_kinds
 from spe.errors import ConfigError
 from spe.problems import Path, Problems, instead_of
 

@@ -16,10 +16,10 @@ from spe.config.retention import RetainModel
 from spe.config.validate import validated
 from spe.connectors import SINKS, find_sink
 from spe.connectors.declaration import SinkDeclaration
-from spe.connectors.installed import SINKS_GROUP
-from spe.plan.continuous import SHARE, Continuous
+from spe.connectors.installed_connectors import SINKS_GROUP
 from spe.plan.describe import show_duration
 from spe.plan.directory import ANY_ADDRESS, COORDINATOR, ClientSettings, CoordinatorSettings
+from spe.plan.log_targets import SHARE, Continuous
 from spe.plan.nodes import CAPACITY, Checkpoints, Node, Policy, Reconcile
 from spe.plan.plan import Limits, MetricsSettings, Security, Timing
 from spe.plan.units import CHECKPOINT_US, DEFAULT_REPLICAS, LOG_US, FragmentSpec

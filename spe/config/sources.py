@@ -15,7 +15,7 @@ from spe.config.retention import RetainModel
 from spe.config.validate import validated
 from spe.connectors import READERS, find_reader
 from spe.connectors.declaration import OPTIONS, Reader
-from spe.connectors.installed import READERS_GROUP
+from spe.connectors.installed_connectors import READERS_GROUP
 from spe.plan.directory import ANY_ADDRESS
 from spe.plan.plan import Source, Watermark
 from spe.problems import Path, Problems, did_you_mean, one_of

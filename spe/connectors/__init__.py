@@ -11,7 +11,7 @@ from spe.connectors.directory import DIRECTORY
 from spe.connectors.files import ARROW, AVRO, CSV, JSONL, JSONL_SINK, PARQUET, PARQUET_SINK
 from spe.connectors.generator import GENERATOR
 from spe.connectors.http import HTTP, HTTP_SINK, SSE
-from spe.connectors.installed import READERS_GROUP, SINKS_GROUP, load_connector
+from spe.connectors.installed_connectors import READERS_GROUP, SINKS_GROUP, load_connector
 from spe.connectors.kafka import KAFKA, KAFKA_SINK
 from spe.connectors.lines import STDIN, TCP
 from spe.connectors.postgres import POSTGRES, POSTGRES_SINK

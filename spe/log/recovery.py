@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from spe.errors import LogCorrupt
 from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
-from spe.log.kept import KeptLog, read_kept
+from spe.log.log_start import KeptLog, read_kept
 from spe.log.marks import Mark, read_mark
 from spe.runtime.env import Storage
 

@@ -30,7 +30,7 @@ from spe.log.format import (
     record_header,
     write_whole,
 )
-from spe.log.kept import KeptLog, repair_kept, write_kept
+from spe.log.log_start import KeptLog, repair_kept, write_kept
 from spe.log.marks import Mark, Marks
 from spe.log.recovery import Recovery
 from spe.runtime.env import AppendFile, Storage

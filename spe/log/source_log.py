@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from spe.errors import LogCorrupt
 from spe.log import read_log
-from spe.log.kept import need_whole
-from spe.log.rejected import REJECTED
+from spe.log.log_start import need_whole
+from spe.log.rejected_rows import REJECTED
 from spe.runtime.env import Storage
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.names import Kind, StreamId
@@ -187,7 +187,7 @@ def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch 
 
 
 def decode_rejected(body: bytes, pool: StringPool) -> Batch | None:
-    """The rejected rows of a record (``spe.log.rejected``); None: it has none.
+    """The rejected rows of a record (``spe.log.rejected_rows``); None: it has none.
 
     Raises:
       LogCorrupt: these bytes hold something else.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from spe import __version__
 from spe.metrics.exposition import CONTENT_TYPE, Exposition
 from spe.metrics.health import not_ready
-from spe.metrics.of_status import METRICS, exposition
+from spe.metrics.status_metrics import METRICS, exposition
 from spe.runtime.http_port import Page
 from spe.status import ProcessStatus
 

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
 from spe.plan.bounds import with_bounds
-from spe.plan.continuous import Continuous
 from spe.plan.directory import (
     ANY_ADDRESS,
     COORDINATOR,
@@ -22,6 +21,7 @@ from spe.plan.directory import (
     RecoverySettings,
     roles_of,
 )
+from spe.plan.log_targets import Continuous
 from spe.plan.nodes import Node
 from spe.plan.plan import AccuracyChoice, Limits, MetricsSettings, Plan, Security, Source, Timing, Unit
 from spe.plan.units import DEFAULT_REPLICAS, FragmentSpec, cut_units

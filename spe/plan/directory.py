@@ -15,7 +15,7 @@ from functools import cached_property
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.plan.nodes import Node
 from spe.plan.plan import Plan, Retain
 from spe.plan.settings import NodeSettings

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from spe.connectors import READERS
 from spe.connectors.declaration import Reader
-from spe.connectors.installed import READERS_GROUP, loaded
+from spe.connectors.installed_connectors import READERS_GROUP, loaded
 from spe.query.query import Query, QueryOperator
 from spe.stream.hashing import HASH_VERSION
 from spe.stream.ids import Channel, PartitionId

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spe.plan.continuous import Continuous
 from spe.plan.graphs import stable_order
 from spe.plan.lineage import key_names
+from spe.plan.log_targets import Continuous
 from spe.plan.plan import InputStream, Unit
 from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.query.declaration import KeyNames

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from spe.errors import SpeError
-from spe.runtime.revoked import REVOKED
+from spe.runtime.revocation_list import REVOKED
 from spe.runtime.tls import file_stem, holder_of, identity
 
 #: Clocks of machines differ: certificates are valid from a little earlier on.

@@ -15,7 +15,7 @@ _BEGAN_S: Final = time.time()
 
 
 def process_figures(storage_root: Path) -> Iterator[tuple[str, float]]:
-    """Metrics (spe.metrics.of_status) with their values; without those that the system does not tell."""
+    """Metrics (spe.metrics.status_metrics) with their values; without those that the system does not tell."""
     yield "process_cpu_seconds_total", time.process_time()
     yield "process_start_time_seconds", _BEGAN_S
     with suppress(OSError, ValueError, IndexError):

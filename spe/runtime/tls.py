@@ -24,7 +24,7 @@ from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Network, Trace
 from spe.runtime.network import CONNECT_S, Handler
 from spe.runtime.rate_limited_trace import RateLimitedTrace
-from spe.runtime.revoked import RevokedCertificates
+from spe.runtime.revocation_list import RevokedCertificates
 from spe.runtime.watched_files import LOOK_S, WatchedFiles
 from spe.status import CertificateStatus
 from spe.stream.times import SECOND, format_timestamp

@@ -643,7 +643,7 @@ class StagePart(Message):
       query, batch: of the writer's.
       part: a name that no other part ever has, and no other attempt to send this one.
       index: of the piece, from 0.
-      data: the pieces together are as spe.log.pushed encodes a part.
+      data: the pieces together are as spe.log.pushed_batches encodes a part.
     """
 
     TAG: ClassVar[int] = 33

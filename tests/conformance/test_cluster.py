@@ -11,7 +11,7 @@ import trio
 
 from consistency.comparison import ChannelRows
 from replicas.client.recorder import stable_rows
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.config import load_text
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import Directory

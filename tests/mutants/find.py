@@ -18,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from consistency.checking.accuracy import Kept
+from consistency.checking.promises.accuracy import Kept
+from replicas.cli.campaigns.campaign import run
+from replicas.cli.campaigns.cases import read_case, write_case
+from replicas.cli.campaigns.simulate import read_seeds
 from replicas.reference import ChannelRows, Rejected
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.features import NONE, Features, read_features
-from replicas.simulation.scenario import Scenario
-from replicas.simulation.shrink import shrink
-from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import run
-from spe.cli.cases import read_case, write_case
-from spe.cli.simulate import read_seeds
+from replicas.simulation.scenarios.feature_set import NONE, Features, read_features
+from replicas.simulation.scenarios.random_scenario import random_scenario
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.scenarios.shrink import shrink
+from replicas.simulation.world.cluster import SimCluster
 from spe.stream.ids import Channel
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.kept import CASES

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from replicas.simulation.scenario import Scenario
-from spe.cli.cases import read_case
+from replicas.cli.campaigns.cases import read_case
+from replicas.simulation.scenarios.scenario import Scenario
 from tests.mutants.scenarios import KILLS, scenarios
 
 CASES: Final = Path(__file__).parent / "cases"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from consistency.checking import accuracy, availability, quiet, schedule, switching
-from consistency.checking.feeds import _FeedCheck
+from consistency.checking import schedule
 from consistency.checking.finding import Finding
-from consistency.checking.orders import _Checker
-from consistency.checking.preferred import _Follow
+from consistency.checking.placement.orders import _Checker
+from consistency.checking.promises import accuracy, availability, switching
+from consistency.checking.promises import leftovers as quiet
+from consistency.checking.protocol.feeds import _FeedCheck
+from consistency.checking.protocol.producer_choice import _Follow
 from consistency.dpc.manager import UnitReplica
 from operators.sunion.sunion import SUnion
 from replicas.client.client import Client
@@ -32,9 +34,9 @@ from replicas.placement.moves import Moves
 from replicas.producer.server import Server
 from replicas.producer.subscription import OutputSubscription
 from replicas.simulation import simulate
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.disk import SimDisk
 from replicas.simulation.driver import FaultDriver
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.disk import SimDisk
 from replicas.source.retention import SourceRetention
 from spe.stream.batch import RecDone, Undo
 from spe.stream.names import NodeState

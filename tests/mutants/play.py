@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from replicas.simulation.scenario import Scenario
-from spe.cli.cases import read_case
+from replicas.cli.campaigns.cases import read_case
+from replicas.simulation.scenarios.scenario import Scenario
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.kept import kept, killer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from tests.mutants import scripted, scripted_foreign
 
 KILLS: Final[dict[str, str]] = {**scripted.KILLS, **scripted_foreign.KILLS}

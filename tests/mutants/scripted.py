@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 
 _CONFIG: dict[str, Any] = {
     "cluster": "scripted",

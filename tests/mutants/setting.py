@@ -5,9 +5,9 @@ from __future__ import annotations
 from consistency.dpc.manager import UnitReplica
 from replicas.node.replica import Replica
 from replicas.placement.moves import Moves
-from replicas.placement.setting import SettingsChange
-from replicas.simulation.cluster import SimCluster
-from spe.plan.in_force import SharesInForce
+from replicas.placement.settings_change import SettingsChange
+from replicas.simulation.world.cluster import SimCluster
+from spe.plan.bound_changes import SharesInForce
 from spe.plan.revision import Revision
 from tests.mutants.patching import Edit, edited
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from spe.cli.cases import read_case
+from replicas.cli.campaigns.cases import read_case
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import is_killed
 from tests.mutants.mended import PAIRS

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from replicas.simulation.features import Feature
+from replicas.simulation.scenarios.feature_set import Feature
+from replicas.simulation.scenarios.random_scenario import random_scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.swarm import random_scenario
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.find import complaints
 

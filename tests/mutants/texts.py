@@ -151,11 +151,11 @@ TEXTS: Final[dict[str, TextMutant]] = {
     ),
     "slot-is-advanced-before-the-sync": TextMutant(
         "a slot of PostgreSQL is advanced before its rows are on disk (S9)",
-        "replicas/connectors/postgres_source.py",
+        "replicas/connectors/postgres/source.py",
         "        await self._until_durable()\n        if (end := SlotPosition",
         "        if (end := SlotPosition",
         tests=(
-            "tests/unit/replicas/connectors/test_postgres_source.py::test_the_slot_is_not_advanced_before_rows_are_synced",
+            "tests/unit/replicas/connectors/postgres/test_source.py::test_the_slot_is_not_advanced_before_rows_are_synced",
         ),
     ),
     "tentative-ids-begin-anew": TextMutant(

@@ -11,7 +11,7 @@ from typing import Final
 
 from replicas.placement.moves import MovePhase
 from replicas.planning.recovery.placing import PlannedInstall
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.stream.names import NodeState
 from tests.simulation import test_checkpoint_log as logged
 from tests.simulation import test_cut_off_replay as cut_off_replay
@@ -58,7 +58,7 @@ from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
 from tests.unit.replicas.placement import test_moves as moves
 from tests.unit.replicas.placement import test_recovery_order as restoring
-from tests.unit.replicas.placement import test_setting as setting
+from tests.unit.replicas.placement import test_settings_change as setting
 from tests.unit.replicas.placement import test_standby as standby
 from tests.unit.replicas.planning import test_balancing as balancing
 from tests.unit.replicas.planning import test_load as load
@@ -71,7 +71,7 @@ from tests.unit.replicas.planning.recovery import test_order as recovery_order
 from tests.unit.replicas.planning.recovery import test_schedule as recovery_schedule
 from tests.unit.replicas.producer import test_output_log as output_log
 from tests.unit.replicas.source import test_proxy as source
-from tests.unit.spe.plan import test_in_force as in_force
+from tests.unit.spe.plan import test_bound_changes as in_force
 from tests.unit.spe.plan import test_revision as revisions
 
 Test = Callable[[], Awaitable[None] | None]

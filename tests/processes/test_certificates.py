@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from replicas.link.connection import secured
-from spe.cli.polling import Poller
-from spe.cli.run_dir import SUPERVISOR, load_target
+from replicas.local.polling import Poller
+from replicas.local.run_dir import SUPERVISOR, load_target
 from spe.errors import SpeError
 from spe.runtime.production import production_env
 from spe.runtime.tls import CONTROL
@@ -32,7 +32,7 @@ nodes: {n1: {}, n2: {}, n3: {spare: true}}
 security: {certificates: keys}
 """
 NAMES = {"n1", "n2", "n3", "source:a", "client:client", "coordinator"}
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 PATIENCE_S = 60.0
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from consistency.checking.bounds import Bounds
 from consistency.checking.verdict import Premise, judge
+from replicas.cli.reference import logged_inputs
+from replicas.cli.run.recorded_history import NOISE_US, recorded_history
+from replicas.local.run_dir import load_target
 from replicas.reference import reference_rows
-from spe.cli.recorded import NOISE_US, recorded_history
-from spe.cli.reference import logged_inputs
-from spe.cli.run_dir import load_target
 from spe.stream.batch import Batch
 from spe.stream.history import Delivered, History
 
@@ -46,7 +46,18 @@ def test_a_run_with_faults_holds_and_an_added_silence_is_found(tmp_path: Path) -
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     schedule.write_text(FAULTS)
-    command = [sys.executable, "-m", "spe.cli", "run", config, "--faults", schedule, "--run-dir", run_dir, "--no-view"]
+    command = [
+        sys.executable,
+        "-m",
+        "replicas.cli",
+        "run",
+        config,
+        "--faults",
+        schedule,
+        "--run-dir",
+        run_dir,
+        "--no-view",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     verdict = json.loads((run_dir / "summary.json").read_text())["verdict"]

@@ -49,7 +49,7 @@ def test_a_run_with_a_kill_and_a_cut_gives_the_expected_results(id_: str, tmp_pa
     config, schedule, run_dir = tmp_path / "case.yaml", tmp_path / "faults.yaml", tmp_path / "run"
     config.write_text(one.config)
     schedule.write_text(yaml.safe_dump(faults(next(iter(one.case.data["inputs"])))))
-    command = [sys.executable, "-m", "spe.cli", "run", config, "--data", one.data, "--faults", schedule]
+    command = [sys.executable, "-m", "replicas.cli", "run", config, "--data", one.data, "--faults", schedule]
     ended = subprocess.run(
         [*command, "--run-dir", run_dir, "--no-view"], capture_output=True, text=True, timeout=120, check=False
     )

@@ -19,8 +19,8 @@ import trio
 
 from benchmarks.browser import browser, complaints, found, resize
 from benchmarks.dashboard import served
+from replicas.cli.dashboard.hub import Hub
 from replicas.local.ports import free_addresses
-from spe.cli.dashboard.hub import Hub
 from spe.status import NewestStatus, ResultStatus
 from tests.support.pages import ask
 from tests.support.sights import NOW, a_sight, deployed
@@ -41,7 +41,7 @@ query: {out: {union: [a, b]}}
 nodes: [n1, n2]
 """
 PATIENCE_S = 90.0
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 #: A run may be called anything; none of it is markup.
 NAME = "<img src=x onerror=alert(1)>&lt;b&gt;"
 

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.browser import browser, complaints, found, resize
 from benchmarks.dashboard import served, simulated_hub
 from benchmarks.simulated_status import SimulatedCluster
-from spe.cli.dashboard.hub import Hub
-from spe.cli.view import Sight
+from replicas.cli.dashboard.hub import Hub
+from replicas.cli.view.view import Sight
 from spe.status import FaultStatus
 from spe.stream.names import NodeState
 from spe.stream.times import SECOND

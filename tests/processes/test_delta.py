@@ -51,7 +51,7 @@ def rows(path: Path, version: int | None = None) -> list[dict[str, Any]]:
 def test_tables_hold_each_result_once_in_every_version(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG.replace("PLACE", str(tmp_path)))
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "c.yaml", "--run-dir", run_dir, "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", tmp_path / "c.yaml", "--run-dir", run_dir, "--no-view"]
     told = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=180, check=False)
     said = told.stdout + told.stderr
     assert told.returncode == 0, said

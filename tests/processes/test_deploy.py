@@ -38,7 +38,9 @@ class Start(NamedTuple):
 
 def certificates(folder: Path, config: str) -> None:
     (folder / "shop.yaml").write_text(config)
-    subprocess.run([sys.executable, "-m", "spe.cli", "certs", "shop.yaml", "--out", "keys"], cwd=folder, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "replicas.cli", "certs", "shop.yaml", "--out", "keys"], cwd=folder, check=True
+    )
 
 
 def compose(folder: Path) -> Iterator[Start]:
@@ -46,7 +48,7 @@ def compose(folder: Path) -> Iterator[Start]:
     here, bin_ = folder / "here", folder / "bin"
     here.mkdir(mode=0o755)
     bin_.mkdir()
-    (bin_ / "spe").write_text(f'#!/bin/sh\nexec {sys.executable} -m spe.cli "$@"\n')
+    (bin_ / "spe").write_text(f'#!/bin/sh\nexec {sys.executable} -m replicas.cli "$@"\n')
     (bin_ / "spe").chmod(0o755)
     shutil.copy(DEPLOY / "container/shop.yaml", here / "shop.yaml")
     head = (DEPLOY / "container/compose.yaml").read_text()
@@ -131,7 +133,7 @@ def test_processes_start_with_the_modes_of_their_files(way: Any, tmp_path: Path)
         for place in start.mounts.values():
             for path in place.rglob("*"):
                 assert readable(path, start) or path.name == "ca.key", path
-        command = [sys.executable, "-m", "spe.cli", *on_this_machine(start)]
+        command = [sys.executable, "-m", "replicas.cli", *on_this_machine(start)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "SPE_TOKEN": "x"}) as one:
             assert one.stderr is not None
             lines = []
@@ -167,7 +169,7 @@ def test_the_compose_file_runs(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY.parent, root, ignore=shutil.ignore_patterns(".venv", ".git", "tests"))
     here = root / "deploy/container"
     (command,) = re.findall(r"#   (spe certs .*)", (here / "compose.yaml").read_text())
-    words = command.replace("spe ", f"{shlex.quote(sys.executable)} -m spe.cli ", 1)
+    words = command.replace("spe ", f"{shlex.quote(sys.executable)} -m replicas.cli ", 1)
     environment = {**os.environ, "PYTHONPATH": str(root), "SPE_TOKEN": "x", "SPE_EXTRAS": "tls"}
     environment["SPE_GROUP"] = str(os.getgid())
     subprocess.run(["sh", "-c", words], cwd=here, env=environment, check=True)

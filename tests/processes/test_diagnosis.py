@@ -24,13 +24,13 @@ import trio
 
 from benchmarks.browser import browser, complaints, found, screenshot
 from benchmarks.dashboard import served
+from replicas.cli.dashboard.hub import Hub
+from replicas.cli.view.view import Sight
 from replicas.faults.model import load_faults_text
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
+from replicas.local.polling import Seen
 from replicas.simulation.driver import FaultDriver
-from spe.cli.dashboard.hub import Hub
-from spe.cli.polling import Seen
-from spe.cli.view import Sight
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from tests.simulation.test_explaining import BEGIN_S, SETTINGS, Cluster, deployed
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(not found(), reason="no Chromium with its driver here")]
 
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 PATIENCE_S = 120.0
 LOOK_S = 0.5
 

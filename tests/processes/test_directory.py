@@ -74,7 +74,7 @@ def test_each_row_of_each_file_is_there_once(tmp_path: Path) -> None:
         feeding = Thread(target=feed, args=(server, folder))
         feeding.start()
         options = ["--run-dir", run_dir, "--no-view", "--dashboard", "off"]
-        command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "c.yaml", *options]
+        command = [sys.executable, "-m", "replicas.cli", "run", tmp_path / "c.yaml", *options]
         found = subprocess.run(
             command, env=os.environ | server.environment, capture_output=True, text=True, timeout=180
         )

@@ -22,7 +22,7 @@ query: {out: {union: [a, b]}}
 nodes: [n1, n2]
 """
 PATIENCE_S = 120.0
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 
 
 def test_it_names_the_source_that_stalls(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_the_receiver_has_each_result_once_whoever_is_killed(tmp_path: Path) -> 
     def is_back(name: str) -> bool:
         return f"{name} is started again" in (tmp_path / "told").read_text()
 
-    command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "c.yaml", *options]
+    command = [sys.executable, "-m", "replicas.cli", "run", tmp_path / "c.yaml", *options]
     with (
         (tmp_path / "told").open("wb") as out,
         subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | {"TOKEN": "s3cret"}) as running,

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-kafka is not installed")
 
 from examples.servers.kafka import PARTITIONS, Brokers, brokers
-from spe.testing import check_reader
+from replicas.testing import check_reader
 
 pytestmark = pytest.mark.processes
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 REPAIR = ROOT / "configs" / "repair.yaml"
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 PATIENCE_S = 120.0
 CONFIG = """
 sources:

@@ -52,7 +52,7 @@ def test_a_run_over_mutual_tls_ends_equal_with_the_same_faults(tmp_path: Path) -
     config = CONFIG + "security: {certificates: keys}\n"
     (tmp_path / "config.yaml").write_text(config)
     subprocess.run(
-        [sys.executable, "-m", "spe.cli", "certs", tmp_path / "config.yaml"],
+        [sys.executable, "-m", "replicas.cli", "certs", tmp_path / "config.yaml"],
         capture_output=True,
         check=True,
         timeout=60,
@@ -69,7 +69,7 @@ def play(config: str, links: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(config)
     (tmp_path / "faults.yaml").write_text(FAULTS)
     run_dir = tmp_path / "run"
-    module, how = ("tests.support.namespaces", []) if links == "namespaces" else ("spe.cli", ["--links", links])
+    module, how = ("tests.support.namespaces", []) if links == "namespaces" else ("replicas.cli", ["--links", links])
     command = [sys.executable, "-m", module, "run", tmp_path / "config.yaml", "--faults", tmp_path / "faults.yaml"]
     ended = subprocess.run(
         [*command, "--run-dir", run_dir, *how, "--no-view"],

@@ -36,7 +36,7 @@ HISTORY_US = [1_750_000_020_000_000 + n * 1_000_000 for n in range(3600)]
 def test_old_rows_keep_their_windows_and_live_rows_follow(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     (tmp_path / "config.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "config.yaml", "--run-dir", run_dir, "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", tmp_path / "config.yaml", "--run-dir", run_dir, "--no-view"]
     running = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

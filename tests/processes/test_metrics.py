@@ -32,7 +32,7 @@ nodes: [n1, n2]
 """
 NAMES = {"n1", "n2", "source:a", "client:client"}
 PATIENCE_S = 120.0
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 T = TypeVar("T")
 
 

@@ -18,7 +18,7 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 CONFIG = """
 cluster: moved
 bucket: 50ms

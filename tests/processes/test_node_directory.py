@@ -19,7 +19,7 @@ import trio
 
 from replicas.local.cluster import Cluster, open_cluster
 from replicas.local.process import Phase, ProcessSpec
-from replicas.local.supervised import LineLink
+from replicas.local.supervised_process import LineLink
 from replicas.on_spark.addresses import PLACES
 from replicas.on_spark.directory import NodeDirectory, open_directory
 from replicas.on_spark.link import proof

@@ -28,7 +28,7 @@ query: {out: {filter: {from: a, where: value >= 0}}}
 nodes: [n1, n2]
 """
 PATIENCE_S = 120.0
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 
 
 def spe(*arguments: Any) -> subprocess.CompletedProcess[str]:

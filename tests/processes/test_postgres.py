@@ -104,7 +104,7 @@ def test_tables_reach_a_topic_whole_with_sources_client_and_servers_killed(tmp_p
         (tmp_path / "c.yaml").write_text(CONFIG.replace("SERVERS", ", ".join(f'"{s}"' for s in kafka.servers)))
         run_dir = tmp_path / "run"
         options = ["--run-dir", run_dir, "--no-view", "--duration", "25s"]
-        command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "c.yaml", *options]
+        command = [sys.executable, "-m", "replicas.cli", "run", tmp_path / "c.yaml", *options]
         feed = Feed(server)
         with (
             (tmp_path / "out.txt").open("wb") as out,

@@ -36,7 +36,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
         known = {**os.environ, "PGSERVICEFILE": str(services), "PGPASSWORD": PASSWORD}
         server.query("create table orders (id bigint primary key, placed timestamptz, total double precision)")
         add(server, 1, 100)
-        command = [sys.executable, "-m", "spe.cli", "run", "shop.yaml", "--no-view", "--dashboard", "off"]
+        command = [sys.executable, "-m", "replicas.cli", "run", "shop.yaml", "--no-view", "--dashboard", "off"]
         with (tmp_path / "told").open("wb") as told, subprocess.Popen(
             command, cwd=tmp_path, env=known, stdout=told, stderr=told
         ) as running:  # fmt: skip

@@ -14,8 +14,8 @@ import trio
 
 from replicas.client.positions import OutputPositions
 from replicas.client.push import Pusher
-from spe.cli.run_dir import Target, load_target
-from spe.log.pushed import encode_part
+from replicas.local.run_dir import Target, load_target
+from spe.log.pushed_batches import encode_part
 from spe.stream.batch import Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
@@ -43,7 +43,7 @@ PATIENCE_S = 120.0
 
 
 def spe(*words: str | Path) -> str:
-    found = subprocess.run([sys.executable, "-m", "spe.cli", *words], capture_output=True, text=True, check=False)
+    found = subprocess.run([sys.executable, "-m", "replicas.cli", *words], capture_output=True, text=True, check=False)
     return found.stdout + found.stderr
 
 
@@ -84,7 +84,7 @@ async def read_all(target: Target) -> dict[int, int]:
 def test_a_run_ends_when_its_writers_have_ended_and_all_is_read(tmp_path: Path) -> None:
     (tmp_path / "pushed.yaml").write_text(CONFIG)
     run, said = tmp_path / "run", tmp_path / "said"
-    command = [sys.executable, "-m", "spe.cli", "run", tmp_path / "pushed.yaml", "--run-dir", run, "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", tmp_path / "pushed.yaml", "--run-dir", run, "--no-view"]
     with said.open("wb") as file:
         running = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
     try:

@@ -63,7 +63,7 @@ def test_a_script_runs_itself_and_ends_equal(script: Path) -> None:
 def test_a_program_can_read_the_results_of_a_cluster(script: Path) -> None:
     reader = script.with_name("board.py")
     reader.write_text(READING.replace("shop.yaml", "shop.py"))
-    spe = [sys.executable, "-m", "spe.cli"]
+    spe = [sys.executable, "-m", "replicas.cli"]
     wanted = [("source", "shop_a"), ("source", "shop_b"), *(("node", f"n{i}") for i in range(1, 5))]
     with ExitStack() as running:
         for kind, name in wanted:
@@ -73,7 +73,7 @@ def test_a_program_can_read_the_results_of_a_cluster(script: Path) -> None:
         read = printed("board.py", folder=script.parent)
     final = [literal_eval(line) for line in map(str.strip, read.splitlines()) if line.startswith("{")]
     answer = [
-        json.loads(s) for s in printed("-m", "spe.cli", "reference", "shop.py", folder=script.parent).splitlines()
+        json.loads(s) for s in printed("-m", "replicas.cli", "reference", "shop.py", folder=script.parent).splitlines()
     ]
 
     assert [(r["rank"], r["product"]) for r in final] == [(r["rank"], r["product"]) for r in answer]

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from replicas.cli.view.reader import read
 from replicas.client import connect
-from spe.cli.reader import read
 from spe.errors import ConfigError, SpeError
 from tests.unit.test_readme import NOTEBOOK
 
@@ -31,7 +31,7 @@ query: {best: {aggregate: {from: a, window: 200ms, group_by: key, compute: {n: c
 nodes: [n1, n2]
 clients: {board: {reads: [best]}}
 """
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 PATIENCE_S = 60.0
 
 

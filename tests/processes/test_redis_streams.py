@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from spe.testing import check_reader, check_sink
+from replicas.testing import check_reader, check_sink
 from tests.support.fake_redis import SCHEMA, row_of
 from tests.support.redis_streams import EXAMPLE, SERVER, RealRedis, installed_example
 
@@ -98,7 +98,7 @@ async def test_a_run_from_redis_to_redis_survives_the_death_of_client_source_and
     """1. the client dies; 2. the source dies; 3. redis dies, and comes back; 4. more rows come."""
     server, config, run_dir = RealRedis(tmp_path), tmp_path / "config.yaml", tmp_path / "run"
     config.write_text(CONFIG.format(address=server.address))
-    command = [sys.executable, "-m", "spe.cli", "run", str(config), "--run-dir", str(run_dir), "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", str(config), "--run-dir", str(run_dir), "--no-view"]
     path = os.pathsep.join([str(tmp_path), str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as serving:

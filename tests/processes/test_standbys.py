@@ -44,7 +44,18 @@ def test_two_unreplicated_neighbours_die_and_nothing_is_lost(tmp_path: Path) -> 
     config, schedule, run_dir = tmp_path / "c.yaml", tmp_path / "f.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     schedule.write_text(FAULTS)
-    command = [sys.executable, "-m", "spe.cli", "run", config, "--faults", schedule, "--run-dir", run_dir, "--no-view"]
+    command = [
+        sys.executable,
+        "-m",
+        "replicas.cli",
+        "run",
+        config,
+        "--faults",
+        schedule,
+        "--run-dir",
+        run_dir,
+        "--no-view",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "equals the reference run" in ended.stdout
@@ -98,7 +109,7 @@ def test_with_a_budget_of_one_only_the_other_partition_is_lost(tmp_path: Path) -
 """
     )
     options = ["--budget", "1", "--faults", schedule, "--run-dir", run_dir, "--no-view", "--report"]
-    command = [sys.executable, "-m", "spe.cli", "run", config, *options]
+    command = [sys.executable, "-m", "replicas.cli", "run", config, *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)  # Spark on a busy machine
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "CONSISTENT" in ended.stdout
@@ -114,7 +125,7 @@ def test_with_a_budget_of_one_only_the_other_partition_is_lost(tmp_path: Path) -
 def test_a_budget_beyond_the_standbys_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(BUDGET)
-    command = [sys.executable, "-m", "spe.cli", "run", config, "--budget", "3", "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", config, "--budget", "3", "--no-view"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "--budget: expected at most 2" in ended.stderr

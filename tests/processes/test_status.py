@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 def test_the_json_of_a_status_is_as_documented(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
-    spe, run_dir = [sys.executable, "-m", "spe.cli"], tmp_path / "run"
+    spe, run_dir = [sys.executable, "-m", "replicas.cli"], tmp_path / "run"
     command = [*spe, "run", tmp_path / "c.yaml", "--run-dir", run_dir, "--no-view", "--duration", "60s"]
     until = time.monotonic() + PATIENCE_S
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:

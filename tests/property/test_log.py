@@ -10,7 +10,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogCorrupt
 from spe.log import Record, SegmentedLog
 from tests.support.distribution import Situations

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from operators.aggregate.panes import Panes
 from replicas.reference import reference_rows
-from replicas.simulation.features import Feature, Features
-from replicas.simulation.options import with_options
-from replicas.simulation.rejected import with_rejections
-from replicas.simulation.topologies import random_configuration, with_long_windows
+from replicas.simulation.features.rejecting_operators import with_rejections
+from replicas.simulation.scenarios.feature_set import Feature, Features
+from replicas.simulation.scenarios.query_options import with_options
+from replicas.simulation.scenarios.topologies import random_configuration, with_long_windows
 from replicas.source.proxy import reference_elements
 from spe.config import load_data
 from tests.support.distribution import Situations

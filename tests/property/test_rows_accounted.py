@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 pytest.importorskip("h11", reason="HTTP is not tested: h11 is not installed")
 
 from replicas.connectors import Live, Malformed, Resumable, RowChunk, open_reader
-from replicas.connectors.http_source import HttpReceiver
+from replicas.connectors.http.source import HttpReceiver
 from replicas.connectors.tcp import TcpListener
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from replicas.source.proxy import SourceProxy
 from spe.config import load_data
 from spe.log import read_log

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.disk import SimDisk, torn
 from spe.errors import LogError
 from tests.support.distribution import Situations
 

@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.host import seeded_scheduling
-from replicas.simulation.link import LinkState
-from replicas.simulation.network import HostNetwork, SimNetwork
-from replicas.simulation.pipe import USER_TIMEOUT_S, Pipe
-from replicas.simulation.stream import WINDOW_BYTES
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.host import seeded_scheduling
+from replicas.simulation.world.link import LinkState
+from replicas.simulation.world.network import HostNetwork, SimNetwork
+from replicas.simulation.world.pipe import USER_TIMEOUT_S, Pipe
+from replicas.simulation.world.stream import WINDOW_BYTES
 from tests.support.distribution import Situations
 
 MOMENTS = st.sampled_from([0.0, 0.05, 0.2, 1.0, 5.0, 40.0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from replicas.simulation.scenario import Scenario
-from spe.cli.cases import read_case
+from replicas.cli.campaigns.cases import read_case
+from replicas.simulation.scenarios.scenario import Scenario
 from tests.support.regressions import FOLDER
 
 #: Two units of two replicas each: the first merges, the second counts.

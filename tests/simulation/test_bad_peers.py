@@ -11,7 +11,7 @@ import msgpack
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.stream.names import NodeId
 from spe.wire.framing import FrameReader, FrameType, frame

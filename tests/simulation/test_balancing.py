@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
 from replicas.simulation.simulate import is_quiet
+from replicas.simulation.world.clock import JumpClock
 from spe.config.load import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from spe.stream.ids import PartitionId

@@ -12,8 +12,8 @@ import trio
 
 from replicas.node.replica import Replica
 from replicas.producer.feed import PULL_BYTES
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.host import HOST, SimCompute
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.host import HOST, SimCompute
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from replicas.simulation.features import read_features
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.feature_set import read_features
+from replicas.simulation.scenarios.random_scenario import random_scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.swarm import random_scenario
 from spe.stream.history import Delivered, History, Note
 from tests.simulation.test_standbys import is_tentative
 from tests.support.long_forms import long_but

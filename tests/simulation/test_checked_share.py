@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from tests.simulation.seldom import CONFIG
 from tests.support.long_forms import long_but

@@ -16,8 +16,8 @@ import trio
 from replicas.checkpoint.log import COPIES, CheckpointLog
 from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.node.snapshots import Snapshots
-from replicas.simulation.disk import SimDisk
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogError, LogFull
 from spe.log.format import Segment
 from spe.log.marks import Mark, Marks
@@ -42,7 +42,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "topk": {"topk": {"from": "s", "k": 2, "order_by": ["qty", "key desc"], "window": {"tumbling": "2s"}}},
     "top": {"topk": {"from": "s", "k": 2, "order_by": ["qty", "key desc"]}},
     "join": {"join": {"left": "s", "right": "t", "kind": "full", "on": "key", "within": ["-1s", "1s"]}},
-    "chain": {"custom": {"from": ["m"], "class": "replicas.simulation.hash_chain:HashChain"}},
+    "chain": {"custom": {"from": ["m"], "class": "replicas.simulation.features.hash_chain:HashChain"}},
     "keyed": {
         "custom": {
             "from": ["s"],

@@ -13,16 +13,16 @@ import pytest
 import trio
 
 from consistency.checking.counters import Counters
-from consistency.checking.feeds import check_feeds
+from consistency.checking.protocol.feeds import check_feeds
 from consistency.comparison import compare
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import read_recording, recorded_stable
 from replicas.client.result_folder import ResultFolder
 from replicas.reference import reference_rows
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import sink_folder
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import sink_folder
 from spe.errors import LogError, SpeError
-from spe.log.announced import announced_folder, read_announced
+from spe.log.announced_settings import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
 from spe.log.source_log import read_source_log
 from spe.plan.delays import ReplayEpoch

@@ -19,7 +19,7 @@ from consistency.comparison import compare
 from replicas.client.client import Client
 from replicas.client.recorder import stable_rows
 from replicas.reference import reference_rows
-from replicas.simulation.clock import JumpClock, Stuck
+from replicas.simulation.world.clock import JumpClock, Stuck
 from spe.errors import SpeError
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed

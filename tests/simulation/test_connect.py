@@ -11,7 +11,7 @@ import trio.testing
 
 from replicas.client import StableRows, TentativeRows, UndoneRows, connect
 from replicas.client.view import CurrentView
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.config import load_text
 from spe.errors import ConfigError, NotReachable, PeerRefused
 from spe.plan.deploy import Deployed, with_addresses

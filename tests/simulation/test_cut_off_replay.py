@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.stream.batch import Batch
 from spe.stream.history import Delivered
@@ -29,7 +29,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "topk": {"topk": {"from": "u", "k": 2, "order_by": ["qty", "key desc"], "window": {"tumbling": "2s"}}},
     "top": {"topk": {"from": "u", "k": 2, "order_by": ["qty", "key desc"]}},
     "join": {"join": {"left": "s", "right": "t", "kind": "full", "on": "key", "within": ["-1s", "1s"]}},
-    "chain": {"custom": {"from": ["m"], "class": "replicas.simulation.hash_chain:HashChain"}},
+    "chain": {"custom": {"from": ["m"], "class": "replicas.simulation.features.hash_chain:HashChain"}},
 }
 
 

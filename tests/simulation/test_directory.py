@@ -9,16 +9,16 @@ from random import Random
 import pytest
 import trio
 
-from consistency.checking.completeness import check_completeness
 from consistency.checking.counters import Counters
-from consistency.checking.directories import check_directories
-from consistency.checking.feeds import check_feeds
-from consistency.checking.permanence import check_permanence
-from consistency.checking.switching import check_switching
+from consistency.checking.promises.completeness import check_completeness
+from consistency.checking.promises.permanence import check_permanence
+from consistency.checking.promises.switching import check_switching
+from consistency.checking.protocol.directories import check_directories
+from consistency.checking.protocol.feeds import check_feeds
 from replicas.link.connection import Identity, dial
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.host import seeded_scheduling
 from replicas.simulation.simulate import is_quiet
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.host import seeded_scheduling
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Directory, Role, Version
 from spe.plan.revision import revised

@@ -10,14 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
-from replicas.connectors import parquet_sink
+from replicas.connectors.files import parquet_sink
 from replicas.connectors.server_sink import ChannelEntry
-from replicas.simulation.features import Feature
-from replicas.simulation.pushing import Writer
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.features.pushed_sources import Writer
+from replicas.simulation.features.sinks import TableSink
+from replicas.simulation.scenarios.feature_set import Feature
+from replicas.simulation.scenarios.random_scenario import random_scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
-from replicas.simulation.sinks import TableSink
-from replicas.simulation.swarm import random_scenario
 from spe.errors import ConfigError
 from spe.stream.batch import Column, Rows
 from tests.simulation.test_simulate import scenario, story

@@ -13,10 +13,10 @@ from consistency.explaining.explain import BETWEEN_US, explain
 from consistency.explaining.model import Cause, CauseKind, Condition, Explanation, Look
 from replicas.client.statistics import ChannelStats
 from replicas.faults.model import FaultKind, load_faults_text
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
+from replicas.local.polling import Poller
 from replicas.simulation.driver import FaultDriver
-from spe.cli.polling import Poller
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
 from spe.config import load_text
 from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.deploy import Deployed, with_addresses

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from replicas.node.replica import Replica
-from replicas.simulation.link import LinkState
+from replicas.simulation.world.link import LinkState
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan

@@ -10,11 +10,11 @@ import trio
 
 from replicas.checkpoint.store import decode_snapshot, encode_snapshot
 from replicas.placement.joining import join
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.moving import give_order
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.features.ordered_moves import give_order
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
 from spe.errors import PeerRefused
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Role

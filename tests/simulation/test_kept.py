@@ -11,10 +11,10 @@ import pytest
 
 from consistency.checking.counters import Counters
 from consistency.checking.verdict import Premise
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster, sink_folder
-from replicas.simulation.kept import check_kept
+from replicas.simulation.features.recorded_results import check_kept
 from replicas.simulation.simulate import Outcome, is_quiet, simulate
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster, sink_folder
 from spe.log.recording import client_folder
 from spe.stream.history import ProcessUp
 from tests.simulation.test_simulate import CONFIG, scenario, story

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from consistency.checking.counters import Counters
-from consistency.checking.quiet import check_quiet
+from consistency.checking.promises.leftovers import check_quiet
 from consistency.checking.schedule import Paths, Reach, World
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
 from spe.config import load_data
 from spe.stream.history import ProcessUp

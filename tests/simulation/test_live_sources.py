@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from replicas.simulation.producer import random_live
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.random_scenario import random_scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
-from replicas.simulation.swarm import random_scenario
+from replicas.simulation.world.producer import random_live
 from spe.plan.review import review
 from spe.stream.batch import Batch
 from spe.stream.history import Delivered

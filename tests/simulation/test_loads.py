@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from replicas.checkpoint.store import encode_snapshot
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import MoveOrder

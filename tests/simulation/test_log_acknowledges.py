@@ -16,9 +16,9 @@ from replicas.checkpoint.state_log import StateLog
 from replicas.node import log_side, log_task
 from replicas.node.replica import Replica
 from replicas.producer.log_entry import Entry
-from replicas.simulation.disk import SimDisk
-from replicas.simulation.host import SimCompute
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.world.disk import SimDisk
+from replicas.simulation.world.host import SimCompute
 from spe.plan.deploy import Deployed
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.plan.deploy import Deployed
 from spe.plan.plan import Limits
 from spe.query.operators.filter import FilterSpec

@@ -15,9 +15,9 @@ from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
 from replicas.consumer.selection import Choosing
 from replicas.producer.feed import Accepted
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.disk import SimDisk
 from replicas.simulation.simulate import simulate
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.disk import SimDisk
 from replicas.source.process import SourceProcess
 from replicas.source.proxy import SourceProxy
 from spe.errors import LogCorrupt

@@ -12,8 +12,8 @@ import trio
 
 from replicas.placement.joining import join
 from replicas.planning.load import LoadSample
-from replicas.simulation.clock import JumpClock, now_us
-from replicas.simulation.cluster import SimCluster
+from replicas.simulation.world.clock import JumpClock, now_us
+from replicas.simulation.world.cluster import SimCluster
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Role
 from spe.plan.revision import Revision, encode_node

@@ -37,7 +37,7 @@ TRIO = {
 #: Modules that a simulated run imports, and what they may touch.
 ALLOWED = {
     "replicas.checkpoint.log": {"threading"},  # a lock: in a real process records are appended in a thread
-    "replicas.simulation.clock": {"time"},  # the wall clock that aborts a run
+    "replicas.simulation.world.clock": {"time"},  # the wall clock that aborts a run
     "spe.connectors.files": {"os"},  # os.path: paths that a configuration names
     "spe.connectors.delta": {"os"},  # the same
     "spe.config.load": {"os"},  # the same

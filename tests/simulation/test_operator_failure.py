@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from consistency.dpc.manager import UnitReplica
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.plan.deploy import Deployed
 from spe.plan.directory import ClientSettings
 from spe.plan.nodes import Reconcile

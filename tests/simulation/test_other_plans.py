@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replicas.simulation.replan import OTHER_IDS, replanned
+from replicas.simulation.features.replan import OTHER_IDS, replanned
 from replicas.simulation.simulate import Outcome, simulate
 from spe.config import load_plan_data
 from spe.stream.history import Note, Opened, ProcessUp

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from consistency.checking.apart import apart
-from consistency.checking.in_force import InForce
-from replicas.simulation.swarm import faulty
-from spe.cli.campaign import run
+from consistency.checking.node_settings import InForce
+from consistency.checking.source_skew import apart
+from replicas.cli.campaigns.campaign import run
+from replicas.simulation.scenarios.random_scenario import faulty
 from tests.support.long_forms import long_but
 
 LENGTH_US = 10_000_000

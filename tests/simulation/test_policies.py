@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import trio
 
-from replicas.simulation.clock import EPOCH_US, JumpClock
+from replicas.simulation.world.clock import EPOCH_US, JumpClock
 from spe.config import load_data
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory

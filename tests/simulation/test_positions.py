@@ -13,7 +13,7 @@ import trio
 from replicas.client.client import FEW_CHANGES, Client
 from replicas.client.excerpt import Excerpt, excerpt
 from replicas.client.positions import OutputPositions
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from replicas.spark.offsets import ahead
 from spe.errors import NotReachable, OtherOrigin, SpeError
 from spe.plan.directory import Directory

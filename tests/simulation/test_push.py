@@ -12,11 +12,11 @@ import trio
 from replicas.client.push import Pusher
 from replicas.link.connection import Identity, dial
 from replicas.producer.server import WRITER_SILENT_S
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.link import LinkState
-from replicas.simulation.stream import WINDOW_BYTES
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.link import LinkState
+from replicas.simulation.world.stream import WINDOW_BYTES
 from spe.errors import NotReachable, SpeError
-from spe.log.pushed import encode_part
+from spe.log.pushed_batches import encode_part
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
 from spe.plan.plan import Watermark

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from replicas.simulation.features import Feature
+from replicas.simulation.scenarios.feature_set import Feature
+from replicas.simulation.scenarios.random_scenario import random_scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.swarm import random_scenario
 from tests.simulation.test_swarm import SIZE_MAX, size
 from tests.support.log_checks import states_checked
 from tests.support.long_forms import long_but

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from consistency.checking.counters import Counters
-from consistency.checking.feeds import check_feeds
+from consistency.checking.protocol.feeds import check_feeds
 from replicas.client import StableRows, TentativeRows, UndoneRows, connect
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.errors import ConfigError, NotReachable, SpeError
 from spe.plan.deploy import Deployed
 from spe.stream.batch import Batch

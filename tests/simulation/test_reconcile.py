@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from tests.simulation.test_cluster import run

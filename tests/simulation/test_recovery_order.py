@@ -10,12 +10,12 @@ import pytest
 import trio
 import yaml
 
-from consistency.proof.recovered import recovery_report
+from consistency.proof.recorded.recoveries import recovery_report
+from consistency.proof.recorded.story import tracks
 from consistency.proof.report.model import RecoveryStep
-from consistency.proof.story import tracks
 from replicas.placement.lending import Lent
 from replicas.planning.recovery.cluster import value_of
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from replicas.cli.campaigns.cases import read_case
 from replicas.simulation.simulate import simulate
-from spe.cli.cases import read_case
 from tests.support.long_forms import long_but
 from tests.support.regressions import REGRESSIONS
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from replicas.client.recorder import stable_rows
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.log.source_log import read_source_log
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory

@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from consistency.checking.counters import Counters
-from consistency.checking.retained import check_retained
+from consistency.checking.logs.retained_logs import check_retained
 from consistency.comparison import compare
 from replicas.client.recorder import stable_rows
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.features import Feature
-from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.scenarios.feature_set import Feature
+from replicas.simulation.scenarios.random_scenario import random_scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.swarm import random_scenario
-from spe.log.kept import read_kept
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.host import seeded_scheduling
+from spe.log.log_start import read_kept
 from spe.plan.deploy import Deployed
 from spe.plan.nodes import Checkpoints
 from spe.plan.plan import Retain

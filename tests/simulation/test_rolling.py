@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from spe.cli.restart import Rolling
-from spe.cli.run_dir import Target
+from replicas.cli.restart import Rolling
+from replicas.local.run_dir import Target
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
 from spe.errors import ConfigError
 from spe.stream.times import SECOND
 from tests.simulation.test_cluster import make_plan

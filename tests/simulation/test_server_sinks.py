@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from replicas.client.process import ClientProcess
-from replicas.simulation.clock import JumpClock
-from spe.connectors import installed
+from replicas.simulation.world.clock import JumpClock
+from spe.connectors import installed_connectors as installed
 from spe.plan.deploy import Deployed
 from spe.stream.batch import Batch
 from spe.stream.names import Kind

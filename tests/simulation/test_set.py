@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from replicas.simulation.cluster import SimCluster
+from replicas.simulation.world.cluster import SimCluster
 from spe.plan.directory import COORDINATOR
 from spe.plan.nodes import Policy
 from spe.stream.history import StateChanged

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replicas.faults.model import read_faults
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import Outcome, simulate
 from spe.errors import ConfigError
 from spe.problems import Problems

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from replicas.cli.app import execute
+from replicas.cli.sweep import measure
 from replicas.faults.model import one_fault
-from replicas.simulation.scenario import Scenario
-from spe.cli.app import execute
-from spe.cli.sweep import measure
+from replicas.simulation.scenarios.scenario import Scenario
 from spe.config import load_data
 from spe.stream.times import SECOND
 from tests.mutants.catalogue import MUTANTS
@@ -120,7 +120,7 @@ def test_a_larger_x_gives_later_results_and_fewer_tentative_ones() -> None:
 def test_a_sweep_checks_every_x_before_it_runs_any(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spe.cli.sweep.measure", None)
+    monkeypatch.setattr("replicas.cli.sweep.measure", None)
     assert execute(["sweep", "config.yaml", "--x", "1s,20s,10ms"]) == 2
     told = capsys.readouterr().err
     assert "X = 10ms: " in told

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.stream.names import StreamId
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 from tests.support.faulty_cluster import FaultyCluster

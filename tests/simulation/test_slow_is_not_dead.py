@@ -11,7 +11,7 @@ import trio
 
 from consistency.dpc.undo import UndoInstance
 from replicas.client import client
-from replicas.simulation.host import HOST, SimCompute
+from replicas.simulation.world.host import HOST, SimCompute
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import ClientSettings, Directory

@@ -11,7 +11,7 @@ import trio
 
 from replicas.link.connection import Identity, dial
 from replicas.placement.coordinator import run_coordinator
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import COORDINATOR, Directory, Standbys

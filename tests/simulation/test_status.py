@@ -12,12 +12,12 @@ import trio
 from pydantic import TypeAdapter
 from rich.console import Console
 
+from replicas.cli.control import json_text
+from replicas.cli.view.view import Sight, render
+from replicas.local.polling import Poller, last_of
 from replicas.producer import server
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from spe.cli.control import json_text
-from spe.cli.polling import Poller, last_of
-from spe.cli.view import Sight, render
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
 from spe.status import ClusterStatus, NodeStatus, ProcessStatus, SourceStatus, plain
 from spe.stream.names import NodeState
 from spe.wire.framing import FrameType, frame

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.host import seeded_scheduling
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.host import seeded_scheduling
 from spe.stream.history import Note
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan

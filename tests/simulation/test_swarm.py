@@ -15,13 +15,13 @@ from itertools import count, islice
 import pytest
 
 from consistency.checking.counters import Counters
-from replicas.simulation.scenario import Scenario
+from replicas.cli.campaigns.campaign import Sums, play_all
+from replicas.cli.campaigns.campaign_report import sums_text
+from replicas.cli.campaigns.simulate import failure_text, read_seeds
+from replicas.cli.campaigns.steering import Steering
+from replicas.simulation.scenarios.random_scenario import random_scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import Sums, play_all
-from spe.cli.campaign_report import sums_text
-from spe.cli.simulate import failure_text, read_seeds
-from spe.cli.steering import Steering
 from tests.simulation.seldom import seldom
 from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS, empty_cells
 from tests.support.rows_compared import judge_rows

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from spe.cli.campaign import Sums
-from spe.cli.campaign_report import ranges
-from spe.cli.run_dir import commit, versions
+from replicas.cli.campaigns.campaign import Sums
+from replicas.cli.campaigns.campaign_report import ranges
+from replicas.local.run_dir import commit, versions
 
 LEDGER: Final = Path(__file__).with_name("ledger.jsonl")
 #: Heads of the columns of the table.

@@ -202,7 +202,7 @@ def soak(minutes: float, seed: int, folder: Path, links: str, *, steady: bool) -
     (folder / "faults.yaml").write_text(yaml.safe_dump(schedule, sort_keys=False))
     run_dir = folder / "run"
     print(f"{minutes:g} minutes, seed {seed}, {len(schedule)} faults, links made to fail by: {links}; in {folder}")
-    command = [sys.executable, "-m", "spe.cli", "run", str(folder / "config.yaml"), "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", str(folder / "config.yaml"), "--no-view"]
     options = ["--faults", str(folder / "faults.yaml"), "--run-dir", str(run_dir), "--links", links]
     watch = Watch(run_dir / "events.jsonl")
     began = time.monotonic()

@@ -18,14 +18,14 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from replicas.simulation.features import NONE, Features, read_features
-from replicas.simulation.scenario import Scenario
-from spe.cli.campaign import MakeScenario, SeedResult, Sums, play_all
-from spe.cli.campaign_report import sums_text
-from spe.cli.cases import read_case
-from spe.cli.run_dir import made_by
-from spe.cli.simulate import Progress, failure_text, write_failure
-from spe.cli.steering import Steering
+from replicas.cli.campaigns.campaign import MakeScenario, SeedResult, Sums, play_all
+from replicas.cli.campaigns.campaign_report import sums_text
+from replicas.cli.campaigns.cases import read_case
+from replicas.cli.campaigns.simulate import Progress, failure_text, write_failure
+from replicas.cli.campaigns.steering import Steering
+from replicas.local.run_dir import made_by
+from replicas.simulation.scenarios.feature_set import NONE, Features, read_features
+from replicas.simulation.scenarios.scenario import Scenario
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.play import play
 from tests.soak.ledger import append, campaign_of

@@ -39,7 +39,7 @@ def _valid_reports() -> Iterator[None]:
 def commands_use_it(spark: SparkSession) -> Iterator[None]:
     """Commands run in this process take the session of the tests, and do not stop it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+        patched.setattr("consistency.proof.session.session.session", lambda *args, **more: spark)
         patched.setattr(spark, "stop", lambda: None)
         yield
 
@@ -56,7 +56,7 @@ def compiling(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from consistency.proof.spark import session
+    from consistency.proof.session.session import session
 
     # On a few rows interpreting is faster than compiling, and one plan faster than one after each stage.
     conf = {

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consistency.proof import accuracy
-from consistency.proof.files import TruthFiles, local_files
-from consistency.proof.kept import frame_of
-from consistency.proof.local import LocalTables
-from consistency.proof.measures import Measured
-from consistency.proof.received import ReceivedStream
+from consistency.proof.comparing import accuracy
+from consistency.proof.comparing.measures import Measured
+from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.scene import Tables
+from consistency.proof.storage.files import TruthFiles, local_files
+from consistency.proof.storage.local import LocalTables
+from consistency.proof.storage.tables import frame_of
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 from tests.support.long_forms import long_but

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from consistency.proof.java import java_home
+from consistency.proof.session.java import java_home
 from tests.spark.test_objects import URI, a_run
 from tests.support.s3_server import S3WithKeys, s3_with_keys
 
@@ -61,7 +61,7 @@ def spe(
         "spark.local.dir": hidden.parent / "local",
     }
     settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    command = [sys.executable, "-m", "spe.cli", *words, "--master", "local-cluster[2,1,512]", *settings]
+    command = [sys.executable, "-m", "replicas.cli", *words, "--master", "local-cluster[2,1,512]", *settings]
     return subprocess.run(command, env=known, capture_output=True, text=True, timeout=_PATIENCE_S)
 
 
@@ -70,7 +70,7 @@ def archived(store: S3WithKeys, tmp_path_factory: pytest.TempPathFactory) -> Non
     """A run lies in the store."""
     run = a_run(tmp_path_factory.mktemp("archived") / "mine")
     found = subprocess.run(
-        [sys.executable, "-m", "spe.cli", "archive", run, URI], env={**os.environ, **store.environment}, timeout=60
+        [sys.executable, "-m", "replicas.cli", "archive", run, URI], env={**os.environ, **store.environment}, timeout=60
     )
     assert found.returncode == 0
 

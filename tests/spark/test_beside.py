@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consistency.proof.beside.model import SideBySide
-from spe.cli.app import execute
+from consistency.proof.two_runs.model import SideBySide
+from replicas.cli.app import execute
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId

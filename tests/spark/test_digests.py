@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from consistency.proof import digests
-from consistency.proof.arrow import ToArrow, arrow_fields
-from consistency.proof.digests import Digester, block_digests, text_hashes
+from consistency.proof.comparing import digests
+from consistency.proof.comparing.digests import Digester, block_digests, text_hashes
+from consistency.proof.storage.arrow import ToArrow, arrow_fields
 from spe.stream.batch import Column, Rows, concat_rows
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from consistency.proof.arrow import spark_fields
+from consistency.proof.storage.arrow import spark_fields
 from consistency.proof.truth.stream import values
 from spe.errors import ExpressionError
 from spe.expressions import compile_expression

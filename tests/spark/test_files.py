@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from consistency.proof.digests import BLOCKS, BlockDigests, block_digests, summed
-from consistency.proof.files import TRUE_ROWS, TruthFiles, footers, local_files, through
-from consistency.proof.kept import MadeByTasks
-from consistency.proof.local import LocalTables
-from consistency.proof.run import Run
-from consistency.proof.trouble import explained
+from consistency.proof.comparing.digests import BLOCKS, BlockDigests, block_digests, summed
+from consistency.proof.recorded.run import Run
+from consistency.proof.session.errors import explained
+from consistency.proof.storage.files import TRUE_ROWS, TruthFiles, footers, local_files, through
+from consistency.proof.storage.local import LocalTables
+from consistency.proof.storage.tables import MadeByTasks
 from consistency.proof.truth import Truth, TruthNetwork, truth
 from replicas.source.proxy import Intake, reference_elements
 from spe.config import load_plan_data

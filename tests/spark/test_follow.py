@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from consistency.proof.follow import following, ranges
-from consistency.proof.report.followed import SCHEMA as FOLLOWED_SCHEMA
-from consistency.proof.report.followed import Followed, FollowedOutput
+from consistency.proof.follow import follow_loop as following
+from consistency.proof.follow import ranges
+from consistency.proof.report.follow_model import SCHEMA as FOLLOWED_SCHEMA
+from consistency.proof.report.follow_model import Followed, FollowedOutput
 from consistency.proof.report.model import Flaw, Verdict
+from replicas.cli.follow import follow
+from replicas.cli.report import INCONSISTENT, UNKNOWN
 from replicas.faults.model import read_faults
 from replicas.reference import run_reference
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
+from replicas.simulation.world.cluster import SimCluster
 from spe import prove
-from spe.cli.follow import follow
-from spe.cli.report import INCONSISTENT, UNKNOWN
 from spe.log.source_log import read_source_log
 from spe.problems import Problems
 from spe.stream.batch import Batch, Boundary, Element, Undo

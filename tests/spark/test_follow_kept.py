@@ -10,9 +10,9 @@ import pytest
 
 from consistency.proof.follow import ranges
 from consistency.proof.report.model import Flaw
+from replicas.cli.follow import follow
+from replicas.cli.report import INCONSISTENT, UNKNOWN
 from replicas.reference import run_reference
-from spe.cli.follow import follow
-from spe.cli.report import INCONSISTENT, UNKNOWN
 from spe.stream.batch import Batch, Boundary, Column, Element
 from spe.stream.change import Change
 from spe.stream.ids import Channel

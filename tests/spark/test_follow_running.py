@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from consistency.proof.follow import following
-from consistency.proof.report.followed import Followed
-from consistency.proof.run import Run
-from spe.cli.follow import follow
-from spe.cli.report import CONSISTENT
+from consistency.proof.follow import follow_loop as following
+from consistency.proof.recorded.run import Run
+from consistency.proof.report.follow_model import Followed
+from replicas.cli.follow import follow
+from replicas.cli.report import CONSISTENT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,17 @@ def running(tmp_path: Path) -> Iterator[Path]:
     """The directory of a run that has just begun."""
     for name, what in (("config", CONFIG), ("faults", FAULTS)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(what, sort_keys=False))
-    command = [sys.executable, "-m", "spe.cli", "run", "config.yaml", "--faults", "faults.yaml", "--run-dir", "run"]
+    command = [
+        sys.executable,
+        "-m",
+        "replicas.cli",
+        "run",
+        "config.yaml",
+        "--faults",
+        "faults.yaml",
+        "--run-dir",
+        "run",
+    ]
     with (tmp_path / "output").open("w") as output, subprocess.Popen(
         [*command, "--dashboard", "off", "--no-view"], cwd=tmp_path, stdout=output, stderr=output
     ) as process:  # fmt: skip

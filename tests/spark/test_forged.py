@@ -13,11 +13,11 @@ import trio
 import yaml
 
 from consistency.proof.report.model import Flaw, OutputReport, Report, Verdict
-from spe.cli.report import INCONSISTENT, UNKNOWN, report
+from replicas.cli.report import INCONSISTENT, UNKNOWN, report
 from spe.config import load_data
 from spe.errors import SpeError
 from spe.log import SegmentedLog, read_log
-from spe.log.announced import RecordedAnnouncement
+from spe.log.announced_settings import RecordedAnnouncement
 from spe.log.source_log import decode_source_batch, decode_source_state, encode_source_record
 from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo

@@ -18,15 +18,15 @@ import pytest
 import trio
 
 from consistency.proof.judge import judge_run
+from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import Flaw, Report, Verdict
-from consistency.proof.run import Run
+from replicas.cli.run.summary import figures
 from replicas.connectors import RowChunk
+from replicas.local.history import EventList
 from replicas.reference import run_reference
 from replicas.source.admission import Admission
 from replicas.source.proxy import SourceProxy
 from replicas.source.stamping import Stamper
-from spe.cli.history import EventList
-from spe.cli.summary import figures
 from spe.config import load_data
 from spe.expressions import compile_expression
 from spe.expressions.functions import FUNCTIONS

@@ -18,11 +18,11 @@ import trio
 import yaml
 
 from consistency.proof.ingest import Ingested, ingest
-from consistency.proof.trouble import explained
+from consistency.proof.log_writer import RECORD_ROWS, write_log
+from consistency.proof.session.errors import explained
 from consistency.proof.workloads import PAGES, SEGMENTS, WORKLOADS, workload
-from consistency.proof.writing import RECORD_ROWS, write_log
-from spe.cli.app import execute
-from spe.cli.ingest import open_files
+from replicas.cli.app import execute
+from replicas.cli.ingest import open_files
 from spe.config import load_plan_data
 from spe.errors import SpeError
 from spe.log.segmented import SegmentedLog
@@ -232,7 +232,7 @@ def test_an_unknown_workload_is_named(spark: SparkSession) -> None:
 @pytest.fixture
 def of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command takes the session of the tests, and leaves it running."""
-    monkeypatch.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+    monkeypatch.setattr("consistency.proof.session.session.session", lambda *args, **more: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
 

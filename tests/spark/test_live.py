@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from replicas.client.recorder import recorded_stable
-from spe.cli.run_dir import load_target
+from replicas.local.run_dir import load_target
 from spe.log.recording import client_folder
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("live")
     (folder / "live.yaml").write_text(CONFIG)
     path = folder / "run"
-    command = [sys.executable, "-m", "spe.cli", "run", folder / "live.yaml", "--run-dir", path, "--no-view"]
+    command = [sys.executable, "-m", "replicas.cli", "run", folder / "live.yaml", "--run-dir", path, "--no-view"]
     with (folder / "said").open("wb") as said:
         running = subprocess.Popen(command, stdout=said, stderr=said)
     try:
@@ -96,7 +96,7 @@ def met(true: Callable[[], Any], seconds: float, query: StreamingQuery | None = 
 
 
 def inject(run: Path, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "spe.cli", "inject", run, *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "replicas.cli", "inject", run, *words], check=True, capture_output=True)
 
 
 def recorded(run: Path, output: str = "totals") -> dict[tuple[int, int], tuple[Any, ...]]:

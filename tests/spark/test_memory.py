@@ -57,7 +57,7 @@ def test_a_full_heap_is_named_and_gives_no_verdict(tmp_path: Path) -> None:
     run = tmp_path / "run"
     make_run(run, CONFIG, {StreamId("a"): elements()}, {}, [{"t": 0, "event": "begin", "begun_us": 0}])
     ended = subprocess.run(
-        [sys.executable, "-m", "spe.cli", "report", str(run), "--conf", "spark.driver.memory=512m"],
+        [sys.executable, "-m", "replicas.cli", "report", str(run), "--conf", "spark.driver.memory=512m"],
         capture_output=True,
         text=True,
         env={**os.environ, "JDK_JAVA_OPTIONS": QUICK, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},

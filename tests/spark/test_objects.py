@@ -17,14 +17,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 import spe
-from consistency.proof.evidence import evidence
-from consistency.proof.kept import MadeByTasks, freed_at_the_end
-from consistency.proof.objects import ObjectFolder, ObjectPlace
-from consistency.proof.recording import changes, source_log
-from consistency.proof.remote import keeper, opened
+from consistency.proof.recorded.evidence import evidence
+from consistency.proof.recorded.recording import changes, source_log
+from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import Report
-from consistency.proof.run import Run
-from spe.cli.app import execute
+from consistency.proof.storage.objects import ObjectFolder, ObjectPlace
+from consistency.proof.storage.remote import keeper, opened
+from consistency.proof.storage.tables import MadeByTasks, freed_at_the_end
+from replicas.cli.app import execute
 from spe.errors import SpeError
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change

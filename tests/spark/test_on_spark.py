@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from consistency.proof.java import java_home
-from spe.cli.app import execute
+from consistency.proof.session.java import java_home
+from replicas.cli.app import execute
 
 pytestmark = [pytest.mark.long, pytest.mark.processes]
 
@@ -42,7 +42,16 @@ class Running:
     def __init__(self, folder: Path, duration: str, *words: str, master: str = MASTER, more: str = "") -> None:
         (folder / "small.yaml").write_text(CONFIG.replace("DURATION", duration) + more)
         self.run, self._said = folder / "run", folder / "said"
-        command = [sys.executable, "-m", "spe.cli", "run", folder / "small.yaml", "--run-dir", self.run, "--no-view"]
+        command = [
+            sys.executable,
+            "-m",
+            "replicas.cli",
+            "run",
+            folder / "small.yaml",
+            "--run-dir",
+            self.run,
+            "--no-view",
+        ]
         command += ["--dashboard", "off", "--on", "spark", "--master", master, *words]
         for setting in ("spark.executor.memory=512m", "spark.driver.memory=512m"):
             command += ["--conf", setting]
@@ -70,7 +79,7 @@ class Running:
         self.until(lambda: self.said.count(f"main/0@{node} RECOVERING → STABLE") >= times, f"return of {node}")
 
     def inject(self, *words: str) -> None:
-        command = [sys.executable, "-m", "spe.cli", "inject", self.run, *words]
+        command = [sys.executable, "-m", "replicas.cli", "inject", self.run, *words]
         found = subprocess.run(command, capture_output=True, text=True)
         assert found.returncode == 0, found.stderr + self.said
 

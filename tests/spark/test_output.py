@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import SparkConf
 
-from consistency.proof.delay import judge_delay
-from consistency.proof.experience import delays
-from consistency.proof.kept import Keep, MadeByTasks, frame_of
-from consistency.proof.meanwhile import meanwhile
+from consistency.proof.comparing.delay import judge_delay
+from consistency.proof.comparing.experience import delays
 from consistency.proof.output import SKIP_US, judge_output, judge_stable, received_tables, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
 from consistency.proof.scene import Scene
+from consistency.proof.session.parallel import meanwhile
+from consistency.proof.storage.tables import Keep, MadeByTasks, frame_of
 from spe.config import load_text
-from spe.log.announced import RecordedAnnouncement
+from spe.log.announced_settings import RecordedAnnouncement
 from spe.plan.delays import epochs
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME

@@ -15,16 +15,17 @@ import pytest
 from pyarrow.parquet import read_table
 from pyspark.sql import types as T
 
-from consistency.proof.evidence import evidence
-from consistency.proof.hadoop import HadoopFolder
-from consistency.proof.kept import MadeByTasks
-from consistency.proof.remote import is_remote, keeper, local_path, opened
-from consistency.proof.run import Run
-from spe.cli.report import report
+from consistency.proof.recorded.evidence import evidence
+from consistency.proof.recorded.run import Run
+from consistency.proof.storage.folder import is_remote, local_path
+from consistency.proof.storage.hadoop import HadoopFolder
+from consistency.proof.storage.remote import keeper, opened
+from consistency.proof.storage.tables import MadeByTasks
+from replicas.cli.report import report
 from spe.errors import SpeError
-from spe.log.announced import RecordedAnnouncement
-from spe.log.issued import ISSUED, MOVES
-from spe.log.issued import PATH as DATABASE
+from spe.log.announced_settings import RecordedAnnouncement
+from spe.log.issued_directories import ISSUED, MOVES
+from spe.log.issued_directories import PATH as DATABASE
 from spe.log.provenance import PROVENANCE, encode_provenance
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
@@ -73,7 +74,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consistency.proof.spark.session", lambda *args, **more: spark)
+    monkeypatch.setattr("consistency.proof.session.session.session", lambda *args, **more: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
 

@@ -12,16 +12,16 @@ import pytest
 
 import spe
 from consistency.proof.judge import judge_run, suit, write_report
-from consistency.proof.remote import opened
+from consistency.proof.recorded.run import REPORT_FOLDER, Run
 from consistency.proof.report.model import Flaw, OutputReport, Report, SinkFacts, Verdict
-from consistency.proof.run import REPORT_FOLDER, Run
-from consistency.proof.trouble import explained
+from consistency.proof.session.errors import explained
+from consistency.proof.storage.remote import opened
+from replicas.cli.report import UNKNOWN, report
+from replicas.cli.verify import AS_IT_SAYS, DIFFERS, verify
 from replicas.faults.model import read_faults
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.report import UNKNOWN, report
-from spe.cli.verify import AS_IT_SAYS, DIFFERS, verify
+from replicas.simulation.world.cluster import SimCluster
 from spe.errors import SpeError
 from spe.log.source_log import read_source_log
 from spe.problems import Problems
@@ -307,7 +307,7 @@ def test_where_spark_does_not_start_there_is_no_verdict(
     def no_java(*args: object, **more: object) -> None:
         raise SpeError("Spark needs a Java")
 
-    monkeypatch.setattr("consistency.proof.spark.session", no_java)
+    monkeypatch.setattr("consistency.proof.session.session.session", no_java)
     with pytest.raises(SpeError, match="needs a Java"):
         report([run_dir], master=None, conf={}, out=None)
     monkeypatch.setattr("sys.stdin.readline", lambda: "", raising=False)

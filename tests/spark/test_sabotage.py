@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from consistency.proof import comparison, digests
-from consistency.proof import received as received_by
-from consistency.proof.comparison import belated, late, misplaced, undone, unplaced, unresolved
-from consistency.proof.elements import elements, episodes, is_gap
+from consistency.proof.comparing import comparison, digests
+from consistency.proof.comparing.comparison import belated, late, misplaced, undone, unplaced, unresolved
+from consistency.proof.recorded import received_output as received_by
+from consistency.proof.recorded.elements import elements, episodes, is_gap
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema

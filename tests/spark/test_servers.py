@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from consistency.proof.recorded.run import REPORT_FOLDER
 from consistency.proof.report.model import Report, Verdict
-from consistency.proof.run import REPORT_FOLDER
 from examples.servers.postgres import PostgresServer
+from replicas.cli.app import execute
+from replicas.cli.report import CONSISTENT
 from replicas.client.recorder import recorded_stable
-from spe.cli.app import execute
-from spe.cli.report import CONSISTENT
-from spe.cli.run_dir import load_target
+from replicas.local.run_dir import load_target
 from spe.log.recording import client_folder
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
@@ -48,7 +48,7 @@ fragments: {all: {operators: [both, sums], replicas: [n1, n2]}}
 nodes: [n1, n2]
 clients: {board: {reads: [sums], sinks: [{postgres: {table: sums}, mode: current}]}}
 """
-SPE = [sys.executable, "-m", "spe.cli"]
+SPE = [sys.executable, "-m", "replicas.cli"]
 PATIENCE_S = 120.0
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consistency.proof.recording import changes, source_log
-from consistency.proof.records import WantedRecords
-from consistency.proof.run import Run
+from consistency.proof.recorded.recording import changes, source_log
+from consistency.proof.recorded.records import WantedRecords
+from consistency.proof.recorded.run import Run
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Rows, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel

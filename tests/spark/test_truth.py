@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from consistency.proof.records import TimedStretch
-from consistency.proof.run import Run
-from consistency.proof.stamps import look_through
+from consistency.proof.recorded.records import TimedStretch
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.stamps import look_through
 from consistency.proof.truth import TruthNetwork
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
-from replicas.simulation.topologies import random_configuration
+from replicas.simulation.scenarios.topologies import random_configuration
 from replicas.source.proxy import Intake, reference_elements
 from replicas.source.stamping import Stamper
 from spe.config import load_plan_data

@@ -13,7 +13,7 @@ from replicas.spark import writer
 from replicas.spark.options import write_options
 from replicas.spark.writer import LiveSource, LiveWriter, Staged, check_columns, rows_of
 from spe.errors import SpeError
-from spe.log.pushed import decode_part
+from spe.log.pushed_batches import decode_part
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from consistency.proof.kept import on_disk
-from consistency.proof.run import Run
+from consistency.proof.recorded.run import Run
+from consistency.proof.storage.tables import on_disk
 from consistency.proof.truth import TruthNetwork, truth
 from consistency.proof.truth.network import Segments
 from replicas.reference import reference_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 
 
 class Crashed(Exception):

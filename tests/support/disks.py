@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 
 
 def only_synced(storage: SimDisk) -> SimDisk:

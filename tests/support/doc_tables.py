@@ -24,7 +24,7 @@ from consistency.proof.report.model import Flaw
 from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
 from replicas.planning.files import OperatorModel
-from replicas.simulation.features import Feature
+from replicas.simulation.scenarios.feature_set import Feature
 from replicas.spark.options import READING, WRITING, Option
 from spe.config.accuracy import AccuracyModel
 from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel, NodeModel, TimingModel

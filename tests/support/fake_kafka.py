@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from replicas.connectors import kafka_client, kafka_positions, kafka_sink
+from replicas.connectors.kafka import client as kafka_client
+from replicas.connectors.kafka import positions as kafka_positions
+from replicas.connectors.kafka import sink as kafka_sink
 
 SERVERS = "fake:9092"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from replicas.simulation.cluster import Pair, SimCluster
-from replicas.simulation.link import LinkState
+from replicas.simulation.world.cluster import Pair, SimCluster
+from replicas.simulation.world.link import LinkState
 
 
 class FaultyCluster(SimCluster):

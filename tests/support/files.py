@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 
 
 def watch_files(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spe.connectors import installed
+from spe.connectors import installed_connectors as installed
 
 #: Declarations of a reader and a sink that exist nowhere.
 SHELF = '''

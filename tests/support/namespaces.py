@@ -22,13 +22,13 @@ from unittest import mock
 
 import trio
 
+from replicas.cli.app import execute
+from replicas.cli.run import run
 from replicas.faults.links import LinkMode
 from replicas.faults.model import processes_of
 from replicas.faults.state import FaultState
+from replicas.local.job import Job
 from replicas.local.process import ProcessSpec
-from spe.cli import run
-from spe.cli.app import execute
-from spe.cli.job import Job
 from spe.errors import SpeError
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan

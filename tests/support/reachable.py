@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from consistency.checking.counters import Cell, Counters
-from spe.cli.campaign import Sums
-from spe.cli.campaign_report import ranges
+from replicas.cli.campaigns.campaign import Sums
+from replicas.cli.campaigns.campaign_report import ranges
 from spe.stream.names import NodeState
 
 _STATES: Final = tuple(s.name for s in NodeState)

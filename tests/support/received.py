@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
-from consistency.proof.kept import Keep, OfBatches
-from consistency.proof.received import ReceivedRecording, ReceivedStream
-from consistency.proof.records import SUMMARY, Wanted, summaries
+from consistency.proof.recorded.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
+from consistency.proof.recorded.received_output import ReceivedRecording, ReceivedStream
+from consistency.proof.recorded.records import SUMMARY, Wanted, summaries
+from consistency.proof.storage.tables import Keep, OfBatches
 from consistency.proof.truth import Truth
 from spe.stream.batch import Batch, Element, RecDone, Undo
 from spe.stream.names import Kind

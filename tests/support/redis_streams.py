@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from spe.connectors.installed import installed
+from spe.connectors.installed_connectors import installed
 from spe.runtime.env import Network
 from spe.runtime.production import production_env
 from spe.runtime.server_trouble import outside

@@ -1,7 +1,8 @@
 """A configuration's results, a row at a time, and sharing nothing with the engine: neither its operators nor its
 expressions, its order of input, its partitions, nor how it reads a configuration.
 
-Knows what random configurations have (replicas/simulation/topologies.py), and the operators of its own that they name.
+Knows what random configurations have (replicas/simulation/scenarios/topologies.py), and the operators of its own that
+they name.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def _chained(panes: list[list[Any]]) -> int:
     return state
 
 
-_FUNCTIONS: Final[Mapping[str, Any]] = {"replicas.simulation.own:Chained": _chained}
+_FUNCTIONS: Final[Mapping[str, Any]] = {"replicas.simulation.scenarios.custom_code:Chained": _chained}
 
 
 def _join(body: Body, inputs: Sequence[Stream]) -> Stream:
@@ -297,9 +298,9 @@ def _gaps(stream: Stream, arguments: Body) -> Stream:
 
 
 _CLASSES: Final[Mapping[str, Callable[[Stream, Body], Stream]]] = {
-    "replicas.simulation.hash_chain:HashChain": _hash_chain,
-    "replicas.simulation.lagging:Lagging": _lagging,
-    "replicas.simulation.own:KeyedGaps": _gaps,
+    "replicas.simulation.features.hash_chain:HashChain": _hash_chain,
+    "replicas.simulation.features.lagging_operator:Lagging": _lagging,
+    "replicas.simulation.scenarios.custom_code:KeyedGaps": _gaps,
 }
 _OPERATORS: Final[Mapping[str, Callable[[Any, Sequence[Stream]], Stream]]] = {
     "filter": _filter,

@@ -7,8 +7,8 @@ from typing import Any
 
 from consistency.checking.finding import Finding
 from consistency.comparison import ChannelRows
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.world.cluster import SimCluster
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Element
 from spe.stream.ids import Channel

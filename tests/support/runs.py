@@ -12,7 +12,7 @@ import yaml
 
 from replicas.client.recorder import Recorder
 from spe.config import load_data
-from spe.log.announced import RecordedAnnouncement
+from spe.log.announced_settings import RecordedAnnouncement
 from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
 from spe.log.source_log import SourceState, encode_source_record, source_folder

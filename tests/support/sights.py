@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from replicas.cli.view.view import Sight
+from replicas.local.polling import Seen
 from replicas.local.process import Phase
-from spe.cli.polling import Seen
-from spe.cli.view import Sight
 from spe.config import load_text
 from spe.plan.deploy import Deployed, with_default_client
 from spe.status import ProcessStatus

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import trio
 
 from consistency.checking.verdict import judge
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.host import seeded_scheduling
-from replicas.simulation.link import GOOD, LinkState
 from replicas.simulation.simulate import is_quiet
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.host import seeded_scheduling
+from replicas.simulation.world.link import GOOD, LinkState
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Element

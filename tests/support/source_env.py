@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.runtime.env import Awaited, Env, Trace
 from spe.runtime.network import TcpNetwork
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.runtime.spill import Handle, Shelf, SpillFolder, SpillNotLoaded
 from spe.stream.batch import Batch
 from spe.stream.schema import Schema

@@ -15,7 +15,7 @@ import trio
 
 from replicas.local.cluster import open_cluster
 from replicas.local.process import ProcessSpec
-from replicas.local.supervised import Supervision, die_with_parent
+from replicas.local.supervised_process import Supervision, die_with_parent
 
 
 async def good(descriptor: int, mode: str) -> None:

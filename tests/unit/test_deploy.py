@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spe.cli.app import app
+from replicas.cli.app import app
 from spe.config import load_text
 from spe.plan.deploy import Deployed
 from spe.plan.review import review

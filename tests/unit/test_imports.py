@@ -1,4 +1,4 @@
-"""Imports go downwards only: spe <- operators <- consistency <- replicas <- cli, testing, Spark; names are unique."""
+"""Imports go downwards only: spe <- operators <- consistency <- replicas; names are unique."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import ast
 import re
 import tokenize
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FLOORS = {"spe": 1, "operators": 2, "consistency": 3, "replicas": 4}
-SPARK = ROOT / "replicas" / "spark"
-#: What knows all: nothing else imports it.
-TOP = (("spe", "cli"), ("spe", "testing"), ("spe", "proving.py"), ("replicas", "spark"))
-TOP_FLOOR = 5
+SPARK, CLI, KIT = (ROOT / "replicas" / name for name in ("spark", "cli", "testing"))
 FILES = sorted(p for floor in FLOORS for p in (ROOT / floor).rglob("*.py"))
 
 
@@ -39,24 +37,39 @@ def imported(path: Path) -> set[str]:
 
 
 def test_imports_go_downwards() -> None:
-    found = {}
-    for path in FILES:
-        parts = path.relative_to(ROOT).parts
-        floor = TOP_FLOOR if parts[:2] in TOP else FLOORS[parts[0]]
-        if upward := sorted(name for name in imported(path) if FLOORS.get(name, 0) > floor):
-            found[str(path.relative_to(ROOT))] = upward
-    assert found == {}, "files import from a higher floor"
+    upward = {
+        str(path.relative_to(ROOT)): names
+        for path in FILES
+        if (names := [n for n in imported(path) if FLOORS.get(n, 0) > FLOORS[path.relative_to(ROOT).parts[0]]])
+    }
+    assert upward == {}
 
 
-def test_only_faces_of_spe_import_the_command_line() -> None:
-    """``env.run`` and ``connect``, when they are called, because the command line is the top level; and Spark."""
-    cli, faces = ROOT / "spe" / "cli", {ROOT / "spe" / "api.py", ROOT / "replicas" / "client" / "session.py"}
-    below = [p for p in FILES if not p.is_relative_to(cli) and not p.is_relative_to(SPARK)]
-    users = {p for p in below if "spe.cli" in p.read_text()}
-    at_import = {getattr(node, "module", None) or "" for face in faces for node in parsed(face).body}
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    modules = {module_of(path): path for path in FILES}
+    graph = TopologicalSorter({name: modules_imported(path, set(modules)) - {name} for name, path in modules.items()})
+    graph.prepare()
 
-    assert users == faces
-    assert not any(name.startswith("spe.cli") for name in at_import)
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules_imported(path: Path, known: set[str]) -> set[str]:
+    names = set()
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inside & known or {node.module}
+    return names & known
+
+
+def test_nothing_below_imports_the_command_line() -> None:
+    assert [
+        p for p in FILES if not p.is_relative_to(CLI) and re.search(r"(from|import) replicas\.cli\b", p.read_text())
+    ] == []
 
 
 def test_only_what_spark_finds_imports_what_is_spark_s() -> None:
@@ -66,7 +79,9 @@ def test_only_what_spark_finds_imports_what_is_spark_s() -> None:
 
 
 def test_nobody_imports_the_test_kit() -> None:
-    users = [p for p in FILES if p.parent.name != "testing" and "spe.testing" in p.read_text()]
+    users = [
+        p for p in FILES if not p.is_relative_to(KIT) and re.search(r"(from|import) \w+\.testing\b", p.read_text())
+    ]
     assert users == []
 
 

@@ -17,11 +17,12 @@ import trio
 import trio.testing
 import yaml
 
+from replicas.cli.app import app
 from replicas.faults.model import load_faults_text
 from replicas.reference import reference_rows
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from replicas.source.proxy import reference_elements
-from spe.cli.app import app
+from replicas.testing import OperatorHarness
 from spe.config import load_plan, load_plan_text, load_text
 from spe.errors import ConfigError
 from spe.log.source_log import read_source_log
@@ -29,7 +30,6 @@ from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Plan
 from spe.plan.review import review
 from spe.stream.names import StreamId
-from spe.testing import OperatorHarness
 from tests.support.faulty_cluster import FaultyCluster
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from functools import reduce
 from graphlib import TopologicalSorter
 from typing import Final
 
-from consistency.proof.reading import (
+from consistency.proof.recorded.query_file import (
     AggregateEntry,
     CustomEntry,
     FilterEntry,

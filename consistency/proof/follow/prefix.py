@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from consistency.proof.report.words import moment, plural
 from spe.errors import SpeError
 from spe.log.format import Segment
-from spe.log.kept import read_kept
+from spe.log.log_start import read_kept
 from spe.log.recovery import live_segments
 from spe.runtime.storage import DiskStorage
 

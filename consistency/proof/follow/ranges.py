@@ -8,10 +8,10 @@ from typing import Final
 
 from consistency.proof.follow.readers import ChannelProgress, LogOfSource, LogProgress, RecordingOfChannel
 from consistency.proof.follow.state import State
-from consistency.proof.records import CHANGES
+from consistency.proof.recorded.records import CHANGES
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import recording_table, source_table
 from consistency.proof.report.words import moment
-from consistency.proof.run import Run
-from consistency.proof.source import recording_table, source_table
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME, floor_to
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from consistency.proof.follow.prefix import Prefix
 from consistency.proof.follow.track import ChannelTrack, Heard, Wrong
-from consistency.proof.records import KINDS, Stretch, Table, scan_stretch
-from consistency.proof.source import stretches
+from consistency.proof.recorded.records import KINDS, Stretch, Table, scan_stretch
+from consistency.proof.recorded.table_source import stretches
 from spe.errors import LogCorrupt
 from spe.log.format import HEADER_BYTES, RECORD_HEADER_BYTES, Record
 from spe.log.recording import decode_recorded
@@ -43,7 +43,7 @@ class LogProgress(BaseModel):
       done: everything before was read.
       start_id, last_id: of the last tuple before each of these.
       bound_us: no tuple from ``done`` on has a smaller time.
-      peak_us, promise_us: for the times by rule S1 (``consistency.proof.stamps``).
+      peak_us, promise_us: for the times by rule S1 (``consistency.proof.recorded.stamps``).
       prefix: digests of what was read.
     """
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from consistency.proof.decision import overall
 from consistency.proof.follow.state import State, Tally
-from consistency.proof.report.followed import Followed, FollowedOutput, FollowedSource
+from consistency.proof.recorded.run import Run
+from consistency.proof.report.follow_model import Followed, FollowedOutput, FollowedSource
 from consistency.proof.report.model import Flaw, Verdict
 from consistency.proof.report.words import moment, plural
-from consistency.proof.run import Run
 from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 

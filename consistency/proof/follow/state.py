@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from consistency.proof.comparing.offenders import FIRST
 from consistency.proof.follow.readers import ChannelProgress, LogProgress
-from consistency.proof.offenders import FIRST
-from consistency.proof.report.followed import FollowedStep
+from consistency.proof.report.follow_model import FollowedStep
 from consistency.proof.report.model import Flaw, FlawCount, Offender, Verdict
 from spe.errors import SpeError
 from spe.runtime.storage import sync_folder

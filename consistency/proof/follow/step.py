@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from consistency.proof import comparison
-from consistency.proof.elements import STABLE, elements
+from consistency.proof.comparing import comparison
+from consistency.proof.comparing.offenders import first_offenders
+from consistency.proof.comparing.received_types import settled
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken
-from consistency.proof.kept import frame_of, on_disk
-from consistency.proof.offenders import first_offenders
-from consistency.proof.received import ReceivedStream, records_of
+from consistency.proof.recorded.elements import STABLE, elements
+from consistency.proof.recorded.received_output import ReceivedStream, records_of
+from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import Flaw, Offender
-from consistency.proof.run import Run
-from consistency.proof.settling import settled
+from consistency.proof.storage.tables import frame_of, on_disk
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
@@ -82,7 +82,7 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from consistency.proof.recording import changes, summary
+    from consistency.proof.recorded.recording import changes, summary
 
     assert network.part is not None
     pieces = [one for taken in asked.taken for one in taken.read]

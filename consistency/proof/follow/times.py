@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from consistency.proof import stamps
 from consistency.proof.follow.readers import LogProgress, LogTaken
-from consistency.proof.run import Run
-from consistency.proof.source import source_table
+from consistency.proof.recorded import stamps
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import source_table
 from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from consistency.proof.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, UNDO
+from consistency.proof.recorded.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, UNDO
 from consistency.proof.report.model import Flaw, Offender
 from consistency.proof.report.words import moment
 from spe.stream.times import BEFORE_TIME
@@ -16,7 +16,7 @@ class Heard(NamedTuple):
     """One record of a recording.
 
     Attributes:
-      kind: as in ``consistency.proof.elements``.
+      kind: as in ``consistency.proof.recorded.elements``.
       first_id, id: of its tuples; the last one that an undo leaves or a boundary covers.
       tuples: how many.
       first_us, last_us: smallest and largest time of its tuples; a boundary's own in both.

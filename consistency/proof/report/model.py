@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spe.described import DescribedName
+from spe.descriptions import DescribedName
 
 #: Changes when a field means something else or is gone; new fields do not change it.
 VERSION: Final = 1

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from consistency.proof.files import ROW, TASK_BITS, TruthFiles, footers, local_files
-from consistency.proof.kept import Keep
+from consistency.proof.storage.files import ROW, TASK_BITS, TruthFiles, footers, local_files
+from consistency.proof.storage.tables import Keep
 from consistency.proof.truth.network import TimeRange, TruthNetwork
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
 from spe.stream.names import StreamId

@@ -16,7 +16,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from consistency.proof.reading import AggregateEntry, CallEntry, WindowEntry
+from consistency.proof.recorded.query_file import AggregateEntry, CallEntry, WindowEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import JoinEntry
+from consistency.proof.recorded.query_file import JoinEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,

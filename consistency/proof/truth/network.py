@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
-from consistency.proof.arrow import spark_schema
-from consistency.proof.files import tasks_for
-from consistency.proof.kept import on_disk
-from consistency.proof.merging import Merge, depth, edges
-from consistency.proof.reading import (
+from consistency.proof.comparing.merging import Merge, depth, edges
+from consistency.proof.recorded.query_file import (
     AggregateEntry,
     CustomEntry,
     FilterEntry,
@@ -26,10 +23,13 @@ from consistency.proof.reading import (
     RejectedEntry,
     TopKEntry,
 )
-from consistency.proof.recording import source_log
-from consistency.proof.records import Stretch, TimedStretch
-from consistency.proof.run import Run
-from consistency.proof.source import last_state, segment_times, source_table
+from consistency.proof.recorded.recording import source_log
+from consistency.proof.recorded.records import Stretch, TimedStretch
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import last_state, segment_times, source_table
+from consistency.proof.storage.arrow import spark_schema
+from consistency.proof.storage.files import tasks_for
+from consistency.proof.storage.tables import on_disk
 from consistency.proof.truth.aggregate import aggregate, open_rows
 from consistency.proof.truth.join import join
 from consistency.proof.truth.stream import (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from consistency.proof.rewriting import spark_text
+from consistency.proof.spark_expressions import spark_text
 from spe.stream import text_size
 from spe.stream.times import END_OF_TIME
 

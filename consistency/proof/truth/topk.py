@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import TopKEntry
+from consistency.proof.recorded.query_file import TopKEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas import functions as arrow_functions
 
-from consistency.proof.arrow import ToArrow, arrow_fields, from_arrow, schema_of, spark_fields, spark_type
+from consistency.proof.storage.arrow import ToArrow, arrow_fields, from_arrow, schema_of, spark_fields, spark_type
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream, order_names, ordered, padded, quoted
 from operators.aggregate.custom import Failed, added, merged, result_of
 from operators.build import build_operator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from consistency.proof.reading import WindowEntry
+from consistency.proof.recorded.query_file import WindowEntry
 from consistency.proof.truth.stream import TIME, quoted
 from spe.stream.times import END_OF_TIME
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from redis_streams.resp import Redis
-from replicas.connectors.jsonl import JsonLines
+from replicas.connectors.formats.jsonl import JsonLines
 from replicas.connectors.reader import Resumable, RowChunk
 from replicas.connectors.server_sink import GONE
 from spe.runtime.env import Env

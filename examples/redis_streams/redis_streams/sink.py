@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_streams.resp import Redis
-from replicas.connectors.json_text import json_lines
+from replicas.connectors.formats.json_text import json_lines
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
 from spe.connectors.declaration import STABLE
 from spe.runtime.env import Env

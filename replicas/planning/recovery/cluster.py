@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from replicas.planning.configured import partitions_of, topology_of
+from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.files import TopologyFile, mapping_of
 from replicas.planning.recovery.goals import RecoveryGoal, goal_named
 from replicas.planning.recovery.schedule import RecoverySchedule

@@ -19,7 +19,7 @@ from operators.steps import finished
 from replicas.checkpoint.extent import SLICE_RECORDS, Extent
 from replicas.checkpoint.targets import ASSUMED, to_rewrite
 from spe.errors import LogCorrupt
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec

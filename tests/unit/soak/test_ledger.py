@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from consistency.checking.finding import Finding
-from spe.cli.campaign import SeedResult, Sums
+from replicas.cli.campaigns.campaign import SeedResult, Sums
 from tests.soak.ledger import append, campaign_of, read_ledger, table
 
 

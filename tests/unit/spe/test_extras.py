@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from replicas.cli.app import execute
 from replicas.connectors import KINDS
 from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from spe import extras
-from spe.cli.app import execute
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """

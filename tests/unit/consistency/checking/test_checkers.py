@@ -11,16 +11,16 @@ import pytest
 
 from consistency.checking.bounds import Bounds
 from consistency.checking.counters import Counters
-from consistency.checking.in_force import InForce
-from consistency.checking.lost_logs import check_lost_logs
-from consistency.checking.masked import is_masked
-from consistency.checking.permanence import check_permanence
+from consistency.checking.logs.lost_logs import check_lost_logs
+from consistency.checking.node_settings import InForce
+from consistency.checking.promises.masked_failures import is_masked
+from consistency.checking.promises.permanence import check_permanence
 from consistency.checking.rows import Reference
 from consistency.checking.schedule import FaultInterval, World
 from consistency.checking.verdict import Premise, RunVerdict, judge
-from spe.plan.continuous import Continuous
 from spe.plan.deploy import Deployed
 from spe.plan.directory import CoordinatorSettings, ExpectedLoad, RecoverySettings, Role, Standbys
+from spe.plan.log_targets import Continuous
 from spe.plan.nodes import Checkpoints, Policy
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.topk import TopKSpec

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from consistency.proof.comparing.measures import measured, operator_of
 from consistency.proof.decision import Circumstances, decide, overall
-from consistency.proof.measures import measured, operator_of
 from consistency.proof.prediction import predict
+from consistency.proof.recorded.story import fault_spans, something_failed, tracks
 from consistency.proof.report.model import FaultSpan, Flaw, Span, Verdict
-from consistency.proof.story import fault_spans, something_failed, tracks
 from spe.config import load_text
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed

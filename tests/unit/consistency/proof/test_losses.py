@@ -9,7 +9,7 @@ from consistency.proof.losses import losses
 from consistency.proof.report.model import Accuracy, Span, Track, WindowAccuracy
 from consistency.proof.report.page import page
 from consistency.proof.report.summary import text
-from replicas.planning.configured import fidelity_of
+from replicas.planning.cluster_topology import fidelity_of
 from spe.config import load
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from consistency.proof.run import Run
+from consistency.proof.recorded.run import Run
 from replicas.source.proxy import SourceProxy
 from spe.errors import SpeError
 from spe.log.marks import Mark, Marks

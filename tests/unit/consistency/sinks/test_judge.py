@@ -20,9 +20,9 @@ from replicas.connectors.sink_registry import open_sink
 from replicas.source.late_rows import LATE_US
 from spe.config import load_data
 from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE
-from spe.log.kept import KeptLog, write_kept
+from spe.log.log_start import KeptLog, write_kept
 from spe.log.recording import client_folder
-from spe.log.rejected import RejectedInput, rejected_batch
+from spe.log.rejected_rows import RejectedInput, rejected_batch
 from spe.log.source_log import SourceState, encode_source_record
 from spe.plan.deploy import with_default_client
 from spe.runtime.production import ThreadCompute

@@ -12,7 +12,7 @@ from operators.footprints import LiveFootprints
 from replicas.checkpoint import extent as module
 from replicas.checkpoint.extent import SLICE_RECORDS, Choices, Extent, Pacing, counted
 from replicas.checkpoint.targets import ASSUMED, SLICES_MOST, to_rewrite
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from spe.stream.times import END_OF_TIME
 
 

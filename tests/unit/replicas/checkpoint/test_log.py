@@ -17,7 +17,7 @@ import trio.testing
 
 from replicas.checkpoint.log import COPIES, CheckpointLog, Commit, LogKind, LogReader
 from replicas.checkpoint.log_records import Copies
-from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.world.disk import SimDisk, torn
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log.format import HEADER_BYTES, Segment, encode_header, encode_record
 from spe.log.marks import read_mark

@@ -19,7 +19,7 @@ from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.placement.standby import Standby
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogFull
 from spe.log.marks import Marks
 from spe.runtime.env import Env

@@ -11,8 +11,8 @@ from replicas.checkpoint.extent import SLICE_RECORDS, Extent
 from replicas.checkpoint.log import CheckpointLog, LogKind
 from replicas.checkpoint.meter import WINDOW_US, LogMeter
 from replicas.checkpoint.targets import ASSUMED, Workload, least, targets
-from replicas.simulation.disk import SimDisk
-from spe.plan.continuous import Continuous
+from replicas.simulation.world.disk import SimDisk
+from spe.plan.log_targets import Continuous
 from spe.stream.times import SECOND
 from tests.unit.replicas.checkpoint.test_extent import trace_15
 

@@ -11,7 +11,7 @@ import trio
 
 from replicas.checkpoint.log_transfer import SentSlice
 from replicas.checkpoint.replica_log import ReplicaLog
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId

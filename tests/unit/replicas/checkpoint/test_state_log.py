@@ -21,7 +21,7 @@ from operators.steps import finished
 from replicas.checkpoint.extent import Extent, counted
 from replicas.checkpoint.log import COPIES, CheckpointLog, LogKind
 from replicas.checkpoint.state_log import StableSlice, StateLog, read_state
-from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.world.disk import SimDisk, torn
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.join import JoinKind, JoinSpec

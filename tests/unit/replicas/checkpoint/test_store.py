@@ -14,7 +14,7 @@ import trio
 import trio.lowlevel
 
 from replicas.checkpoint.store import CheckpointStore, decode_snapshot, encode_snapshot
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import RemoteProtocolError
 from spe.plan.plan import Plan
 from spe.runtime.env import Env

@@ -16,7 +16,7 @@ from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.store import CheckpointStore, encode_held, encode_snapshot
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.placement.standby import Standby
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId

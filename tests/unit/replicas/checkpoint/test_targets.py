@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from replicas.checkpoint import targets as choosing
 from replicas.checkpoint.extent import Choices
 from replicas.checkpoint.targets import ASSUMED, REPLAY_PART, LogSpeeds, Workload, least, targets
-from spe.plan.continuous import Continuous
+from spe.plan.log_targets import Continuous
 from tests.unit.replicas.checkpoint.test_extent import trace_15
 
 #: 10 µs per record, 2 µs per row.

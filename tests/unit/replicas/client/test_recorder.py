@@ -9,9 +9,9 @@ import pytest
 
 from consistency.comparison import compare
 from replicas.client.recorder import Recorder, read_recording, recorded_stable
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
-from spe.log.announced import announced_folder, read_announced
+from spe.log.announced_settings import announced_folder, read_announced
 from spe.log.recording import channel_folder, client_folder
 from spe.stream.change import Change
 from spe.stream.ids import Channel

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from replicas.client.result_folder import ResultFolder
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogError, SpeError
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId

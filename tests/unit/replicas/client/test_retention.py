@@ -11,10 +11,10 @@ import trio.testing
 from replicas.client.recorder import Recorder
 from replicas.client.retention import TENTATIVE, RecordingRetention
 from replicas.retention.holders import PROOF
-from replicas.simulation.disk import SimDisk
-from spe.log.announced import announced_folder, read_announced
-from spe.log.kept import read_kept
-from spe.log.proved import PROVED, encode_proved
+from replicas.simulation.world.disk import SimDisk
+from spe.log.announced_settings import announced_folder, read_announced
+from spe.log.log_start import read_kept
+from spe.log.proof_progress import PROVED, encode_proved
 from spe.log.recording import channel_folder
 from spe.plan.plan import Retain
 from spe.stream.change import Change

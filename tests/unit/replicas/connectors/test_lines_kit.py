@@ -14,11 +14,11 @@ import trio
 from replicas.connectors import tcp
 from replicas.connectors.server_sink import GONE
 from replicas.connectors.tcp import StandardInput
+from replicas.testing import PromiseBroken, check_receiver
+from replicas.testing.connectors import SentRows
 from spe.log import SegmentedLog
 from spe.runtime.env import Network
 from spe.stream.schema import Schema
-from spe.testing import PromiseBroken, check_receiver
-from spe.testing.connectors import SentRows
 
 ADDRESS: Final = "127.0.0.1:9001"
 SCHEMA: Final = {"ts": "timestamp!", "n": "int64!", "text": "string"}
@@ -195,7 +195,7 @@ def test_lines_that_are_lost_swapped_or_doubled_are_found(
     change: Callable[[list[str]], list[str]], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "LineSplitter", feed_of(change))
-    monkeypatch.setattr("spe.testing.crashes._LONGEST_S", 10.0)  # where a line is awaited that never comes
+    monkeypatch.setattr("replicas.testing.crashes._LONGEST_S", 10.0)  # where a line is awaited that never comes
     with pytest.raises(PromiseBroken, match=said):
         received("jsonl")
 

@@ -23,6 +23,7 @@ pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-ka
 from examples.servers.kafka import brokers
 from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink_registry import open_sink
+from replicas.testing import check_reader, check_sink
 from spe.config import load_data
 from spe.plan.deploy import Deployed
 from spe.runtime.production import ThreadCompute
@@ -30,14 +31,13 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from spe.testing import check_reader, check_sink
 from tests.support import fake_kafka
 from tests.support.fake_kafka import FakeKafka
 from tests.support.http_peers import EventServer, WebhookServer
 from tests.support.s3_server import running_s3
 from tests.support.source_env import source_env
 from tests.support.streams import parse
-from tests.unit.replicas.connectors.test_kafka_source import Running
+from tests.unit.replicas.connectors.kafka.test_source import Running
 
 DOCS = Path(__file__).parents[4] / "docs" / "how-to"
 TOTALS = Channel(StreamId("totals"), 0)

@@ -24,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.connectors import KINDS, Live, Malformed, Replay, RowChunk, open_reader
-from replicas.connectors.csv import CsvLines
-from replicas.connectors.jsonl import JsonLines
+from replicas.connectors.formats.csv import CsvLines
+from replicas.connectors.formats.jsonl import JsonLines
 from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
 from spe.errors import SpeError
 from spe.plan.generators import GENERATORS
@@ -167,7 +167,7 @@ def test_a_row_that_is_no_csv_has_its_text_and_its_lines(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a quote that is not closed takes the lines behind it; other quoted cells may have lines."""
-    monkeypatch.setattr("replicas.connectors.csv._BLOCK", block)
+    monkeypatch.setattr("replicas.connectors.formats.csv._BLOCK", block)
     rows = '1,"a\nb"\n2,"x"y\n\n3,"c"\n4,"open\n5,d\n6,"z"z\r\n7,e\n8,"end\n9,f\n'
     path = written(tmp_path, f"ts,key\n{rows}")
     chunks = list(
@@ -553,7 +553,7 @@ def test_pandas_is_not_imported_to_read_parquet(tmp_path: Path) -> None:
     path = parquet(tmp_path, ts=at, n=[1, 2, 3], x=[1.5, -0.0, 2.0], key=["a", "b", "a"], yes=[True, False, True])
     program = f"""
 import sys
-from replicas.connectors.parquet_source import ParquetFiles
+from replicas.connectors.files.parquet_source import ParquetFiles
 from spe.stream.schema import Schema
 schema = Schema.of(ts="timestamp!", n="int64!", x="float64!", key="string!", yes="bool!")
 with open({path!r}, "rb") as file:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from replicas.connectors.csv import CsvReplay
+from replicas.connectors.formats.csv import CsvReplay
 from replicas.connectors.reader import RowChunk
 from replicas.source.proxy import reference_elements
+from replicas.testing import PromiseBroken, check_reader
 from spe.config import load_data
 from spe.stream.batch import Batch
-from spe.testing import PromiseBroken, check_reader
 from tests.support.file_formats import FORMATS, SCHEMA, rows
 
 COUNT, SOME = 15, 6

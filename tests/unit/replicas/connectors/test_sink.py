@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from replicas.connectors.parquet_sink import DiskFull, ParquetSink
+from replicas.connectors.files.parquet_sink import DiskFull, ParquetSink
 from replicas.connectors.sink import CORRECTIONS, STABLE, JsonLinesSink, Sink
 from replicas.connectors.sink_registry import open_sink
 from spe.errors import ConfigError, LogCorrupt

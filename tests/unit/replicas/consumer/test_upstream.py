@@ -20,7 +20,7 @@ from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Connection, Identity, dial
 from replicas.link.directory import DirectoryKeeper
 from replicas.producer.server import AT_WORK_S, Bystander, Server, fetch_snapshot
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken, LinkClosed
 from spe.plan.directory import Directory
 from spe.runtime.env import Clock

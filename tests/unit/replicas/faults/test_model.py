@@ -23,10 +23,10 @@ from replicas.faults.model import (
 from replicas.faults.runner import FaultRunner, Happening
 from replicas.faults.state import Action, Conditions, Do, FaultState
 from replicas.faults.storage import FaultyStorage
-from replicas.simulation.clock import JumpClock, SimClock
-from replicas.simulation.disk import SimDisk
-from replicas.simulation.host import SimCompute
-from replicas.simulation.network import HostNetwork, SimNetwork
+from replicas.simulation.world.clock import JumpClock, SimClock
+from replicas.simulation.world.disk import SimDisk
+from replicas.simulation.world.host import SimCompute
+from replicas.simulation.world.network import HostNetwork, SimNetwork
 from spe.config import read_document
 from spe.errors import ConfigError, LinkBroken
 from spe.runtime.env import Env

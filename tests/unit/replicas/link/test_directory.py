@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from consistency.checking.counters import Counters
-from consistency.checking.directories import check_directories
+from consistency.checking.protocol.directories import check_directories
 from replicas.link.connection import Identity
 from replicas.link.directory import ASK_AGAIN_US, DirectoryExchange, DirectoryKeeper, revision_file
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import OtherConfiguration, RemoteProtocolError
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
 from spe.plan.revision import Revision, revised

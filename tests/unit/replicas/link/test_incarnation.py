@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import trio
 
 from replicas.link.incarnation import claim
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.stream.names import NodeState
 from tests.simulation.test_cluster import SECONDS, make_plan, run
 from tests.support.faulty_cluster import FaultyCluster

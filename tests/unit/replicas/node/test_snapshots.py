@@ -10,7 +10,7 @@ import trio
 from replicas.link.signal import Signal
 from replicas.node.log_task import _Writer
 from replicas.node.snapshots import Snapshots
-from replicas.simulation.clock import JumpClock
+from replicas.simulation.world.clock import JumpClock
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId

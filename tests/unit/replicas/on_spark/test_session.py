@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from replicas.cli.app import execute
 from replicas.on_spark.session import check_master, check_settings, expected_executors
-from spe.cli.app import execute
 from spe.errors import SpeError
 from tests.support.sights import CONFIG
 

@@ -9,7 +9,7 @@ from typing import Any
 from replicas.link.connection import Identity
 from replicas.link.directory import DirectoryKeeper
 from replicas.placement.epoch import FollowedEpoch
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.names import NodeId

@@ -13,10 +13,10 @@ import pytest
 from replicas.link.connection import Identity
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.store import REVISIONS, CoordinatorStore
-from replicas.simulation.clock import SimClock
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.clock import SimClock
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import OtherConfiguration
-from spe.log.issued import PATH
+from spe.log.issued_directories import PATH
 from spe.plan.directory import CONFIGURED, COORDINATOR, Directory, Role, Version
 from spe.plan.revision import revised
 from spe.runtime.env import Env

@@ -12,8 +12,8 @@ from replicas.link.connection import Identity
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.mover import Mover
 from replicas.placement.store import CoordinatorStore
-from replicas.simulation.clock import SimClock
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.clock import SimClock
+from replicas.simulation.world.disk import SimDisk
 from spe.plan.directory import CONFIGURED, COORDINATOR
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace

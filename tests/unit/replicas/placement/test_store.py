@@ -13,9 +13,9 @@ import pytest
 
 from replicas.placement.moves import Move, MovePhase
 from replicas.placement.store import ORDERS, CoordinatorStore
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogCorrupt
-from spe.log.issued import PATH, IssuedVersion, read_issued, read_moves
+from spe.log.issued_directories import PATH, IssuedVersion, read_issued, read_moves
 from spe.plan.directory import Role, Version
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace

@@ -7,12 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicas.planning.configured import costs_of, fidelity_of, layout_of, standby_places, topology_of, without_rates
+from replicas.cli.app import execute
+from replicas.planning.cluster_topology import (
+    costs_of,
+    fidelity_of,
+    layout_of,
+    standby_places,
+    topology_of,
+    without_rates,
+)
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
 from replicas.planning.generator import Shape, random_topology
 from replicas.planning.layout import Place, Placement
 from replicas.planning.search import NOWHERE, PlanningProblem
-from spe.cli.app import execute
 from spe.config import load, load_data
 from spe.errors import ConfigError
 from spe.plan.plan import Partitioning

@@ -11,9 +11,9 @@ import trio.testing
 
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
+from replicas.local.polling import Poller
 from replicas.producer.server import ANSWER_SECONDS, Bystander, Server
-from replicas.simulation.clock import JumpClock
-from spe.cli.polling import Poller
+from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.status import NodeStatus
 from spe.stream.names import NodeId

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from replicas.faults.model import read_faults
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
-from replicas.simulation.disk import SimDisk, torn
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.simulate import simulate
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.disk import SimDisk, torn
 from spe.problems import Problems
 from spe.stream.history import Note
 from tests.simulation.test_cluster import make_plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from unittest.mock import Mock, patch
 
-from replicas.simulation import retention
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.features import retention
+from replicas.simulation.world.disk import SimDisk
 from spe.log.format import Segment
 
 LOG, PLACE = PurePosixPath("c"), PurePosixPath("place")

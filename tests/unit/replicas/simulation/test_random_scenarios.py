@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from replicas.faults.model import FaultKind
-from replicas.simulation.features import Feature
-from replicas.simulation.patterns import CLIENT_KINDS, COUNTS, DISK_KINDS, KINDS, STANDBY_KINDS
-from replicas.simulation.scenario import Scenario
-from replicas.simulation.swarm import random_scenario
-from replicas.simulation.topologies import MOST_REPLICAS
+from replicas.simulation.scenarios.feature_set import Feature
+from replicas.simulation.scenarios.patterns import CLIENT_KINDS, COUNTS, DISK_KINDS, KINDS, STANDBY_KINDS
+from replicas.simulation.scenarios.random_scenario import random_scenario
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.scenarios.topologies import MOST_REPLICAS
 from spe.config import load_data
 from spe.plan.deploy import Deployed
 from spe.plan.directory import COORDINATOR, Directory
@@ -150,7 +150,9 @@ def test_where_steps_are_many_and_slow_state_costs_little() -> None:
 
 
 def test_a_seed_gives_the_same_scenario_in_every_process() -> None:
-    program = "from replicas.simulation.swarm import random_scenario; print(random_scenario(7).to_data())"
+    program = (
+        "from replicas.simulation.scenarios.random_scenario import random_scenario; print(random_scenario(7).to_data())"
+    )
     texts = {
         subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": h, "PYTHONPATH": ":".join(sys.path)},
                        capture_output=True, text=True, check=True).stdout

@@ -11,12 +11,12 @@ import pytest
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
 from consistency.checking.measures import Cost
-from replicas.simulation.swarm import random_scenario
-from spe.cli.campaign import SeedResult, Sums
-from spe.cli.campaign_report import sums_text
-from spe.cli.cases import read_case, write_case
-from spe.cli.simulate import read_seeds, read_to_simulate
-from spe.cli.sweep import Point, table, with_x
+from replicas.cli.campaigns.campaign import SeedResult, Sums
+from replicas.cli.campaigns.campaign_report import sums_text
+from replicas.cli.campaigns.cases import read_case, write_case
+from replicas.cli.campaigns.simulate import read_seeds, read_to_simulate
+from replicas.cli.sweep import Point, table, with_x
+from replicas.simulation.scenarios.random_scenario import random_scenario
 from spe.config import load_data, load_plan_data
 from spe.errors import ConfigError, SpeError
 from spe.plots import Line, Panel, bars, svg

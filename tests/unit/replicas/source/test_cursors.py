@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from replicas.connectors import Live, Malformed, Resumable, RowChunk
-from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.world.disk import SimDisk, torn
 from replicas.source.proxy import SourceProxy
 from spe.log import read_log
 from spe.log.source_log import CURSOR_BYTES_MAX, check_record, decode_source_batch, decode_source_state
@@ -171,7 +171,7 @@ def chunk(cursor: bytes) -> RowChunk:
 
 
 async def test_a_chunk_with_a_cursor_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicas.source.live.RECORD_ROWS_BYTES", 10_000)
+    monkeypatch.setattr("replicas.source.live_source.RECORD_ROWS_BYTES", 10_000)
     storage = SimDisk()
     await run(storage, One(chunk(b"c")))
     records = [decode_source_state(r.body) for r in read_log(storage, FOLDER)]

@@ -16,7 +16,7 @@ import trio.testing
 from replicas.connectors import Resumable, RowChunk
 from replicas.connectors.sink_registry import Place
 from replicas.link.signal import Signal
-from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.world.disk import SimDisk, torn
 from replicas.source.late_rows import LATE_US, LateRows, late_rows, late_schema
 from replicas.source.own_sink import OwnSink, own_channel
 from replicas.source.proxy import SourceProxy

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from replicas.connectors import Live, RowChunk
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from replicas.source.history import SourceHistory
 from replicas.source.proxy import REFERENCE_START_US, SourceProxy, reference_elements
 from spe.errors import LogCorrupt, LogError, SpeError
@@ -661,7 +661,7 @@ async def test_a_malformed_row_stops_the_source_on_request(tmp_path: Path) -> No
 async def test_a_malformed_row_does_not_hold_back_the_chunk_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicas.connectors.csv.CHUNK_ROWS", 2)
+    monkeypatch.setattr("replicas.connectors.formats.csv.CHUNK_ROWS", 2)
     of = csv_source(tmp_path, 1, 2, 3, "x", 5, on_malformed="stop")
     proxy, published = await run_to_end(source_env(), of)
     assert "line 5: ts: expected" in str(proxy.fault)

@@ -17,11 +17,11 @@ import pytest
 import trio
 import trio.testing
 
-from replicas.simulation.disk import SimDisk, torn
+from replicas.simulation.world.disk import SimDisk, torn
 from replicas.source.proxy import SourceProxy
 from replicas.source.push import PENDING_BYTES, PushIntake
 from spe.errors import LogCorrupt
-from spe.log.pushed import PART_BYTES, PART_OVERHEAD, PushLedger, encode_part, push_folder
+from spe.log.pushed_batches import PART_BYTES, PART_OVERHEAD, PushLedger, encode_part, push_folder
 from spe.log.source_log import read_source_log
 from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env

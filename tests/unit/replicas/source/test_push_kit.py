@@ -10,17 +10,17 @@ import pytest
 import trio
 
 from replicas.client.push import Pusher
-from replicas.simulation.clock import SimClock
-from replicas.simulation.disk import SimDisk
-from replicas.simulation.host import SimCompute
+from replicas.simulation.world.clock import SimClock
+from replicas.simulation.world.disk import SimDisk
+from replicas.simulation.world.host import SimCompute
 from replicas.source.push import PushIntake
-from spe.log.pushed import PushLedger, encode_part
+from replicas.testing import PromiseBroken, check_reader
+from replicas.testing.tables import Layout
+from spe.log.pushed_batches import PushLedger, encode_part
 from spe.plan.deploy import Deployed
 from spe.runtime.env import Env, Network
 from spe.runtime.production import NullTrace
 from spe.stream.batch import Rows
-from spe.testing import PromiseBroken, check_reader
-from spe.testing.tables import Layout
 
 SOURCE: Final = {
     "schema": {"ts": "timestamp!", "n": "int64!", "text": "string"},

@@ -17,19 +17,19 @@ from pyarrow import parquet
 from replicas.connectors import Live, Malformed
 from replicas.connectors.sink_registry import Place
 from replicas.link.signal import Signal
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from replicas.source.history import SourceHistory
 from replicas.source.own_sink import OwnSink
 from replicas.source.proxy import SourceProxy
 from replicas.source.rejected_inputs import RejectedInputs
-from spe.connectors import installed
+from replicas.testing.crashes import Crash, Stage, play_all
+from spe.connectors import installed_connectors as installed
 from spe.log import Position, read_log
-from spe.log.rejected import TEXT_MAX
+from spe.log.rejected_rows import TEXT_MAX
 from spe.log.source_log import SourceState, decode_source_state
 from spe.plan.plan import Retain, Source
 from spe.runtime.env import Env
 from spe.stream.times import SECOND
-from spe.testing.crashes import Crash, Stage, play_all
 from tests.simulation.test_cluster import make_plan
 from tests.support.source_env import source_env
 from tests.support.table_server import SERVERS, TABLE, TableServer
@@ -176,7 +176,7 @@ def test_a_crash_at_any_await_loses_none_and_writes_none_twice_of_a_file(
     rows_per_chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the beginning and the end, alone in a chunk, and in one whose rows come at several times."""
-    monkeypatch.setattr("replicas.connectors.csv.CHUNK_ROWS", rows_per_chunk)
+    monkeypatch.setattr("replicas.connectors.formats.csv.CHUNK_ROWS", rows_per_chunk)
     rows = [f"x{n},bad" if n in {0, 1, 6, 8, 12, 13, 14, 15, 19} else f"{n},r{n}" for n in range(20)]
     one = csv_of(tmp_path, *rows)
     good, bad = [r.split(",")[1] for r in rows if "bad" not in r], [r for r in rows if "bad" in r]

@@ -15,14 +15,14 @@ from replicas.producer.subscription import Overtaken
 from replicas.retention.archiving import Archive
 from replicas.retention.holders import PROOF
 from replicas.retention.trouble import PATIENCE_US
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from replicas.source.process import Division, SourceSubscription
 from replicas.source.proxy import SourceProxy
 from replicas.source.retention import SourceRetention, archived
 from spe.log import read_log
 from spe.log.format import Segment
-from spe.log.kept import LogCut, read_kept
-from spe.log.proved import PROVED, encode_proved
+from spe.log.log_start import LogCut, read_kept
+from spe.log.proof_progress import PROVED, encode_proved
 from spe.log.source_log import decode_source_batch, decode_source_state, read_source_log
 from spe.plan.plan import Retain, Source, Watermark
 from spe.stream.strings import StringPool

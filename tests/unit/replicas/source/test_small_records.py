@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 
 from replicas.connectors import Live, RowChunk
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from replicas.source import history
 from replicas.source.history import PIECE_BATCHES, READ_NS
 from replicas.source.proxy import SourceProxy

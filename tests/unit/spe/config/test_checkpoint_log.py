@@ -7,8 +7,8 @@ import pytest
 from spe.api import Environment, generator, tumbling
 from spe.config import load_text
 from spe.errors import ConfigError
-from spe.plan.continuous import Continuous
 from spe.plan.deploy import Deployed
+from spe.plan.log_targets import Continuous
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
 

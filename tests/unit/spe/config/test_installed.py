@@ -11,13 +11,13 @@ import yaml
 
 from replicas.connectors import open_reader
 from replicas.connectors.sink_registry import open_sink
-from replicas.simulation.configured import configuration_to_simulate
-from replicas.simulation.scenario import Scenario
+from replicas.simulation.scenarios.configured_scenario import configuration_to_simulate
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from spe.config import load_text
 from spe.config.document import Document
 from spe.config.load import load_document
-from spe.connectors.installed import installed
+from spe.connectors.installed_connectors import installed
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
 from spe.plan.draw import check_text
@@ -158,7 +158,7 @@ def test_two_packages_with_one_kind_are_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_packages_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spe.connectors.installed.entry_points", lambda group: ())
+    monkeypatch.setattr("spe.connectors.installed_connectors.entry_points", lambda group: ())
     installed.cache_clear()
     (problem,) = problems("shelf: {}")
     assert "postgres; no package that is installed has another one" in problem

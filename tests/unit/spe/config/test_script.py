@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spe.cli.app import execute
+from replicas.cli.app import execute
 from spe.config import load, load_plan, load_text, read_document
 from spe.errors import ConfigError
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from consistency.proof import reading
+from consistency.proof.recorded import query_file as reading
 from operators import build
 from replicas.connectors import KINDS
 from replicas.connectors.sink_registry import KINDS as SINK_KINDS

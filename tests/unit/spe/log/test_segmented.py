@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogCorrupt, LogError, LogFull
 from spe.log import Position, SegmentedLog, read_log
 from spe.log.format import HEADER_BYTES, Segment

@@ -10,7 +10,7 @@ from replicas.connectors.reader import CHUNK_BYTES
 from replicas.source.writer import RECORD_ROWS_BYTES
 from spe.errors import LogCorrupt
 from spe.log.format import RECORD_BYTES_MAX
-from spe.log.rejected import TEXT_MAX, RejectedInput, rejected_batch
+from spe.log.rejected_rows import TEXT_MAX, RejectedInput, rejected_batch
 from spe.log.source_log import (
     SourceState,
     check_record,

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from spe.metrics.exposition import Exposition, Metric
 from spe.metrics.health import not_ready
 from spe.metrics.histogram import Histogram
-from spe.metrics.of_status import METRICS, exposition
 from spe.metrics.pages import pages
+from spe.metrics.status_metrics import METRICS, exposition
 from spe.runtime.process_figures import process_figures
 from spe.status import (
     ActivationStatus,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from replicas.simulation.topologies import random_configuration
+from replicas.simulation.scenarios.topologies import random_configuration
 from spe.api import Environment, generator
 from spe.config import load_data, load_text
 from spe.config.load import load_newcomer

@@ -7,8 +7,8 @@ import errno
 import pytest
 import trio
 
-from replicas.simulation.clock import JumpClock
-from replicas.simulation.cluster import SimCluster
+from replicas.simulation.world.clock import JumpClock
+from replicas.simulation.world.cluster import SimCluster
 from spe.errors import LogCorrupt, LogFull
 from spe.runtime.disk_trouble import DiskTrouble, is_full
 from tests.simulation.test_cluster import make_plan

@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from replicas.simulation import cluster
-from replicas.simulation.clock import now_us
-from replicas.simulation.scenario import Scenario
+from replicas.cli.run.processes import SPANS_VARIABLE, open_spans
+from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from spe.cli.processes import SPANS_VARIABLE, open_spans
+from replicas.simulation.world import cluster
+from replicas.simulation.world.clock import now_us
 from spe.errors import SpeError
 from spe.runtime.span_trace import ExportedSpans, SpanTrace
 from spe.stream.history import StateChanged
@@ -234,7 +234,7 @@ def test_spans_are_off_unless_asked_for_and_then_nothing_is_imported(monkeypatch
         open_spans("n1", "shop", lambda: 0)
     monkeypatch.setenv(SPANS_VARIABLE, "off")
     code = (
-        "import sys; from spe.cli.processes import open_spans; assert open_spans('n', 'c', int) is None; "
+        "import sys; from replicas.cli.run.processes import open_spans; assert open_spans('n', 'c', int) is None; "
         "assert not [m for m in sys.modules if m.startswith(('opentelemetry', 'google.protobuf', 'requests'))]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

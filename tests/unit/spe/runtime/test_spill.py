@@ -13,7 +13,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from replicas.simulation.disk import SimDisk
+from replicas.simulation.world.disk import SimDisk
 from spe.runtime import spill
 from spe.runtime.production import SystemClock, ThreadCompute
 from spe.runtime.spill import RETRY_US, SEGMENT_BYTES, Handle, Shelf, SpillDamaged, SpillFolder, SpillNotLoaded

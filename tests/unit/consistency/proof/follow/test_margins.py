@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from consistency.proof.follow.margins import lookbacks
-from consistency.proof.reading import read
+from consistency.proof.recorded.query_file import read
 from spe.config import load_data
 from spe.errors import SpeError
 

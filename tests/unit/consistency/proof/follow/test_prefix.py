@@ -10,7 +10,7 @@ import pytest
 from consistency.proof.follow import prefix
 from consistency.proof.follow.prefix import KEPT, Altered, Prefix
 from spe.log.format import Segment
-from spe.log.kept import KeptLog, encode_kept
+from spe.log.log_start import KeptLog, encode_kept
 
 NOON = 1_800_000_000_000_000
 

@@ -12,9 +12,9 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 from consistency.proof.follow.ranges import next_range
 from consistency.proof.follow.readers import ChannelProgress, LogOfSource, LogProgress, RecordingOfChannel
 from consistency.proof.follow.state import State
-from consistency.proof.records import CHANGES, scan_stretch
-from consistency.proof.run import Run
-from consistency.proof.source import recording_table, source_table
+from consistency.proof.recorded.records import CHANGES, scan_stretch
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import recording_table, source_table
 from spe.stream.batch import Element
 from spe.stream.change import Change
 from spe.stream.ids import Channel

@@ -11,21 +11,21 @@ import trio
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
+from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import Verdict
-from consistency.proof.run import Run
+from replicas.cli.app import execute
+from replicas.cli.follow import follow
+from replicas.cli.report import INCONSISTENT, UNKNOWN
 from replicas.client.recorder import Reached, SegmentWriter
 from replicas.retention.archiving import keep_copy
 from replicas.retention.restoring import restore_all
 from replicas.source.retention import archived
-from spe.cli.app import execute
-from spe.cli.follow import follow
-from spe.cli.report import INCONSISTENT, UNKNOWN
 from spe.errors import SpeError
 from spe.log import SegmentedLog
 from spe.log.format import Record
-from spe.log.kept import KeptLog, LogCut
+from spe.log.log_start import KeptLog, LogCut
 from spe.log.origin import read_identity
-from spe.log.proved import PROVED, proved_of_recording, proved_of_source
+from spe.log.proof_progress import PROVED, proved_of_recording, proved_of_source
 from spe.log.recording import channel_folder, client_folder
 from spe.log.source_log import decode_source_batch, decode_source_state, source_folder
 from spe.runtime.storage import DiskStorage
@@ -34,7 +34,7 @@ from spe.stream.names import StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from tests.support.source_env import AtOnceCompute
-from tests.unit.consistency.proof.follow.test_following import (
+from tests.unit.consistency.proof.follow.test_follow_loop import (
     OUT,
     A,
     a_run,

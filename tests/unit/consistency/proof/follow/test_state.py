@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
+from consistency.proof.comparing.offenders import FIRST
 from consistency.proof.follow.state import FILE, State, Tally, alone, load_state, save_text
-from consistency.proof.offenders import FIRST
 from consistency.proof.report.model import Flaw, Offender
 from spe.errors import SpeError
 

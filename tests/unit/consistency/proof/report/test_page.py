@@ -8,12 +8,12 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from consistency.proof.moved import move_reports
+from consistency.proof.recorded.moved_partitions import move_reports
 from consistency.proof.report.comparison import comparison, comparison_text
 from consistency.proof.report.model import DirectoryChange, Flaw, Report, Verdict
 from consistency.proof.report.page import FLAWS, page
 from consistency.proof.report.summary import headline, sentence, text
-from spe.log.issued import MadeMove
+from spe.log.issued_directories import MadeMove
 from tests.support.reports import altered, output, report
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from replicas.planning.configured import topology_of
+from replicas.cli.app import execute
+from replicas.planning.cluster_topology import topology_of
 from replicas.planning.recovery.cluster import MeasuredWork, cluster_of, read_measured
 from replicas.planning.recovery.goals import CompleteQueries
-from spe.cli.app import execute
 from spe.config import load, load_text
 from spe.errors import ConfigError
 

@@ -1,0 +1,1 @@
+"""Checkers of logs on disk."""

@@ -1,0 +1,1 @@
+"""Checkers of the coordinator: moves, orders, recovery."""

@@ -1,0 +1,1 @@
+"""Checkers of the promises to clients (P1 to P4)."""

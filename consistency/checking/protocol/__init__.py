@@ -1,0 +1,1 @@
+"""Checkers of the protocol between processes."""

@@ -1,0 +1,1 @@
+"""The comparison of received tuples with the truth, and its figures."""

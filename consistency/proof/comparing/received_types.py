@@ -1,0 +1,65 @@
+"""The types of what was received against those that Spark derives, before any value is compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consistency.proof.recorded.received_output import ReceivedStream
+from consistency.proof.storage.arrow import spark_type
+from spe.stream.schema import Attribute, AttributeType, Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def settled(
+    truth: DataFrame, received: ReceivedStream, schema: Schema
+) -> tuple[DataFrame, ReceivedStream, Schema, list[str]]:
+    """Both with tuples of one shape, and what differs in their types.
+
+    Nothing is cast where types differ, for that would hide what is lost between them: such an attribute is compared as
+    text, 3 beside 3.5.
+
+    Args:
+      truth: TRUTH (consistency.proof.recorded.elements), with tuples as Spark has them.
+      received: with tuples as they were recorded.
+      schema: as it was recorded.
+
+    Returns:
+      truth, received, their schema, and a sentence for each attribute that is of another type, missing or too much.
+    """
+    from pyspark.sql import types as T
+
+    whole = truth.schema["tuple"].dataType
+    assert isinstance(whole, T.StructType)
+    theirs = {field.name: field.dataType for field in whole}
+    found = [
+        f"attribute {a.name!r} was received as {a.type}, and by the configuration is "
+        + (theirs[a.name].simpleString() if a.name in theirs else "none of this stream")
+        for a in schema
+        if theirs.get(a.name) != spark_type(a.type)
+    ]
+    found += [f"attribute {name!r} is missing in what was received" for name in theirs if name not in schema]
+    if not found and list(theirs) == list(schema.names):
+        return truth, received, schema, []
+    if not found:
+        found = [
+            f"attributes were received as {', '.join(schema.names)}; by the configuration they are {', '.join(theirs)}"
+        ]
+    same = {a.name for a in schema if theirs.get(a.name) == spark_type(a.type)}
+    shape = Schema(tuple(a if a.name in same else Attribute(a.name, AttributeType.STRING) for a in schema))
+    ours = received.reshaped(lambda rows: _shaped(rows, shape, same, set(schema.names)))
+    return _shaped(truth, shape, same, set(theirs)), ours, shape, found
+
+
+def _shaped(frame: DataFrame, shape: Schema, same: set[str], there: set[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    def part(name: str) -> Column:
+        if name not in there:
+            return F.lit(None).cast("string").alias(name)
+        given = F.col(f"tuple.`{name}`")
+        return (given if name in same else given.cast("string")).alias(name)
+
+    made = F.struct(*[part(a.name) for a in shape])
+    return frame.withColumn("tuple", F.when(F.col("tuple").isNotNull(), made))

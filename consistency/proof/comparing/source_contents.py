@@ -1,0 +1,286 @@
+"""Is what a source has logged what its file says?  Compared by content: digests of rows, in any order.
+
+CSV, JSON lines, Parquet and Avro are read again by libraries alone.  A row is *plain* where each cell is written as
+every reader would take it; of others only the number counts, for they may be malformed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consistency.proof.comparing.digests import COMPARED, Digester, digests_of, halves
+from consistency.proof.recorded.query_file import SourceEntry
+from consistency.proof.recorded.records import Table, read_log
+from consistency.proof.recorded.table_source import all_stretches
+from consistency.proof.report.words import plural
+from consistency.proof.storage.arrow import ARROW, from_arrow
+from spe.stream.batch import BoolArray
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import UInt64Array
+
+_BLOCK: Final = 1 << 14
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: Plain cells of a text; whole numbers since the epoch have the unit of the configuration.
+_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|\+00:00)?$"
+_WHOLE: Final = r"^-?[0-9]{1,15}$"
+_PATTERNS: Final = {
+    AttributeType.INT64: _WHOLE,
+    AttributeType.FLOAT64: r"^-?[0-9]{1,17}(\.[0-9]{1,17})?([eE][-+]?[0-9]{1,2})?$",
+    AttributeType.BOOL: "^(true|false)$",
+    AttributeType.STRING: "",
+}
+#: Plain cells of JSON.
+_TYPES: Final[Mapping[AttributeType, tuple[type, ...]]] = {
+    AttributeType.INT64: (int,),
+    AttributeType.FLOAT64: (float, int),
+    AttributeType.BOOL: (bool,),
+    AttributeType.STRING: (str,),
+}
+#: What numbers since the epoch are multiplied and divided by.
+_UNITS: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+
+#: Cells by attribute, in Arrow or as a list, and which rows have them all.
+_Block = tuple[Sequence[Any], BoolArray]
+
+
+class NotCompared(Exception):
+    """The reason why an input is not compared."""
+
+
+class InputContent(NamedTuple):
+    """Attributes:
+    plain: of each row of a file, is it plain?
+    digests: of the plain ones.
+    """
+
+    plain: BoolArray
+    digests: UInt64Array
+
+
+def read_file(file: Path, source: SourceEntry, schema: Schema) -> InputContent:
+    """The rows of a source's file.
+
+    Raises:
+      NotCompared: it is of no kind that is read again, or a column has a type that is not.
+    """
+    if source.kind not in COMPARED:
+        raise NotCompared("live input" if source.live else f"{source.kind} is not read again")
+    digester, plain, digests = Digester(schema), [np.empty(0, np.bool_)], [np.empty(0, np.uint64)]
+    unit = str(source.reader.get("timestamps") or "iso")
+    for cells, good in _FORMATS[source.kind](file, source.reader, schema):
+        arrays = []
+        for attribute, given in zip(schema, cells, strict=True):
+            if isinstance(given, list):
+                given, known = _column(given, attribute.type, unit, text=source.kind == "csv")
+                good = good & known
+            if not attribute.nullable or attribute.name == source.time:
+                good = good & np.asarray(given.is_valid())
+            arrays.append(given)
+        rows = from_arrow(arrays, schema, np.zeros(len(good), np.int64)).select(good)
+        plain.append(good)
+        digests.append(digests_of(digester, rows))
+    return InputContent(np.concatenate(plain), np.concatenate(digests))
+
+
+def differences(
+    found: InputContent, table: Table, count: int, sums: tuple[int, int], refused: int, *, ended: bool
+) -> list[str]:
+    """What the log of a source has that its file has not, and the reverse; sentences.
+
+    Args:
+      count, sums: tuples in the log, and ``halves`` of their digests.
+      refused: plain rows that the source may have left out.
+      ended: False: rows that the log has not are still to come.
+    """
+    if count == len(found.digests) and sums == halves(found.digests):
+        return []
+    digester = Digester(table.schema)
+    batches = [b for stretch in all_stretches(table) for b in read_log(table, stretch) if len(b)]
+    logged = np.concatenate([np.empty(0, np.uint64), *(digests_of(digester, b.rows) for b in batches)])
+    said = []
+    more, at = _surplus(logged, found.digests)
+    if more > int((~found.plain).sum()):
+        which = int(np.concatenate([b.row_ids() for b in batches])[at])
+        said.append(f"no row of its input has the contents of {plural(more, 'tuple')} of its log: id {which:,}")
+    more, at = _surplus(found.digests, logged)
+    if ended and more > refused:
+        which = int(np.flatnonzero(found.plain)[at]) + 1
+        said.append(f"its log lacks the contents of {plural(more, 'well-formed row')} of its input: row {which:,}")
+    return said
+
+
+def _surplus(one: UInt64Array, other: UInt64Array) -> tuple[int, int]:
+    """How many values one side has more often than the other, and the place of the first."""
+    values, back, left = np.unique(one, return_inverse=True, return_counts=True)
+    theirs, counts = np.unique(other, return_counts=True)
+    _, ours_at, theirs_at = np.intersect1d(values, theirs, assume_unique=True, return_indices=True)
+    left[ours_at] -= counts[theirs_at]
+    return int(left[left > 0].sum()), int((left > 0)[back].argmax()) if len(back) else 0
+
+
+def _column(given: list[Any], type_: AttributeType, unit: str, *, text: bool) -> tuple[Any, BoolArray]:
+    """An array of cells, null where one is not plain; and which are plain or null."""
+    time = type_ is AttributeType.TIMESTAMP
+    if time and any(isinstance(x, datetime) for x in given):  # a logical type of Avro
+        given, unit, text = [x and _micros(x) for x in given], "us", False
+    types = (str,) if text or (time and unit == "iso") else _TYPES.get(type_, (int,))
+    most = 1e300 if type_ is AttributeType.FLOAT64 else 1 << 63
+    if str in types and set(map(type, given)) <= {str, type(None)}:
+        known = np.ones(len(given), np.bool_)
+    else:
+        plain = [x is None or (type(x) in types and (type(x) is str or -most < x < most)) for x in given]
+        given, known = [x if ok else None for x, ok in zip(given, plain)], np.array(plain, np.bool_)
+    if str not in types:
+        if type_ is AttributeType.FLOAT64:
+            given = [x if x is None else float(x) for x in given]
+        return _in_micros(pa.array(given, pa.int64()), unit, known) if time else (pa.array(given, ARROW[type_]), known)
+    texts = pa.array([x if x is None or _is_unicode(x) else "\0" for x in given], pa.string())
+    pattern = _PATTERNS.get(type_, _ISO if unit == "iso" else _WHOLE)
+    matches = pc.match_substring_regex(texts, pattern or "^[^\\x00]*$").fill_null(True)
+    if time and unit == "iso":
+        matches = pc.and_(matches, _has_its_day(texts))
+    texts, known = pc.if_else(matches, texts, None), known & np.asarray(matches)
+    if not time:
+        return texts.cast(ARROW[type_]), known
+    if unit != "iso":
+        return _in_micros(texts.cast(pa.int64()), unit, known)
+    return pc.replace_substring_regex(texts, r"(Z|\+00:00)$", "").cast(pa.timestamp("us")), known
+
+
+def _has_its_day(texts: Any) -> Any:
+    """False where a text begins with a day that there is not."""
+    days = pc.utf8_slice_codeunits(texts, 0, 10)
+    return pc.invert(pc.is_in(days, pa.array([d for d in days.unique().to_pylist() if not _is_day(d)], pa.string())))
+
+
+def _is_day(text: str | None) -> bool:
+    try:
+        return text is None or bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or max(text) <= "\ud7ff" or not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _micros(moment: datetime) -> int:
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _in_micros(numbers: Any, unit: str, known: BoolArray) -> tuple[Any, BoolArray]:
+    """Numbers since the epoch as timestamps, null where one is too large; and which are known and are not."""
+    multiply, divide = _UNITS[unit]
+    values = np.asarray(numbers.cast(pa.int64()).fill_null(0))
+    fits = np.abs(values) < (1 << 62) // multiply
+    made = pa.array(values * multiply // divide, mask=~(fits & np.asarray(numbers.is_valid())))
+    return made.cast(ARROW[AttributeType.TIMESTAMP]), known & fits
+
+
+def _csv(file: Path, given: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
+    null, named = given.get("null", ""), given.get("columns") or {}
+    nulls = {null} if isinstance(null, str) else {*(null or [""])}
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        rows = csv.reader(
+            lines, delimiter=given.get("delimiter") or ",", quotechar=given.get("quote") or '"', strict=True
+        )
+        header = None if str(given.get("header")).lower() == "false" else [one.strip() for one in next(rows, [])]
+        places = []
+        for number, name in enumerate(schema.names):
+            wanted = named.get(name, name if header else str(number))
+            places.append(header.index(wanted) if header and wanted in header else int(wanted))
+        records = _records(rows)
+        while some := list(islice(records, _BLOCK)):
+            good = np.array([len(row) == len(header) if header else len(row) > max(places) for row in some], np.bool_)
+            whole = [row if ok else None for row, ok in zip(some, good.tolist())]
+            yield [[None if r is None or r[p] in nulls else r[p] for r in whole] for p in places], good
+
+
+def _records(rows: Any) -> Iterator[list[str]]:
+    """Records of a CSV reader: blank lines are none, and what is no CSV is one without cells."""
+    while True:
+        try:
+            for row in rows:
+                if row:
+                    yield row
+            return
+        except csv.Error:
+            yield []
+
+
+def _jsonl(file: Path, given: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        yield from _of_objects((_object(line) for line in lines if not line.isspace()), given, schema)
+
+
+def _object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _avro(file: Path, given: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
+    import fastavro
+
+    with file.open("rb") as opened:
+        yield from _of_objects(fastavro.reader(opened), given, schema)
+
+
+def _of_objects(objects: Iterator[Any], given: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
+    named = given.get("columns") or {}
+    while some := list(islice(objects, _BLOCK)):
+        good = np.array([isinstance(one, dict) for one in some], np.bool_)
+        some = [one if ok else {} for one, ok in zip(some, good.tolist())]
+        yield [[one.get(named.get(name, name)) for one in some] for name in schema.names], good
+
+
+def _parquet(file: Path, given: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
+    from pyarrow.parquet import ParquetFile
+
+    named = given.get("columns") or {}
+    columns = [str(named.get(name, name)) for name in schema.names]
+    with ParquetFile(file) as opened:
+        for batch in opened.iter_batches(_BLOCK, columns=columns):
+            pairs = zip(schema, (batch.column(name) for name in columns))
+            columns_ = [_plain_array(array, one.type, given.get("timestamps")) for one, array in pairs]
+            yield [array for array, _ in columns_], np.logical_and.reduce([known for _, known in columns_])
+
+
+def _plain_array(array: Any, type_: AttributeType, unit: str | None) -> tuple[Any, BoolArray]:
+    """As :func:`_column`.  Raises NotCompared for a type of Arrow that readers may take in different ways."""
+    types, known = pa.types, np.ones(len(array), np.bool_)
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    given = array.type
+    if type_ is AttributeType.TIMESTAMP and types.is_timestamp(given):
+        return _in_micros(array.view(pa.int64()), given.unit, known)
+    if type_ is AttributeType.TIMESTAMP and types.is_integer(given):
+        return _in_micros(array, str(unit), known)
+    fits = {
+        AttributeType.INT64: types.is_integer(given),
+        AttributeType.FLOAT64: types.is_integer(given) or types.is_floating(given),
+        AttributeType.STRING: types.is_string(given) or types.is_large_string(given),
+        AttributeType.BOOL: types.is_boolean(given),
+    }
+    if fits.get(type_):
+        return array.cast(ARROW[type_]), known
+    raise NotCompared(f"a column of {given} is not read again as {type_}")
+
+
+_FORMATS: Final[Mapping[str, Callable[[Path, Mapping[str, Any], Schema], Iterator[_Block]]]] = {
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "avro": _avro,
+}

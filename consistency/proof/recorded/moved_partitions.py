@@ -1,0 +1,53 @@
+"""Partitions that moved in a run, and what clients got meanwhile.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from consistency.proof.report.model import MoveReport, OutputReport
+from spe.log.issued_directories import MadeMove
+
+_OVER: Final = ("done", "dropped")
+
+
+def move_reports(moves: Iterable[MadeMove], outputs: Sequence[OutputReport], begun_us: int) -> list[MoveReport]:
+    """One for each move.
+
+    Args:
+      begun_us: when the run began, wall time in microseconds.
+    """
+    return [_report(move, outputs, begun_us) for move in moves]
+
+
+def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> MoveReport:
+    phase = move.phases[-1][1] if move.phases else "wait"
+    from_us = move.phases[0][0] - begun_us if move.phases else None
+    until_us = move.phases[-1][0] - begun_us if phase in _OVER else None
+    tentative, delay_max_us = (0, None) if from_us is None else meanwhile(outputs, from_us, until_us)
+    return MoveReport(
+        number=move.number,
+        partition=move.partition,
+        source=move.source,
+        target=move.target,
+        reason=move.reason,
+        phase=phase,
+        why=move.why,
+        from_us=from_us,
+        until_us=until_us,
+        predicted_us=move.predicted_us,
+        tentative=tentative,
+        delay_max_us=delay_max_us,
+    )
+
+
+def meanwhile(outputs: Sequence[OutputReport], from_us: int, until_us: int | None) -> tuple[int, int | None]:
+    """Tentative tuples that came to clients, and the largest delay of a result; None: none came."""
+    bins = [
+        one
+        for output in outputs
+        for one in output.bins
+        if one.at_us + output.bin_us > from_us and (until_us is None or one.at_us <= until_us)
+    ]
+    delays = [one.delay_max_us for one in bins if one.delay_max_us is not None]
+    return sum(one.tentative for one in bins), max(delays, default=None)

@@ -1,0 +1,175 @@
+"""What a client received of an output, element by element, as a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from consistency.proof.recorded.records import (
+    CHANGES,
+    SUMMARY,
+    Stretch,
+    Table,
+    Wanted,
+    WantedRecords,
+    read_stretch,
+    summarize,
+    tentative_batches,
+)
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import all_stretches, recording_table, source_table
+from consistency.proof.storage.arrow import spark_schema
+from consistency.proof.storage.files import tasks_for
+from consistency.proof.storage.tables import OfBatches
+from spe.stream.names import StreamId
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def changes(
+    spark: SparkSession,
+    run: Run,
+    client: str,
+    output: StreamId,
+    pieces: Sequence[Stretch] | None = None,
+    wanted: Wanted | None = None,
+) -> DataFrame:
+    """RECEIVED (consistency.proof.recorded.elements): a row per tuple, and one per element that has none.
+
+    Columns: ``partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, tuple
+    struct<the output's attributes>``; see ``consistency.proof.recorded.records``.  ``tuple`` may be null.
+
+    Args:
+      pieces: the stretches to read; None: all there is.
+      wanted: which elements; None: all.
+
+    Raises:
+      SpeError: there is no such output or client.  A damaged recording is an error when the frame is computed.
+    """
+    table = recording_table(run, client, output, CHANGES)
+    names = [name for name, _ in table.added]
+    flat = load(spark, run, table, _with_some(table, pieces, wanted), wanted)
+    carries = F.col("_kind").isin("stable", "tentative")
+    return flat.select(
+        *[F.col(name).alias(name.removeprefix("_")) for name in names],
+        F.when(carries, as_tuple(table)).alias("tuple"),
+    )
+
+
+def tentative(
+    spark: SparkSession, run: Run, client: str, output: StreamId, wanted: Wanted, each: OfBatches, made: pa.Schema
+) -> DataFrame:
+    """What tasks make of TENTATIVE_ROWS (consistency.proof.recorded.records), which need not become rows of Spark's.
+
+    Args:
+      wanted: which elements, all of them tentative.
+      made: the schema of that.
+
+    Raises as :func:`changes`.
+    """
+    table = recording_table(run, client, output, CHANGES)
+
+    def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        return each(tentative_batches(table, stretch, content, wanted))
+
+    return over_stretches(spark, run, table, read, made, _with_some(table, None, wanted))
+
+
+def summary(
+    spark: SparkSession, run: Run, client: str, output: StreamId, pieces: Sequence[Stretch] | None = None
+) -> DataFrame:
+    """SUMMARY (consistency.proof.recorded.records) of what was received.  Takes and raises as :func:`changes`."""
+    table = recording_table(run, client, output, CHANGES)
+
+    def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        return summarize(table, stretch, content)
+
+    return over_stretches(spark, run, table, read, SUMMARY, pieces)
+
+
+def source_log(spark: SparkSession, run: Run, stream: StreamId, pieces: Sequence[Stretch] | None = None) -> DataFrame:
+    """The log of a source: ``_id, _time_us`` and its attributes.  Takes and raises as :func:`changes`."""
+    return load(spark, run, source_table(run, stream), pieces)
+
+
+def load(
+    spark: SparkSession,
+    run: Run,
+    table: Table,
+    pieces: Sequence[Stretch] | None = None,
+    wanted: Wanted | None = None,
+) -> DataFrame:
+    """As ``format("spe")``, without the processes that Spark starts to plan a data source.
+
+    Args:
+      pieces: the stretches to read; None: all there is.
+      wanted: of a recording, which elements; None: all.
+
+    Raises:
+      LogCorrupt: segments are missing.
+    """
+
+    def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        return read_stretch(table, stretch, content, wanted)
+
+    return over_stretches(spark, run, table, read, table.arrow_schema, pieces)
+
+
+#: What a task makes of a segment: its number, where it is and, from another file system, its bytes.
+Read = Callable[[int, Stretch, memoryview | None], Iterator[pa.RecordBatch]]
+
+
+def over_stretches(
+    spark: SparkSession, run: Run, table: Table, read: Read, made: pa.Schema, pieces: Sequence[Stretch] | None = None
+) -> DataFrame:
+    """What ``read`` makes of each segment of a table; a task reads one or several, in order.
+
+    Args:
+      made: the schema of its batches.
+      pieces: the stretches to read; None: all there is.
+
+    Raises:
+      LogCorrupt: segments are missing.
+    """
+    pieces = all_stretches(table) if pieces is None else pieces
+    schema = spark_schema(made)
+    if run.origin:
+        return _over_remote(spark, run, table, pieces, read, schema)
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read(number, pieces[number], None)
+
+    return spark.range(0, len(pieces), 1, tasks_for(spark, len(pieces))).mapInArrow(each, schema)
+
+
+def _over_remote(
+    spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch], read: Read, schema: StructType
+) -> DataFrame:
+    """The same of segments that lie on another file system."""
+    from consistency.proof.storage.remote import folder_of
+
+    if not pieces:
+        return spark.createDataFrame([], schema)
+    folders = [run.relative(Path(folder)) for folder in table.folders]
+    names = [f"{folders[s.partition]}/{s.segment.name}" for s in pieces]
+    return folder_of(spark, run.origin).over(names, lambda n, content: read(n, pieces[n], content), schema)
+
+
+def _with_some(table: Table, pieces: Sequence[Stretch] | None, wanted: Wanted | None) -> Sequence[Stretch] | None:
+    """The stretches in which some of what is wanted is."""
+    if not isinstance(wanted, WantedRecords):
+        return pieces
+    return [s for s in (all_stretches(table) if pieces is None else pieces) if wanted.in_stretch(s)]
+
+
+def as_tuple(table: Table) -> Column:
+    """The attributes in one struct."""
+    return F.struct(*[F.col(f"`{name}`") for name in table.schema.names])

@@ -1,0 +1,201 @@
+"""Are the times that a source logged those that rule S1 gives?  Computed again from the raw event times.
+
+    time = max(event time, largest event time before − disorder, promise)
+
+The promise counts for live sources only: what a replay promises lies below everything that it still has (S2).  A
+source without a ``time`` stamps by arrival, of which the log knows the stamp alone: only its order can be checked.
+
+One pass: a task looks at one segment and does not know what came before it, but that is one number, C: no time lies
+below C, and a time above what its own segment asks for is C.  So a few numbers of each segment decide.  Where what
+came before was deleted, C is whatever explains the first segments, up to the largest time that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from consistency.proof.comparing.digests import COMPARED, Digester, digests_of, halves
+from consistency.proof.recorded.records import Stretch, Table, TimedStretch, scan_stretch
+from consistency.proof.report.words import moment
+from spe.log.source_log import decode_source_batch, decode_source_state
+from spe.stream.batch import Int64Array
+from spe.stream.names import StreamId
+from spe.stream.strings import StringPool
+from spe.stream.times import BEFORE_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from consistency.proof.recorded.query_file import SourceEntry
+    from consistency.proof.recorded.run import Run
+
+_FIELDS: Final = (
+    "piece", "tuples", "peak", "promise", "low", "high",
+    "below", "below_id", "below_time", "below_expected",
+    "above", "least_id", "least_time", "most_id", "most_time",
+    "lowest_id", "lowest_time", "highest_id", "highest_time",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stamping:
+    """How a source stamps.
+
+    Attributes:
+      at: place of the attribute with the event time; None: the time of arrival.
+      promises: what was promised before counts.
+      digests: contents are summed, to be compared with the input (``consistency.proof.comparing.source_contents``).
+    """
+
+    at: int | None
+    disorder_us: int
+    promises: bool
+    digests: bool = False
+
+
+class Looked(NamedTuple):
+    """What looking through a source's log found.
+
+    Attributes:
+      flaws: what is wrong with its times; a sentence for the first tuple of the first wrong segment.
+      segments: in order; one without tuples has a time of the one before it.
+      content: sums of digests of all tuples, as ``contents.halves`` gives them.
+    """
+
+    flaws: list[str]
+    segments: list[TimedStretch]
+    content: tuple[int, int] = (0, 0)
+
+
+def look_through(spark: SparkSession, run: Run, stream: StreamId, source: SourceEntry) -> Looked:
+    """The times in a source's log.
+
+    Raises:
+      SpeError: segments are missing.  A damaged log is an error of Spark.
+    """
+    from consistency.proof.recorded.recording import over_stretches
+    from consistency.proof.recorded.table_source import all_stretches, source_table
+
+    table = source_table(run, stream)
+    pieces, how = all_stretches(table), replace(stamping(source, table), digests=source.kind in COMPARED)
+
+    def look(number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
+        found = summary(table, stretch, how, content)
+        yield pa.RecordBatch.from_pydict({name: pa.array([found.get(name, number)], pa.int64()) for name in _FIELDS})
+
+    schema = pa.schema([(name, pa.int64()) for name in _FIELDS])
+    rows = over_stretches(spark, run, table, look, schema, pieces).collect()
+    parts = [row.asDict() for row in sorted(rows, key=lambda row: int(row["piece"]))]
+    timed: list[TimedStretch] = []
+    for part in parts:
+        at = timed[-1].most_us if timed else 0
+        times = (part["lowest_time"], part["highest_time"]) if part["tuples"] else (at, at)
+        timed.append(TimedStretch(pieces[part["piece"]], *times))
+    content = sum(part["low"] for part in parts), sum(part["high"] for part in parts)
+    return Looked(judged(parts, how), timed, content)
+
+
+def stamping(source: SourceEntry, table: Table) -> Stamping:
+    """How a source stamps what its log holds."""
+    names = table.schema.names
+    return Stamping(None if source.time is None else names.index(source.time), source.disorder_us, source.live)
+
+
+def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview | None = None) -> dict[str, int | None]:
+    """What decides about a segment, by the names of ``_FIELDS`` (but the first)."""
+    found: dict[str, int | None] = dict.fromkeys(_FIELDS[1:])
+    tuples, below, above, peak, promise = 0, 0, 0, BEFORE_TIME, BEFORE_TIME
+    pool, digester, sums = StringPool(), Digester(table.schema), (0, 0)
+    for record in scan_stretch(Path(table.folders[stretch.partition]), stretch, content):
+        batch = decode_source_batch(record.body, table.schema, pool)
+        if batch is not None and len(batch):
+            ids, time = batch.row_ids(), batch.rows.time
+            event = time if how.at is None else batch.rows.columns[how.at].values
+            if how.digests:
+                more = halves(digests_of(digester, batch.rows))
+                sums = sums[0] + more[0], sums[1] + more[1]
+            expected, peak = _stamped(event, peak, how.disorder_us, promise)
+            tuples += len(batch)
+            low, high = np.flatnonzero(time < expected), np.flatnonzero(time > expected)
+            if len(low) and not below:
+                first = int(low[0])
+                found |= _row("below", ids, time, first) | {"below_expected": int(expected[first])}
+            below, above = below + len(low), above + len(high)
+            if len(high):
+                found |= _extreme("least", ids, time, high[np.argmin(time[high])], found["least_time"], -1)
+                found |= _extreme("most", ids, time, high[np.argmax(time[high])], found["most_time"], 1)
+            found |= _extreme("lowest", ids, time, np.argmin(time), found["lowest_time"], -1)
+            found |= _extreme("highest", ids, time, np.argmax(time), found["highest_time"], 1)
+        if how.promises:
+            promise = decode_source_state(record.body).bound_us
+    counts = {"tuples": tuples, "below": below, "above": above, "low": sums[0], "high": sums[1]}
+    return found | counts | {"peak": peak, "promise": promise}
+
+
+def judged(
+    segments: list[dict[str, int]],
+    how: Stamping,
+    peak: int = BEFORE_TIME,
+    promise: int = BEFORE_TIME,
+    most: int = BEFORE_TIME,
+) -> list[str]:
+    """A sentence for the first wrong tuple of the log, if there is one.
+
+    Args:
+      segments: what :func:`summary` gives of each, in order.
+      peak, promise: the largest event time and promise before them.
+      most: what was deleted before them asks for no more than this.
+    """
+    for one in segments:
+        if one["tuples"]:
+            least = max(peak - how.disorder_us, promise)
+            wrong = _wrong(one, least, most)
+            if wrong is not None:
+                id_, time, expected = wrong
+                return [
+                    f"tuple {id_:,} has the time {moment(time)}; by its event time, those before it and the disorder "
+                    f"it is {expected}"
+                ]
+        peak, promise = max(peak, one["peak"]), max(promise, one["promise"])
+    return []
+
+
+def _wrong(one: dict[str, int], least: int, most: int) -> tuple[int, int, str] | None:
+    """(id, time, what was expected) of a wrong tuple of a segment before which what is known asks for ``least``, and
+    nothing for more than ``most``, where that is larger."""
+    if one["below"]:
+        return one["below_id"], one["below_time"], moment(max(one["below_expected"], least))
+    if one["above"] and least < most:
+        least = max(least, min(most, one["least_time"]))
+    if one["lowest_time"] < least:
+        return one["lowest_id"], one["lowest_time"], moment(least)
+    for which in ("least", "most") if one["above"] else ():
+        if one[f"{which}_time"] != least:
+            return one[f"{which}_id"], one[f"{which}_time"], "earlier"
+    return None
+
+
+def _stamped(event: Int64Array, peak: int, disorder_us: int, promise: int) -> tuple[Int64Array, int]:
+    """The times of consecutive tuples by S1, and the largest event time after them."""
+    before = np.empty_like(event)
+    before[0] = peak
+    np.maximum(np.maximum.accumulate(event[:-1]), peak, out=before[1:])
+    floor = np.where(before > BEFORE_TIME, before - disorder_us, BEFORE_TIME)
+    return np.maximum(np.maximum(event, floor), promise), max(peak, int(event.max()))
+
+
+def _row(name: str, ids: Int64Array, time: Int64Array, at: int) -> dict[str, int | None]:
+    return {f"{name}_id": int(ids[at]), f"{name}_time": int(time[at])}
+
+
+def _extreme(
+    name: str, ids: Int64Array, time: Int64Array, at: np.intp, known: int | None, sign: int
+) -> dict[str, int | None]:
+    """The row at ``at``, where it is more extreme than what is known."""
+    return {} if known is not None and sign * int(time[at]) <= sign * known else _row(name, ids, time, int(at))

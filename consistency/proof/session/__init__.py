@@ -1,0 +1,1 @@
+"""The Spark session of the proof: Java, the master, executors, errors."""

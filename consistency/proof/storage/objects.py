@@ -1,0 +1,185 @@
+"""A directory in S3, or in what speaks its protocol: it needs no jar, and executors read it themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from consistency.proof.session.executors import check_all_see
+from consistency.proof.storage.arrow import arrow_schema
+from consistency.proof.storage.folder import check_place
+from consistency.proof.storage.parquet import write_parquet
+from consistency.proof.storage.tables import MadeByTasks, frame_of, on_disk
+from spe.errors import SpeError
+from spe.runtime.s3 import NO_BUCKET, S3Service, reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from consistency.proof.storage.folder import OfFile
+
+_BYTES_AT_ONCE: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ObjectPlace:
+    """Where the objects are.  Spark carries it to executors.
+
+    Attributes:
+      uri: as the user gave it, without a slash at its end.
+    """
+
+    uri: str
+    service: S3Service
+
+    @classmethod
+    def of(cls, uri: str, environment: Mapping[str, str] = os.environ) -> ObjectPlace:
+        """Raises SpeError: the URI is wrong (:func:`check_place`), or the region of its bucket is not found."""
+        check_place(uri)
+        with _told(uri):
+            return cls(uri.rstrip("/"), S3Service.of(urlsplit(uri).netloc, environment=environment))
+
+    @property
+    def system(self) -> Any:
+        """Of this process."""
+        return self.service.system
+
+    def path(self, name: PurePosixPath | str = "") -> str:
+        """As Arrow names a file: BUCKET/KEY."""
+        parts = urlsplit(self.uri)
+        return f"{parts.netloc}{parts.path}/{name}".rstrip("/")
+
+    def content(self, name: PurePosixPath | str) -> memoryview:
+        """All of a file.  Raises SpeError."""
+        with _told(f"{self.uri}/{name}"), self.system.open_input_file(self.path(name)) as file:
+            return memoryview(file.read_buffer())
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Errors of Arrow leave as SpeError, in a sentence."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SpeError(f"{what}: there is no such file") from error
+    except (OSError, pa.ArrowException) as error:
+        raise SpeError(f"{what}: {reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class ObjectFolder:
+    """A directory in a bucket."""
+
+    spark: SparkSession | None
+    place: ObjectPlace
+
+    @property
+    def uri(self) -> str:
+        return self.place.uri
+
+    def files(self) -> Iterator[tuple[PurePosixPath, int]]:
+        """(path below the directory, bytes) of all files in it; none where there is none.  Raises SpeError."""
+        base, system = self.place.path(), self.place.system
+        with _told(self.uri):
+            found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
+            if not found and system.get_file_info(base.partition("/")[0]).type == fs.FileType.NotFound:
+                raise SpeError(f"{self.uri}: {NO_BUCKET}")
+        for one in sorted((one for one in found if one.type == fs.FileType.File), key=lambda one: one.path):
+            yield PurePosixPath(one.path.removeprefix(f"{base}/")), int(one.size)
+
+    def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
+        """Bytes of a file, which has so many."""
+        with _told(f"{self.uri}/{name}"), self.place.system.open_input_file(self.place.path(name)) as file:
+            return bytes(file.read_at(size, offset))
+
+    def fetch(self, name: PurePosixPath, into: Path) -> None:
+        """Copies a file to this machine."""
+        system, path = self.place.system, self.place.path(name)
+        with _told(f"{self.uri}/{name}"), system.open_input_stream(path) as there, (into / name).open("wb") as here:
+            copyfileobj(there, here, _BYTES_AT_ONCE)
+
+    def put(self, file: Path, name: PurePosixPath) -> None:
+        """Copies a file of this machine there, over what there is."""
+        system, path = self.place.system, self.place.path(name)
+        with _told(f"{self.uri}/{name}"), file.open("rb") as here, system.open_output_stream(path) as there:
+            copyfileobj(here, there, _BYTES_AT_ONCE)
+
+    def remove(self, name: PurePosixPath) -> None:
+        """Removes a file or a directory, if it is there."""
+        path, system = self.place.path(name), self.place.system
+        with _told(f"{self.uri}/{name}"):
+            kind = system.get_file_info(path).type
+            if kind == fs.FileType.Directory:
+                system.delete_dir(path)
+            elif kind == fs.FileType.File:
+                system.delete_file(path)
+
+    def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
+        """What ``each`` makes of files, by their numbers and bytes, a task for each; executors read them."""
+        place = self.place
+
+        def of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from each(number, place.content(names[number]))
+
+        return self._spark.range(0, len(names), 1, max(1, len(names))).mapInArrow(of_files, schema)
+
+    def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
+        """Writes a frame as Parquet there, a file per task, and keeps it on the executors' disks for the proof."""
+        from pyspark import TaskContext
+
+        place, folder = self.place, f"{name}.parquet"
+        kept = on_disk(frame_of(frame))
+        schema = arrow_schema(kept.schema)
+
+        def write_part(number: int, batches: Iterable[pa.RecordBatch], *, at_all: bool = False) -> int:
+            """Through a file of this machine, so that what breaks off leaves no object."""
+            file = f"{folder}/part-{number:05}.parquet"
+            with TemporaryFile() as aside:
+                # Not closed by its writer, for it is read then.
+                rows = write_parquet(lambda: nullcontext(aside), schema, batches, at_all=at_all)
+                aside.seek(0)
+                if rows or at_all:
+                    with _told(f"{place.uri}/{file}"), place.system.open_output_stream(place.path(file)) as there:
+                        copyfileobj(aside, there, _BYTES_AT_ONCE)
+            return rows
+
+        def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            assert context is not None
+            yield pa.RecordBatch.from_pydict({"rows": [write_part(context.partitionId(), batches)]})
+
+        if not sum(row["rows"] for row in kept.mapInArrow(write, "rows long").collect()):
+            write_part(0, [], at_all=True)
+        return kept
+
+    def check_executors(self) -> None:
+        """Raises SpeError where one lacks credentials, or does not reach the service."""
+        place = self.place
+        (first, _), *_ = self.files()
+
+        def unseen() -> str:
+            try:
+                place.content(first)
+            except SpeError as error:
+                return str(error)
+            return ""
+
+        check_all_see(self._spark, unseen)
+
+    @property
+    def _spark(self) -> SparkSession:
+        assert self.spark is not None
+        return self.spark

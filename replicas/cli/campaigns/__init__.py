@@ -1,0 +1,1 @@
+"""``spe simulate``: campaigns of simulated runs."""

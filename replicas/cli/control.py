@@ -1,0 +1,115 @@
+"""``spe status`` and ``spe inject``: talking to a cluster that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+from pydantic import TypeAdapter
+
+from replicas.cli.view.view import Sight, make_console, metrics_table, render
+from replicas.faults.model import LINKS, REAL, one_fault
+from replicas.local.polling import Poller
+from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from replicas.local.run_over import compares, while_it_runs, why_over
+from spe.errors import SpeError
+from spe.runtime.production import production_env
+from spe.status import ClusterStatus
+
+#: A kill waits until the process is gone, a restart until the new one is started.
+INJECT_S: Final = 20.0
+
+
+def status(path: Path, as_json: bool) -> int:
+    """Shows the states of all processes once; 1 where one does not answer."""
+    target = load_target(path)
+    require_addresses(path, target)
+    poller = trio.run(_ask_all, target)
+    silent = sorted(poller.errors)
+    if as_json:
+        print(json_text(poller, target.metrics))
+    else:
+        if (not poller.seen or compares(target)) and (over := why_over(target)):
+            print(over)
+            return 1
+        env = production_env(Path())
+        sight = Sight(
+            f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors, loads=True
+        )
+        console = make_console()
+        console.print(render(target.plan, target.directory, sight))
+        if target.metrics and poller.seen:
+            console.print(metrics_table(target.metrics))
+        for name in silent:
+            console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False, soft_wrap=True)
+    return 1 if silent else 0
+
+
+def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
+    """The status of each process that answered, and the error of each that did not."""
+    processes = {name: seen.status for name, seen in poller.seen.items()}
+    found = ClusterStatus(processes=processes, errors=poller.errors, metrics=metrics or {})
+    return json.dumps(TypeAdapter(ClusterStatus).dump_python(found, mode="json", warnings="error"), indent=1)
+
+
+async def _ask_all(target: Target) -> Poller:
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    async with trio.open_nursery() as nursery:
+        poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
+        for name in target.addresses:
+            if name != SUPERVISOR:
+                nursery.start_soon(poller.ask_status, name)
+    return poller
+
+
+def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> int:
+    """Asks the supervisor of a run to make a fault happen now."""
+    target = load_target(path)
+    if target.folder is None:
+        raise SpeError(
+            f"{path} is a configuration; expected the directory of a run, for faults go into a local cluster"
+        )
+    if kind not in REAL["proxy"]:
+        inside = REAL["inside"]
+        with_proxies = ", ".join(sorted(REAL["proxy"] - inside))
+        raise SpeError(
+            f"{kind!r} cannot be injected into a run; expected one of {', '.join(sorted(inside))}; with spe run "
+            f"--links proxy also {with_proxies}"
+        )
+    data = fault_data(kind, names, for_, by, one_way)
+    fault = one_fault(data, target.directory)
+    with while_it_runs(target):
+        error = trio.run(_inject, target, {k: v for k, v in fault.to_data().items() if k != "at"})
+        if error:
+            raise SpeError(error)
+    print(fault)
+    return 0
+
+
+def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> dict[str, Any]:
+    """A command line's fault as in a file: names are targets; for what happens to links, two are their ends."""
+    data: dict[str, Any] = {"kind": kind}
+    lists = [name.split(",") for name in names]
+    if kind not in LINKS:
+        data["target"] = [name for each in lists for name in each]
+    elif len(lists) > 2:
+        raise SpeError(f"expected one name, or the two ends of a link, got {len(names)}; separate several by commas")
+    elif len(lists) == 1:
+        data["target"] = lists[0]
+    elif lists:
+        data |= {"from": lists[0], "to": lists[1]}
+    if for_ is not None:
+        data["for"] = for_
+    if by is not None:
+        data["by"] = by
+    if one_way:
+        data["one_way"] = True
+    return data
+
+
+async def _inject(target: Target, data: dict[str, Any]) -> str:
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)

@@ -1,0 +1,69 @@
+"""``spe dashboard``: the page of any cluster that runs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from replicas.cli.control import INJECT_S
+from replicas.cli.dashboard.hub import Hub
+from replicas.cli.dashboard.page import Site, check_address, fault_kinds, is_local, require_extra
+from replicas.cli.view.watching import Watch
+from replicas.faults.model import processes_of
+from replicas.local.run_dir import SUPERVISOR
+
+#: Between two questions to a process: that much, and more where there are many replicas to tell of.
+_ASK_S: Final = 0.5
+_ASK_MORE_S: Final = 0.001
+
+
+def dashboard(path: Path, bind: str, *, faults: bool) -> int:
+    """Serves until a signal comes, or the run is over.
+
+    Raises:
+      SpeError: the extra is not installed, the address is none, or there is no such cluster.
+    """
+    require_extra("spe dashboard")
+    check_address("--bind", bind)
+    watch = Watch(path)
+    replicas = sum(len(roles) for roles in watch.target.directory.roles.values())
+    watch.poller.period_s = _ASK_S + _ASK_MORE_S * replicas
+    if trio.run(_serve, watch, bind, faults):
+        print(f"the run in {path} is over")
+    return 0
+
+
+async def _serve(watch: Watch, bind: str, faults: bool) -> bool:
+    """True where the run has ended, False after a signal."""
+    target = watch.target
+
+    async def inject(fault: Mapping[str, Any]) -> str:
+        return await watch.poller.inject(SUPERVISOR, fault, wait_s=INJECT_S)
+
+    hub = Hub(
+        target.plan,
+        target.directory,
+        watch.sight,
+        inject=inject if faults and target.folder is not None and is_local(bind) else None,
+        kinds=fault_kinds(target.links),
+        targets=processes_of(target.directory),
+        asked_s=watch.poller.period_s,
+    )
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+
+            async def end_on_signal() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end_on_signal)
+            nursery.start_soon(watch.run)
+            await watch.asked()
+            print(f"dashboard: {await nursery.start(Site(hub, bind).run)}", flush=True)
+            await watch.until_over()
+        nursery.cancel_scope.cancel()
+    return watch.over

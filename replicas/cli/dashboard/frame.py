@@ -1,0 +1,367 @@
+"""What the page shows at one moment: rows of figures in the order of a layout.  Pure.
+
+It says what ``spe status`` and ``spe top`` draw, out of the same statuses.  Times are microseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from consistency.explaining.explain import usual_lag_us
+from consistency.explaining.model import Condition
+from replicas.cli.dashboard.layout import ClusterLayout
+from replicas.cli.dashboard.rates import Rates
+from replicas.cli.move import OVER
+from replicas.cli.view.view import Sight, in_force_now, newest_rows, process_word
+from replicas.local.polling import last_of
+from spe.metrics.histogram import at_most
+from spe.plan.delays import delay_bound_us
+from spe.plan.directory import COORDINATOR
+from spe.status import (
+    ChannelStatus,
+    ClientStatus,
+    CoordinatorStatus,
+    HistogramStatus,
+    MoveStatus,
+    NodeStatus,
+    ReplicaStatus,
+    SourceStatus,
+)
+from spe.stream.ids import Channel, ReplicaId
+from spe.stream.names import NodeState, StreamId
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
+
+#: Names of the figures in each row.  ``state`` is a word; where a process does not answer it is the process's.
+SOURCE: Final = (
+    "state", "rows", "rate", "frontier", "lag", "behind", "holds", "late", "malformed", "refused", "trouble",
+)  # fmt: skip
+REPLICA: Final = (
+    "state", "x", "alpha", "waiting", "x99", "xmax", "stable", "tentative", "frontier", "lag", "lead", "fill", "held",
+    "suffix", "cpu", "rows", "corrections", "redone", "expected", "reads", "lost", "correcting", "trouble",
+)  # fmt: skip
+CHANNEL: Final = (
+    "state", "reads", "stable_rate", "tentative_rate", "stable", "tentative", "undone", "held", "delay", "bound",
+    "delay_max", "gap", "position", "frontier", "lag", "switches",
+)  # fmt: skip
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {"sources": SOURCE, "replicas": REPLICA, "channels": CHANNEL}
+
+STOPPED: Final = "STOPPED"
+STANDS_BY: Final = "stands by"
+#: Where there are more replicas, only inputs that are read from nobody, or from two, are named.
+_READS_SHOWN: Final = 200
+_MOVES_SHOWN: Final = 30
+#: After X, the first result of a run may still take so long.
+_FIRST_US: Final = 1_000_000
+
+
+class Memory:
+    """What is remembered from frame to frame.
+
+    Attributes:
+      rates: of counters.
+      conditions: of outputs, as they were explained last; one that is missing is not known yet.
+    """
+
+    def __init__(self) -> None:
+        self.rates = Rates()
+        self.conditions: Mapping[tuple[str, Channel], Condition] = {}
+        self._bounds: tuple[Any, Mapping[StreamId, int]] = ((), {})
+
+    def bounds(self, layout: ClusterLayout, sight: Sight) -> Mapping[StreamId, int]:
+        """kX of each output, by the X that nodes say they have now."""
+        told = (last_of(sight.seen, node, NodeStatus) for node in layout.nodes)
+        settings = [None if status is None else status.settings for status in told]
+        streams = {stream for _, stream, _ in layout.channels}
+        if self._bounds[0] != (settings, streams):
+            now = in_force_now(layout.directory, sight)
+            self._bounds = (settings, streams), {s: delay_bound_us(layout.plan, now, s) for s in streams}
+        return self._bounds[1]
+
+
+def frame(layout: ClusterLayout, sight: Sight, memory: Memory) -> dict[str, Any]:
+    """All rows, and what is listed besides."""
+    return _Frame(layout, sight, memory).data()
+
+
+class _Frame:
+    def __init__(self, layout: ClusterLayout, sight: Sight, memory: Memory) -> None:
+        self._layout = layout
+        self._sight = sight
+        self._memory = memory
+        self._rates = memory.rates
+        self._words = {name: process_word(sight, name) for name in layout.processes}
+        self._sources = {s: last_of(sight.seen, f"source:{s}", SourceStatus) for s in layout.sources}
+        self._fronts = self._furthest()
+        #: Streams that each unit waits for, whatever replica does.
+        self._late: dict[str, set[StreamId]] = {}
+        self._late_of: dict[ReplicaId, set[StreamId]] = {}
+        self._usual = {s: usual_lag_us(layout.plan, s) for s in layout.origins}
+
+    def data(self) -> dict[str, Any]:
+        layout, sight = self._layout, self._sight
+        # Before the sources, which say how many replicas wait for them.
+        placed = [pair for node in self._by_node() for pair in node]
+        return {
+            "at": sight.now_us,
+            "begun": sight.begun_us,
+            "processes": {name: word for name, word in self._words.items() if word},
+            "errors": {name: sight.errors[name] for name, word in self._words.items() if word and name in sight.errors},
+            "disks": self._disks(),
+            "sources": [self._source(s) for s in layout.sources],
+            "replicas": [row for _, row in sorted(placed, key=lambda pair: pair[0])],
+            "channels": self._channels(),
+            "newest": {
+                stream: [list(one.columns), [[row.tentative, list(row.values)] for row in one.rows]]
+                for stream, one in newest_rows(layout.directory, sight).items()
+            },
+            "moves": self._moves(),
+            "recovery": self._recovery(),
+            "faults": [asdict(one) for one in sight.faults],
+            "note": sight.note,
+        }
+
+    def _furthest(self) -> Mapping[StreamId, int]:
+        """Of each stream: how far the furthest source is of all with which it meets."""
+        reach = {
+            s: status.log.frontier
+            for s, status in self._sources.items()
+            if status is not None and status.log is not None and status.log.frontier < END_OF_TIME
+        }
+        origins = self._layout.origins
+        return {
+            stream: max(
+                (reach[s] for its in origins.values() if its & origins[stream] for s in its if s in reach),
+                default=BEFORE_TIME,
+            )
+            for stream in origins
+        }
+
+    def _lag(self, stream: StreamId, frontier: int) -> int | None:
+        """How far a frontier is behind the furthest source; None where nothing has come, or all has."""
+        if not BEFORE_TIME < frontier < END_OF_TIME:
+            return None
+        return max(0, self._fronts[stream] - frontier)
+
+    def _disks(self) -> dict[str, str]:
+        """``process: what`` that cannot be written, and why."""
+        return {
+            f"{name}: {what}": why
+            for name, seen in self._sight.seen.items()
+            for what, why in seen.status.disk_full.items()
+        }
+
+    # --- sources ---
+
+    def _source(self, stream: StreamId) -> list[Any]:
+        name, status = f"source:{stream}", self._sources[stream]
+        log = None if status is None else status.log
+        if status is None or log is None:
+            return [self._words[name] or "starting", *(None for _ in SOURCE[1:-1]), ""]
+        state = self._words[name] or ("failed" if log.fault else "ended" if log.ended else "running")
+        seen = self._sight.seen[name]
+        return [
+            state,
+            log.last_id,
+            self._rates.of(name, status.incarnation, seen.at_us, log.last_id),
+            _time(log.frontier),
+            self._lag(stream, log.frontier),
+            (self._lag(stream, log.frontier) or 0) > self._usual[stream],
+            self._held_up_by(stream),
+            log.late,
+            log.malformed,
+            log.refused_ahead,
+            log.fault or log.note,
+        ]
+
+    def _held_up_by(self, source: StreamId) -> int:
+        """Replicas that wait for a source, or for a unit that waits for it."""
+        return sum(1 for streams in self._late_of.values() if any(source in self._blamed(s, set()) for s in streams))
+
+    def _blamed(self, stream: StreamId, known: set[StreamId]) -> set[StreamId]:
+        """The sources that hold up a stream."""
+        if stream in self._layout.plan.sources:
+            return {stream}
+        if stream in known:
+            return set()
+        known.add(stream)
+        late = self._late.get(self._layout.plan.producer[stream].id, set())
+        return {s for one in late for s in self._blamed(one, known)}
+
+    # --- replicas ---
+
+    def _by_node(self) -> Iterable[list[tuple[int, list[Any]]]]:
+        """Rows of each node's replicas, each with its place in the layout."""
+        hosted: dict[str, list[tuple[int, ReplicaId]]] = {}
+        for at, one in enumerate(self._layout.replicas):
+            hosted.setdefault(one.node, []).append((at, one))
+        for node, replicas in hosted.items():
+            status = last_of(self._sight.seen, node, NodeStatus)
+            running = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
+            passive = set() if status is None else {(s.unit, s.partition) for s in status.standbys}
+            yield [(at, self._replica(one, status, running.get(one.of), one.of in passive)) for at, one in replicas]
+
+    def _replica(self, id: ReplicaId, node: NodeStatus | None, one: ReplicaStatus | None, stands_by: bool) -> list[Any]:
+        word = self._words[id.node]
+        if one is None:
+            return [word or (STANDS_BY if stands_by else "starting"), *(None for _ in REPLICA[1:-1]), ""]
+        if not word:
+            self._note_late(id, one)
+        lead = one.tentative_frontier - max(one.frontier, BEFORE_TIME) if one.state is not NodeState.STABLE else 0
+        return [
+            word or (STOPPED if one.error else one.state.name),
+            one.x_us,
+            None if node is None or node.settings is None else node.settings.alpha,
+            one.waiting_us,
+            *_used(one.x_used),
+            one.stable,
+            one.tentative,
+            _time(one.frontier),
+            self._lag(self._layout.plan.unit[id.unit].outputs[0], one.frontier),
+            max(0, lead) if one.tentative_frontier < END_OF_TIME else 0,
+            _share(one.fill),
+            one.held_bytes,
+            one.suffix_bytes,
+            None if one.load is None else _share(one.load.cpu),
+            None if one.load is None else round(one.load.rows, 1),
+            one.reconciliations,
+            one.redone_rows,
+            None if one.log is None else one.log.expected_us,
+            self._reads(one),
+            [i.channel for i in one.inputs if i.main is None and i.frontier < END_OF_TIME],
+            [[i.channel, i.corrections] for i in one.inputs if i.corrections],
+            _trouble(one),
+        ]
+
+    def _reads(self, one: ReplicaStatus) -> list[list[str]]:
+        if len(self._layout.replicas) > _READS_SHOWN:
+            return []
+        return [[i.channel, i.main] for i in one.inputs if i.main]
+
+    def _note_late(self, id: ReplicaId, one: ReplicaStatus) -> None:
+        """Streams of which an input is behind the others, or is read from nobody."""
+        if one.error is not None:
+            return
+        reach = [i.frontier for i in one.inputs if i.frontier < END_OF_TIME]
+        ahead = max(reach, default=BEFORE_TIME)
+        for each in one.inputs:
+            stream = StreamId(each.channel.rpartition("/")[0])
+            behind = ahead - max(each.frontier, BEFORE_TIME)
+            if each.frontier < END_OF_TIME and behind > self._usual[stream]:
+                self._late_of.setdefault(id, set()).add(stream)
+                self._late.setdefault(id.unit, set()).add(stream)
+
+    # --- clients ---
+
+    def _channels(self) -> list[list[Any]]:
+        bounds = self._memory.bounds(self._layout, self._sight)
+        known: dict[str, Mapping[str, ChannelStatus]] = {}
+        rows = []
+        for client, stream, partition in self._layout.channels:
+            name = f"client:{client}"
+            status = last_of(self._sight.seen, name, ClientStatus)
+            if name not in known:
+                known[name] = {} if status is None else {c.channel: c for c in status.channels}
+            channel = Channel(stream, partition)
+            one = known[name].get(str(channel))
+            if one is None or status is None:
+                word = self._words[name]
+                rows.append(
+                    [f"client {word}" if word and word != "starting" else "starting", *(None for _ in CHANNEL[1:])]
+                )
+            else:
+                rows.append(self._channel(name, status.incarnation, channel, one, bounds[stream]))
+        return rows
+
+    def _channel(self, client: str, incarnation: int, channel: Channel, one: ChannelStatus, bound_us: int) -> list[Any]:
+        at_us = self._sight.seen[client].at_us
+        told = self._memory.conditions.get((client.partition(":")[2], channel), Condition.FINE)
+        if one.ended:
+            state: str = Condition.ENDED
+        elif one.held:
+            state = Condition.TENTATIVE
+        elif one.last_arrival_us is None and self._begins(bound_us):
+            state = "starting"
+        else:
+            state = told if told in (Condition.LATE, Condition.SILENT) else Condition.FINE
+        delay = None
+        if one.delay_us is not None and not one.ended:
+            silent = 0 if one.last_arrival_us is None else self._sight.now_us - one.last_arrival_us
+            delay = max(one.delay_us, silent)
+        return [
+            f"client {self._words[client]}" if self._words[client] else state,
+            one.producer,
+            self._rates.of((client, one.channel, "stable"), incarnation, at_us, one.stable),
+            self._rates.of((client, one.channel, "tentative"), incarnation, at_us, one.tentative),
+            one.stable,
+            one.tentative,
+            one.undone,
+            one.held,
+            delay,
+            bound_us,
+            one.delay_max_us,
+            one.stable_gap_max_us,
+            one.position,
+            _time(one.frontier),
+            self._lag(channel.stream, one.frontier),
+            one.switches,
+        ]
+
+    def _begins(self, bound_us: int) -> bool:
+        """Nothing can have come yet, or only just."""
+        begun = self._sight.begun_us
+        return begun is not None and self._sight.now_us - begun < bound_us + _FIRST_US
+
+    # --- the coordinator ---
+
+    def _moves(self) -> list[dict[str, Any]]:
+        """The newest, those under way first."""
+        status = last_of(self._sight.seen, COORDINATOR, CoordinatorStatus)
+        moves = () if status is None else status.moves
+        chosen = sorted(moves, key=lambda one: (one.phase in OVER, -one.number))[:_MOVES_SHOWN]
+        return [self._move(one) for one in chosen]
+
+    def _move(self, one: MoveStatus) -> dict[str, Any]:
+        times = sorted(one.began_us.values())
+        until = times[-1] if one.phase in OVER and times else self._sight.now_us
+        return {
+            "number": one.number,
+            "partition": one.partition,
+            "source": one.source,
+            "target": one.target,
+            "role": one.role,
+            "reason": one.reason,
+            "phase": one.phase,
+            "why": one.why,
+            "over": one.phase in OVER,
+            "began": times[0] if times else None,
+            "took": until - times[0] if times else None,
+            "predicted": one.predicted_us,
+        }
+
+    def _recovery(self) -> dict[str, Any] | None:
+        status = last_of(self._sight.seen, COORDINATOR, CoordinatorStatus)
+        return None if status is None or status.recovery is None else asdict(status.recovery)
+
+
+def _share(value: float) -> float:
+    """With as many digits as anybody reads, for there are thousands of them."""
+    return round(value, 4)
+
+
+def _time(frontier: int) -> int | None:
+    """Tuple time; None before the first, and -1 at the end."""
+    return None if frontier <= BEFORE_TIME else -1 if frontier >= END_OF_TIME else frontier
+
+
+def _used(one: HistogramStatus | None) -> tuple[float | None, float | None]:
+    """The share of X that 99 % of the releases used at most, and the largest."""
+    return (None, None) if one is None or not sum(one.counts) else (_share(at_most(one, 0.99)), _share(one.largest))
+
+
+def _trouble(one: ReplicaStatus) -> str:
+    """The worst that there is to say of a replica."""
+    others = [why for each in one.inputs for why in each.other_logs.values()]
+    found = [*([one.error] if one.error else []), *one.differs, *one.missing, *others, *one.skew]
+    return found[0] if found else ""

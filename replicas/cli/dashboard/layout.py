@@ -1,0 +1,133 @@
+"""What of a cluster stays as it is for a while: the query, and which replicas there are.  Pure.
+
+The page gets it once, and again when it changes; frames (replicas.cli.dashboard.frame) then only have rows of figures,
+in the order of the lists here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from replicas.cli.view.view import Sight, hosted_on, partition_name
+from replicas.local.polling import last_of
+from spe.plan.directory import COORDINATOR, Directory
+from spe.plan.plan import Plan, Unit
+from spe.plan.timing import origins
+from spe.status import CoordinatorStatus, NodeStatus
+from spe.stream.ids import ReplicaId
+from spe.stream.names import NodeId, StreamId
+
+
+@dataclass(frozen=True)
+class ClusterLayout:
+    """Names, in the order of a frame's rows.
+
+    Attributes:
+      nodes: all that are known, those that have joined last.
+      replicas: what these run, or stand by for, or should.
+      channels: that clients read: client, stream, partition.
+    """
+
+    plan: Plan
+    directory: Directory
+    nodes: tuple[NodeId, ...]
+    replicas: tuple[ReplicaId, ...]
+    channels: tuple[tuple[str, StreamId, int], ...]
+
+    @property
+    def sources(self) -> tuple[StreamId, ...]:
+        return tuple(self.plan.sources)
+
+    @property
+    def processes(self) -> list[str]:
+        """All that answer for themselves."""
+        clients = [f"client:{name}" for name in dict.fromkeys(client for client, _, _ in self.channels)]
+        above = [COORDINATOR] if self.directory.coordinated else []
+        return [*(f"source:{s}" for s in self.sources), *map(str, self.nodes), *above, *clients]
+
+    @cached_property
+    def origins(self) -> Mapping[StreamId, frozenset[StreamId]]:
+        """The sources that each stream is made of."""
+        made = [s for unit in self.plan.units for s in unit.outputs]
+        return {s: frozenset(one.stream for one in origins(self.plan, s)) for s in [*self.sources, *made]}
+
+    def data(self, title: str) -> dict[str, Any]:
+        """As the page gets it."""
+        at = {node: i for i, node in enumerate(self.nodes)}
+        unit_at = {unit.id: i for i, unit in enumerate(self.plan.units)}
+        return {
+            "cluster": self.plan.cluster,
+            "title": title,
+            "sources": list(self.sources),
+            "units": [_unit(unit) for unit in self.plan.units],
+            "nodes": list(self.nodes),
+            "replicas": [
+                [f"{partition_name(self.plan, one.of)}@{one.node}", unit_at[one.unit], one.partition, at[one.node]]
+                for one in self.replicas
+            ],
+            "channels": [
+                [client, stream, partition, self.plan.partitions_of(stream)]
+                for client, stream, partition in self.channels
+            ],
+        }
+
+
+def _unit(unit: Unit) -> dict[str, Any]:
+    return {
+        "name": unit.id,
+        "operators": [[o.name, o.spec.KEYWORD] for o in unit.operators],
+        "inputs": [one.stream for one in unit.inputs],
+        "outputs": list(unit.outputs),
+        "partitions": unit.partitions,
+    }
+
+
+class LayoutMaker:
+    """Layouts of one cluster after the other; looks only at nodes that have said something new."""
+
+    def __init__(self, plan: Plan, directory: Directory) -> None:
+        self._plan = plan
+        self._directory = directory
+        #: Of each node: what it said, and what it hosts by that.
+        self._hosted: dict[NodeId, tuple[NodeStatus | None, list[ReplicaId]]] = {}
+        self._last: ClusterLayout | None = None
+
+    def make(self, sight: Sight) -> ClusterLayout:
+        """The layout now; the same object while nothing has changed."""
+        coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
+        joined = () if coordinator is None else tuple(NodeId(n) for n in coordinator.joined)
+        nodes = tuple(dict.fromkeys([*self._directory.nodes, *joined]))
+        for node in nodes:
+            status = last_of(sight.seen, node, NodeStatus)
+            known = self._hosted.get(node)
+            if known is None or known[0] is not status:
+                hosted = hosted_on(self._directory, node, status)
+                self._hosted[node] = (status, [one for one in hosted if one.of in self._directory.roles])
+        replicas = _in_order(self._plan, (one for node in nodes for one in self._hosted[node][1]))
+        channels = self._channels(sight)
+        if self._last is None or (self._last.nodes, self._last.replicas, self._last.channels) != (
+            nodes,
+            replicas,
+            channels,
+        ):
+            self._last = ClusterLayout(self._plan, self._directory, nodes, replicas, channels)
+        return self._last
+
+    def _channels(self, sight: Sight) -> tuple[tuple[str, StreamId, int], ...]:
+        """Only a run's clients answer for themselves."""
+        return tuple(
+            (name, stream, partition)
+            for name, client in self._directory.clients.items()
+            if any(f"client:{name}" in known for known in (sight.phases, sight.seen, sight.errors))
+            for stream in client.reads
+            for partition in range(self._plan.partitions_of(stream))
+        )
+
+
+def _in_order(plan: Plan, replicas: Iterable[ReplicaId]) -> tuple[ReplicaId, ...]:
+    """By unit and partition, in the order of the plan; of one partition in the order in which they come."""
+    rank = {unit.id: i for i, unit in enumerate(plan.units)}
+    return tuple(sorted(replicas, key=lambda one: (rank[one.unit], one.partition)))

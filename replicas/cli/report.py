@@ -1,0 +1,251 @@
+"""``spe report``: with Spark, were the results right in the end, how wrong in between, and was X kept?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from replicas.local.run_dir import CLUSTER
+from spe.errors import SpeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from consistency.proof.report.model import Report
+
+#: Exit statuses.  2 also means that the run could not be judged.
+CONSISTENT: Final = 0
+INCONSISTENT: Final = 1
+UNKNOWN: Final = 2
+
+#: What a waiting report is told when the run is over.
+GO: Final = "go"
+#: How far its priority is below that of the cluster while it waits; where it may not be raised again, it stays there.
+_NICENESS: Final = 10
+
+
+def report(
+    folders: Sequence[str | Path],
+    *,
+    master: str | None,
+    conf: Mapping[str, str],
+    out: Path | None,
+    wait: bool = False,
+    junit: Path | None = None,
+    verify: bool = False,
+) -> int:
+    """Judges runs; of several, also how they compare.
+
+    Args:
+      folders: paths, or URIs of what Spark can read.
+      out: where the comparison goes; beside the first run where not given.
+      wait: start Spark in silence, then wait for GO on standard input: the run is still going on.
+      junit: where the verdicts go in the form of JUnit.
+      verify: the folders are reports, which are verified instead; see ``replicas.cli.verify`` for what is returned.
+
+    Returns:
+      CONSISTENT if all are, INCONSISTENT if one is, UNKNOWN otherwise.
+
+    Raises:
+      SpeError: a run cannot be judged, or Spark fails.
+    """
+    from consistency.proof.session.errors import explained
+
+    if verify:
+        return _verify(folders, master, conf, junit)
+    reports: list[Report] = []
+    with _written_to(junit, folders, reports), explained():
+        if not wait:
+            _check(folders)
+        tell = ReportProgress(silent=wait)
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        if wait:
+            os.nice(_NICENESS)
+        started = try_to_start(tell, master, conf)
+        if wait and sys.stdin.readline().strip() != GO:
+            return UNKNOWN
+        if wait:
+            raise_priority(niceness)
+        tell.speak()
+        if isinstance(started, SpeError):
+            raise started
+        spark, took_s = started
+        try:
+            for folder in folders:
+                reports.append(_one(spark, folder, tell, took_s))
+        finally:
+            spark.stop()
+    if len(reports) > 1:
+        _compared(reports, out or _beside(folders[0]) / "comparison.html")
+    worst = {str(r.verdict) for r in reports}
+    return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
+
+
+def raise_priority(niceness: int) -> None:
+    """Of all threads of this process group, so of Java's as well; only root and who was given that right may do so."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PGRP, 0, niceness)
+
+
+def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str, str], junit: Path | None) -> int:
+    from consistency.proof.report.junit import Case, unknown, write_junit
+    from consistency.proof.report.model import Verdict
+    from replicas.cli.verify import print_found, verify
+
+    tell = ReportProgress(silent=False)
+    suites: list[tuple[str, float, list[Case]]] = []
+
+    def show(place: str | Path, found: Sequence[str]) -> None:
+        print_found(place, found)
+        verdict = Verdict.INCONSISTENT if found else Verdict.CONSISTENT
+        suites.append((str(place), 0.0, [Case("is as the report says", verdict, found)]))
+
+    try:
+        return verify(places, lambda: start_spark(tell, master, conf), tell, show)
+    except SpeError as error:
+        suites.append(("spe report --verify", 0.0, [unknown(str(error))]))
+        raise
+    finally:
+        if junit is not None:
+            write_junit(junit, suites)
+
+
+@contextmanager
+def _written_to(junit: Path | None, folders: Sequence[str | Path], reports: Sequence[Report]) -> Iterator[None]:
+    """Writes the reports in the form of JUnit; a run that could not be judged is an error there, too."""
+    from consistency.proof.report.junit import cases_of, unknown, write_junit
+
+    failed: list[str] = []
+    try:
+        yield
+    except SpeError as error:
+        failed.append(str(error))
+        raise
+    finally:
+        if junit is not None:
+            suites = [(one.folder, sum(one.timings_s.values()), cases_of(one)) for one in reports]
+            write_junit(junit, [*suites, *((str(folders[len(reports)]), 0.0, [unknown(why)]) for why in failed)])
+
+
+def _check(folders: Sequence[str | Path]) -> None:
+    """Checks what can be seen before Spark starts, which takes long.  Raises SpeError."""
+    from consistency.proof.storage.folder import check_place
+
+    for folder in folders:
+        if "://" not in str(folder) and not Path(folder).is_dir():
+            raise SpeError(f"{folder}: there is no such directory")
+        if "://" not in str(folder) and not Path(folder, CLUSTER).is_file():
+            raise SpeError(f"{folder} is not the directory of a run: it has no {CLUSTER}")
+        check_place(str(folder))
+
+
+class ReportProgress:
+    """A line for each step, with the seconds since the beginning, or since it may speak."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._began = time.monotonic()
+        self._silent = silent
+        self._last = ""
+
+    def speak(self) -> None:
+        """Prints steps from now on, and the latest one now."""
+        if self._silent:
+            self._silent, self._began = False, time.monotonic()
+            self(self._last)
+
+    def __call__(self, step: str) -> None:
+        self._last = step
+        if not self._silent:
+            print(f"report {time.monotonic() - self._began:>5.1f} s  {step}", flush=True)
+
+
+def start_spark(tell: ReportProgress, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """As :func:`try_to_start`.  Raises SpeError: Spark does not start."""
+    started = try_to_start(tell, master, conf)
+    if isinstance(started, SpeError):
+        raise started
+    return started[0]
+
+
+def try_to_start(
+    tell: ReportProgress, master: str | None, conf: Mapping[str, str]
+) -> tuple[SparkSession, float] | SpeError:
+    """A session that has done something, and how long that took: the first query costs as much as the start."""
+    from consistency.proof.session.errors import explained
+
+    began = time.monotonic()
+    try:
+        with _java_noise_aside() as noise, explained(noise):
+            from consistency.proof.session.session import session
+
+            tell("starting Spark, which takes 5 to 20 s")
+            spark = session("spe report", master=master, conf=conf)
+            spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
+    except SpeError as error:
+        return error
+    tell(f"Spark {spark.version} is ready")
+    return spark, time.monotonic() - began
+
+
+@contextmanager
+def _java_noise_aside() -> Iterator[IO[str]]:
+    """Sends standard error to a file while Java starts, since Java inherits it and prints a lot."""
+    with tempfile.TemporaryFile("w+") as noise:
+        sys.stderr.flush()
+        ours = os.dup(2)
+        os.dup2(noise.fileno(), 2)
+        try:
+            yield noise
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+
+
+def _beside(folder: str | Path) -> Path:
+    """Where the comparison goes: here, where the runs lie on another file system."""
+    from consistency.proof.storage.folder import is_remote, local_path
+
+    return Path.cwd() if is_remote(str(folder)) else local_path(str(folder)).resolve().parent
+
+
+def _one(spark: SparkSession, folder: str | Path, tell: ReportProgress, started_s: float) -> Report:
+    from consistency.proof.judge import write_report
+    from consistency.proof.report.summary import text
+    from consistency.proof.storage.remote import opened
+    from replicas.proving import judged
+
+    tell(f"reading {folder}")
+    with opened(spark, folder) as run:
+        found = judged(spark, run, tell, started_s)
+        data, shown = write_report(spark, found, run)
+    print("\n" + "\n".join(text(found)))
+    print(f"\npage    {shown}\ndata    {data}, {data.removesuffix('report.json')}tables", flush=True)
+    return found
+
+
+def _compared(reports: Sequence[Report], into: Path) -> None:
+    from consistency.proof.report.comparison import comparison, comparison_text
+
+    try:
+        into.write_text(comparison(reports), encoding="utf-8")
+    except OSError as error:
+        raise SpeError(f"{into} cannot be written: {error.strerror}") from error
+    print("\n" + "\n".join(comparison_text(reports)))
+    print(f"\npage    {into}")
+
+
+def parse_conf(settings: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` each.  Raises SpeError."""
+    pairs = [text.partition("=") for text in settings]
+    for name, equals, value in pairs:
+        if not name or not equals or not value:
+            raise SpeError(
+                f"--conf: expected NAME=VALUE, such as spark.driver.memory=4g, got {name + equals + value!r}"
+            )
+    return {name.strip(): value for name, _, value in pairs}

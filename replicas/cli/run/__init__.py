@@ -1,0 +1,1 @@
+"""``spe run``: processes of a run are started, supervised and summed up."""

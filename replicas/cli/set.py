@@ -1,0 +1,95 @@
+"""``spe set``: X, α and policies of a node are changed while a cluster runs (rules X1-X5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from replicas.cli.move import ORDER_S
+from replicas.local.polling import Poller, last_of
+from replicas.local.run_dir import Target, load_target, require_addresses
+from replicas.local.run_over import refuse_over, while_it_runs
+from spe.errors import SpeError
+from spe.plan.directory import COORDINATOR, Version
+from spe.plan.nodes import Node, Policy
+from spe.plan.settings import NodeSettings, describe_waits
+from spe.status import NodeStatus, SettingsStatus
+from spe.stream.names import NodeId
+from spe.wire.messages import SetAnswer, SetOrder, Setting, expect
+
+#: A node takes the version with its next heartbeats; one that does not answer takes it when it is back.
+FOLLOW_S: Final = 10.0
+_LOOK_S: Final = 0.2
+
+
+def set_node(path: Path, node: str, changes: Sequence[str], *, wait: bool) -> int:
+    """Changes a node; 1 where it has not taken the change in time.
+
+    Raises:
+      SpeError: the order is refused, or the coordinator does not answer.
+    """
+    order = SetOrder(node, [_setting(one) for one in changes])
+    target = load_target(path)
+    if not target.directory.coordinated:
+        raise SpeError(
+            f"{path} has no coordinator, which changes nodes; add a section `coordinator`, a spare node or a standby"
+        )
+    require_addresses(path, target, [COORDINATOR])
+    with while_it_runs(target):
+        return trio.run(_give, target, order, wait)
+
+
+def _setting(text: str) -> Setting:
+    """Raises SpeError."""
+    name, equals, value = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError(f"expected NAME=VALUE such as x=4s, got {text!r}")
+        NodeSettings().changed([(name, value)])
+    except ValueError as error:
+        raise SpeError(str(error)) from None
+    return Setting(name, value)
+
+
+async def _give(target: Target, order: SetOrder, wait: bool) -> int:
+    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), SetAnswer)
+    if answer.error:
+        raise SpeError(answer.error)
+    version = Version(answer.epoch, answer.number)
+    if not wait or order.node not in target.directory.nodes:  # where one is that no file names, we do not know
+        print(f"{order.node} is changed from version {version.number} of the directory on")
+        return 0
+    with trio.move_on_after(FOLLOW_S):
+        while True:
+            await poller.ask_status(order.node)
+            if (settings := _taken(last_of(poller.seen, order.node, NodeStatus), version)) is not None:
+                now = in_force(target.directory.nodes[NodeId(order.node)], settings)
+                print(f"{order.node} has {describe_waits(now)}, by version {version.number} of the directory")
+                return 0
+            await trio.sleep(_LOOK_S)
+    refuse_over(target)
+    print(f"{order.node} does not answer; it has it from version {version.number} of the directory on")
+    return 1
+
+
+def _taken(status: NodeStatus | None, version: Version) -> SettingsStatus | None:
+    """What a node goes by, if it has a version of the directory."""
+    if status is None or (has := status.directory) is None or Version(has.epoch, has.number) < version:
+        return None
+    return status.settings
+
+
+def in_force(node: Node, settings: SettingsStatus) -> Node:
+    """A node of the configuration as it says that it works now."""
+    return replace(
+        node,
+        x_us=settings.x_us,
+        alpha=settings.alpha,
+        during_failure=Policy(settings.during_failure),
+        during_stabilization=Policy(settings.during_stabilization),
+    )

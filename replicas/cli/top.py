@@ -1,0 +1,51 @@
+"""``spe top``: the live view of a cluster that runs, from anywhere that reaches it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Final
+
+import trio
+from rich.live import Live
+
+from replicas.cli.view.view import make_console, render
+from replicas.cli.view.watching import Watch
+from spe.errors import SpeError
+
+_DRAW_S: Final = 0.2
+
+
+def top(path: Path) -> int:
+    """Draws until a signal comes, or the run is over.
+
+    Raises:
+      SpeError: the output is no terminal.
+    """
+    watch = Watch(path)
+    if not make_console().is_terminal:
+        raise SpeError("spe top needs a terminal; spe status prints the same once")
+    if trio.run(_draw, watch):
+        print(f"the run in {path} is over")
+    return 0
+
+
+async def _draw(watch: Watch) -> bool:
+    """True where the run has ended, False after a signal."""
+    async with trio.open_nursery() as nursery:
+        with (
+            trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals,
+            Live(console=make_console(), auto_refresh=False) as live,
+        ):
+
+            async def end_on_signal() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end_on_signal)
+            nursery.start_soon(watch.run)
+            while not watch.over:
+                live.update(render(watch.target.plan, watch.target.directory, watch.sight()), refresh=True)
+                await trio.sleep(_DRAW_S)
+        nursery.cancel_scope.cancel()
+    return watch.over

@@ -1,0 +1,1 @@
+"""Live views of a cluster in a terminal."""

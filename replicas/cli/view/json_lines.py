@@ -1,0 +1,63 @@
+"""Prints rows as JSON lines, as a client's sinks write them, with the stream's name in front."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Callable, Iterable
+
+from replicas.connectors.formats.json_text import json_text
+from replicas.connectors.sink import SinkCursor, SinkEntry
+from spe.connectors.declaration import CORRECTIONS, STABLE
+from spe.plan.plan import Plan
+from spe.stream.batch import Batch
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+
+
+def change_text(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> Iterable[bytes]:
+    """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
+    begin = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)
+    if entry.batch is None:
+        return [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()]
+    return json_text(entry.batch, plan.query.schema_of(channel.stream), corrections, begin)
+
+
+def write_out(texts: Iterable[bytes]) -> None:
+    """To standard output, behind what was printed before.
+
+    Where it is not buffered (``PYTHONUNBUFFERED``), a signal may end a write before its end, so what is left follows.
+
+    Raises:
+      OSError: it cannot be written, or not now.
+    """
+    sys.stdout.flush()
+    out = getattr(sys.stdout, "buffer", None)
+    for text in texts:
+        if out is None:  # a program of the user's has put something else in its place
+            sys.stdout.write(text.decode())
+            continue
+        rest = memoryview(text)
+        while rest:
+            written = out.write(rest)
+            if written is None:
+                raise BlockingIOError(errno.EAGAIN, "standard output takes nothing now")
+            rest = rest[written:]
+    sys.stdout.flush()
+
+
+def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
+    """Prints each change that it is given; final tuples only, or all with their undos."""
+    cursors: dict[Channel, SinkCursor] = {}
+
+    def show(change: Change) -> None:
+        cursor = cursors.get(change.channel)
+        if cursor is None:
+            begin = change.element.from_id if isinstance(change.element, Batch) else 0
+            cursor = cursors[change.channel] = SinkCursor(CORRECTIONS if corrections else STABLE, begin)
+        entry = cursor.take(change)
+        if entry is not None:
+            write_out(change_text(plan, entry, change.channel, corrections))
+
+    return show

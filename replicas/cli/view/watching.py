@@ -1,0 +1,76 @@
+"""Following a running cluster from outside: its statuses, and what its supervisor says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from replicas.cli.view.view import STALE_US, Sight
+from replicas.local.polling import Poller, last_of
+from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from replicas.local.run_over import refuse_over, why_over
+from spe.status import SupervisorStatus
+
+_LOOK_S: Final = 0.5
+_ASKED_S: Final = 0.05
+
+
+class Watch:
+    """Asks every process of a cluster again and again.
+
+    Raises:
+      SpeError: there is no such cluster, or the run is over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.target: Target = load_target(path)
+        require_addresses(path, self.target)
+        refuse_over(self.target)
+        self._env = self.target.env()
+        self.poller = Poller(self._env, self.target.plan, self.target.addresses, self.target.token)
+
+    @property
+    def over(self) -> bool:
+        """The processes of the run have ended; never of a cluster without a supervisor."""
+        return bool(why_over(self.target))
+
+    async def until_over(self) -> None:
+        """Returns when the run is over; a cluster without a supervisor has no end."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            if self.over:
+                return
+
+    async def asked(self) -> None:
+        """Returns when every process has answered once, or failed to."""
+        while True:
+            await trio.sleep(_ASKED_S)
+            if all(name in self.poller.seen or name in self.poller.errors for name in self.target.addresses):
+                return
+
+    async def run(self) -> None:
+        """Asks for ever."""
+        async with trio.open_nursery() as nursery:
+            self.poller.joined = lambda name: nursery.start_soon(self.poller.follow, name)
+            for name in self.target.addresses:
+                nursery.start_soon(self.poller.follow, name)
+
+    def sight(self) -> Sight:
+        """What the supervisor says of processes counts while it answers."""
+        now = self._env.clock.wall_us()
+        seen = self.poller.seen
+        above = last_of(seen, SUPERVISOR, SupervisorStatus)
+        if above is not None and now - seen[SUPERVISOR].at_us > STALE_US:
+            above = None
+        return Sight(
+            title=f"{self.target.plan.cluster}   {self.path}",
+            now_us=now,
+            begun_us=None if above is None else above.begun_us,
+            phases={} if above is None else above.phases,
+            seen=seen,
+            errors=self.poller.errors,
+            faults=() if above is None else above.faults,
+        )

@@ -1,0 +1,1 @@
+"""Sinks that are Delta tables."""

@@ -1,0 +1,238 @@
+"""CSV: a file with or without a header, or lines as they come."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, BinaryIO, Final, NamedTuple, TextIO
+
+from replicas.connectors.formats.file_format import FileFormat, text_of
+from replicas.connectors.formats.text_columns import CellFormat, ColumnsOfCells
+from replicas.connectors.formats.text_files import holds, open_text, opened_part, text_parts
+from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
+from spe.errors import SpeError
+from spe.stream.schema import Schema
+from spe.stream.strings import StringDictionary
+
+#: Characters of a file that are read at once: more than a cell may have.
+_BLOCK: Final = 256 << 10
+
+
+class NoCsv(NamedTuple):
+    """In place of the cells of a row."""
+
+    reason: str
+    text: str
+
+
+#: Of a line without anything: it is a row, so that lines and rows have the same numbers.
+_EMPTY: Final = NoCsv("no CSV: an empty line", "")
+
+
+class CsvRows:
+    """CSV rows to chunks; options are those that ``spe.connectors`` declares.
+
+    Attributes:
+      quote: what a cell stands in that has a delimiter or the end of a line.
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._mapping: Mapping[str, Any] = reader.get("columns") or {}
+        self._cells = ColumnsOfCells(schema, time, CellFormat.of(reader))
+        self._delimiter = str(reader.get("delimiter", ","))
+        self.quote = str(reader.get("quote", '"'))
+        #: The cell of each attribute, and how many cells a row has (None: enough); the header may set both.
+        self._places = self._by_number()
+        self._width: int | None = None
+
+    def reader(self, lines: Iterable[str]) -> Any:
+        try:
+            return csv.reader(lines, delimiter=self._delimiter, quotechar=self.quote, strict=True)
+        except TypeError as error:
+            raise SpeError(f"reader.delimiter, reader.quote: {error}") from error
+
+    def _by_number(self) -> list[int]:
+        places = []
+        for i, attribute in enumerate(self._schema):
+            place = self._mapping.get(attribute.name, i)
+            places.append(place if isinstance(place, int) else i)
+        return places
+
+    def use_header(self, names: Sequence[str], where: str) -> None:
+        """Finds each attribute's cell by the header.  Raises SpeError naming the columns that are missing."""
+        found = {name.strip(): i for i, name in enumerate(names)}
+        wanted = {a.name: self._mapping.get(a.name, a.name) for a in self._schema}
+        missing = sorted(str(w) for w in wanted.values() if not isinstance(w, int) and w not in found)
+        if missing:
+            raise SpeError(f"{where}: no column {', '.join(missing)}; the header has: {', '.join(found)}")
+        self._places = [w if isinstance(w, int) else found[w] for w in wanted.values()]
+        self._width = len(names)
+
+    def chunk(
+        self,
+        first: int,
+        rows: Sequence[tuple[int, list[str] | NoCsv]],
+        dictionary: StringDictionary | None = None,
+        raw: Callable[[int], str] | None = None,
+    ) -> RowChunk:
+        """
+        Args:
+          first: number of the first row.
+          rows: line number, and the cells or why this is no CSV.
+          dictionary: for texts; None: a new one.
+          raw: the text of row i; None: its cells, joined again, or what stands in their place.
+        """
+        least, most = max(self._places, default=-1) + 1, self._width
+        bad: dict[int, str] = {}
+        cells: list[list[str]] = []
+        for i, (_, row) in enumerate(rows):
+            if isinstance(row, list) and least <= len(row) and (most is None or len(row) == most):
+                cells.append(row)
+                continue
+            bad[i] = row.reason if isinstance(row, NoCsv) else f"expected {most or least} cells, got {len(row)}"
+            cells.append([""] * least)
+        by_place = list(zip(*(r[:least] for r in cells) if bad or most is None else cells)) or [()] * least
+        return self._cells.chunk(
+            first,
+            [by_place[p] for p in self._places],
+            [line for line, _ in rows],
+            raw or (lambda i: self._text(rows[i][1])),
+            StringDictionary() if dictionary is None else dictionary,
+            bad,
+        )
+
+    def _text(self, row: list[str] | NoCsv) -> str:
+        return row.text if isinstance(row, NoCsv) else self._delimiter.join(row)
+
+
+class KeptLines:
+    """The lines of a file for a csv.reader.  The last ones are kept: of a row that is no CSV nothing else is known."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        #: Two blocks, and how many lines came before them.
+        self._older: list[str] = []
+        self._newer: list[str] = []
+        self._gone = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._blocks())  # no step of Python for a line
+
+    def _blocks(self) -> Iterator[list[str]]:
+        while block := self._file.readlines(_BLOCK):
+            self._gone += len(self._older)
+            self._older, self._newer = self._newer, block
+            yield block
+
+    def text(self, first: int, last: int) -> str:
+        """Lines, from 1, without the end of the last one; "" where they are not there any more."""
+        lines = [*self._older, *self._newer][max(0, first - 1 - self._gone) : last - self._gone]
+        return "".join(lines).rstrip("\r\n") if first > self._gone else ""
+
+
+def numbered(rows: Any, text: Callable[[int, int], str]) -> Iterator[tuple[int, list[str] | NoCsv]]:
+    """What a csv.reader reads: line number, and the cells or why this is no CSV.  Blank lines are no rows.
+
+    Args:
+      text: of the lines first … last.
+    """
+    line = rows.line_num
+    while True:
+        try:
+            for row in rows:
+                line = rows.line_num
+                if row:
+                    yield line, row
+            return
+        except csv.Error as error:
+            first, line = line + 1, rows.line_num
+            more = f", up to line {line}" if line > first else ""
+            yield first, NoCsv(f"no CSV: {error}{more}", text(first, line))
+
+
+class CsvFiles(FileFormat):
+    """CSV files, each with its own header, or none with one."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._header = bool(reader.get("header", True))
+        self.table = CsvRows(schema, time, reader)
+
+    def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
+        with text_of(file) as text:
+            yield from self.lines(text, name, skip)
+
+    def lines(self, file: TextIO, name: str, skip: int) -> Iterator[RowChunk]:
+        """From row ``skip`` on, behind the header."""
+        kept = KeptLines(file)
+        rows = self.table.reader(kept)
+        self.read_header(rows, name)
+        yield from self.chunks(rows, skip, kept)
+
+    def read_header(self, rows: Any, name: str, *, use: bool = True) -> None:
+        """Where there is one.  Raises SpeError naming the columns that are missing."""
+        if not self._header:
+            return
+        try:
+            names: list[str] = next(rows, [])
+        except csv.Error as error:
+            raise SpeError(f"{name}:1: the header is no CSV: {error}") from None
+        if use:
+            self.table.use_header(names, name)
+
+    def chunks(self, rows: Any, skip: int, kept: KeptLines) -> Iterator[RowChunk]:
+        lines = numbered(rows, kept.text)
+        first = sum(1 for _ in islice(lines, skip))
+        while taken := list(islice(lines, CHUNK_ROWS)):
+            yield self.table.chunk(first, taken)
+            first += len(taken)
+
+
+class CsvReplay(Replay):
+    """A CSV file."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._path = str(reader["path"])
+        self._format = CsvFiles(schema, time, reader)
+
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
+        with open_text(self._path) as file:
+            yield from self._format.lines(file, self._path, skip)
+
+    def parts(self, size: int) -> list[FilePart]:
+        """One part where any cell may be in quotes, for a quoted cell may have lines."""
+        table = self._format.table
+        with open_text(self._path) as file:
+            self._format.read_header(table.reader(file), self._path)
+        return [FilePart(0, None)] if holds(self._path, table.quote) else text_parts(self._path, size)
+
+    def part(self, one: FilePart) -> Iterator[RowChunk]:
+        if one.first == 0 and one.until is None:
+            yield from self.chunks(0)
+            return
+        with open_text(self._path) as file:
+            self._format.read_header(self._format.table.reader(file), self._path)
+        with opened_part(self._path, one) as file:
+            kept = KeptLines(file)
+            rows = self._format.table.reader(kept)
+            if one.first == 0:
+                self._format.read_header(rows, self._path, use=False)
+            yield from self._format.chunks(rows, 0, kept)
+
+
+class CsvLines:
+    """CSV from a live stream: one row per line, no header."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._rows = CsvRows(schema, time, reader)
+
+    def chunk(self, first: int, lines: list[str], dictionary: StringDictionary | None = None) -> RowChunk:
+        rows: list[tuple[int, list[str] | NoCsv]] = []
+        for number, line in enumerate(lines, first + 1):
+            # One reader per line, so that an open quote spoils its own line only.
+            try:
+                rows.append((number, next(self._rows.reader([line]), None) or _EMPTY))
+            except csv.Error as error:
+                rows.append((number, NoCsv(f"no CSV: {error}", line)))
+        return self._rows.chunk(first, rows, dictionary, lines.__getitem__)

@@ -1,0 +1,442 @@
+"""Reads Kafka topics: the source's log holds the offsets, so a restart goes on exactly (rule S9).
+
+librdkafka fetches in threads of its own.  What blocks here, calls of the client, runs in threads too: one call at a
+time that takes messages, and one beside it that asks brokers how they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import trio
+
+from replicas.connectors.kafka.client import Codes, in_words, library, made, settings
+from replicas.connectors.kafka.merge import PartitionMerge
+from replicas.connectors.kafka.offsets import Gone, Offsets, Partition, array
+from replicas.connectors.kafka.rows import MessageRows, place_of
+from replicas.connectors.kafka.topics import TopicMissing, Topics
+from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
+from spe.errors import ServerAway, SpeError
+from spe.runtime.env import Env
+from spe.runtime.log_line import Level, say
+from spe.runtime.server_trouble import Backoff
+from spe.stream.batch import BoolArray, Rows
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME
+
+T = TypeVar("T")
+Accept = Callable[[RowChunk], Awaitable[None]]
+
+#: Longest time that a call waits for a message; the end of the source waits for it.
+WAIT_S: Final = 0.1
+#: Silence after which brokers are asked whether they are there, and when an answer takes long.
+SILENCE_S: Final = 1.0
+PATIENCE_S: Final = 0.4
+#: Time between two looks for new partitions.
+LOOK_S: Final = 30.0
+#: After a time in which nothing was read it is not known for so long what partitions have.
+UNSURE_S: Final = 1.0
+#: Time in which messages wait for a partition, before we say so.
+BLOCKED_S: Final = 5.0
+#: Messages, and their bytes, that wait for other partitions; beyond these, partitions that are ahead are not read.
+WAITING_MAX: Final = 8 * CHUNK_ROWS
+WAITING_BYTES_MAX: Final = 64 << 20
+#: How often a topic must be missing: a broker that has just started may not know it yet.
+MISSING_TIMES: Final = 4
+#: Time between two commits to the group.
+_COMMIT_S: Final = 1.0
+#: For librdkafka, which wants a name also where nothing is committed.
+_NO_GROUP: Final = "tentative-spe"
+_SETTINGS: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "check.crcs": True,
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": 32 << 10,
+}
+
+
+class KafkaReader(Resumable):
+    """See the module; options are those that ``spe.connectors.kafka`` declares."""
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._rows = MessageRows(schema, time, reader)
+        self._where = f"kafka at {', '.join(reader['servers'])}"
+        self._topics = Topics(reader, self._where)
+        self._group: str | None = reader.get("group")
+        self._options = reader
+        self._durable = b""
+        #: Why brokers are away, or a schema registry is; which partition others wait for; what will not get better.
+        self._down = self._blocked = self._asking = ""
+        #: Messages whose schemas are asked for: until these are there nothing more is read.
+        self._held: list[Any] = []
+        self._fatal: SpeError | None = None
+        self._reached = False
+        self._commit_refused = False
+        #: Times at which something was heard of a broker, and given to the source; and when messages were asked for.
+        self._heard_s = self._gave_s = self._polled_s = self._unsure_until_s = 0.0
+        #: The source refuses rows whose event time is behind this.
+        self._refused_us = END_OF_TIME
+        #: By index of the partition: the offset behind what arrived, where that is more than what was given.
+        self._arrived: dict[int, int] = {}
+        #: The offset at which a partition ended, and when.
+        self._end: dict[int, tuple[int, float]] = {}
+        #: Those that are not read because they are too far ahead, and those that have no message at our offset.
+        self._waits: set[int] = set()
+        self._out_of_range: set[int] = set()
+        self._new: list[tuple[Partition, int]] = []
+
+    def durable(self, cursor: bytes) -> None:
+        self._durable = cursor
+
+    async def read(self, env: Env, accept: Accept) -> None:
+        self._env, self._kafka, self._codes = env, library(), Codes()
+        wanted = {**_SETTINGS, **settings(self._options), "group.id": self._group or _NO_GROUP}
+        callbacks = {"error_cb": self._heard_error, "on_commit": self._heard_commit}
+        self._consumer = await trio.to_thread.run_sync(made, self._kafka.Consumer, {**wanted, **callbacks})
+        try:
+            self._topics.use(self._consumer)
+            await self._begin(Offsets.decode(self.cursor))
+            if (cursor := self._offsets.encode()) != self.cursor:  # where we begin is fixed before the first message
+                await accept(RowChunk(0, 0, None, Rows.empty(self._schema).columns, [], None, cursor))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                if self._group is not None:
+                    nursery.start_soon(self._commit)
+                await self._play(accept)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._consumer.close)
+
+    async def _begin(self, offsets: Offsets) -> None:
+        """Waits until brokers have said what there is, and begins to fetch.  Raises SpeError for good."""
+        backoff, missing = Backoff(self._env), 0
+        while True:
+            try:
+                found = await self._in_thread(partial(self._topics.begin, offsets))
+                break
+            except ServerAway as error:
+                self._heard(down=str(error))
+            except TopicMissing as error:
+                missing += 1
+                if missing == MISSING_TIMES:
+                    raise
+                self._heard(down=str(error))
+            await backoff.wait()
+        self._offsets, self._partitions, skipped = found
+        self._reached = True
+        self._heard()
+        for one in skipped:
+            self._tell_of(one)
+        self._index = {tuple(p): i for i, p in enumerate(self._partitions)}
+        self._at = [self._kafka.TopicPartition(*p) for p in self._partitions]
+        self._merge = PartitionMerge(array([self._offsets.of(p) or 0 for p in self._partitions]))
+        self._fetch(range(len(self._partitions)))
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        """Raises our errors in place of the client's, and what callbacks were told meanwhile."""
+        try:
+            return await trio.to_thread.run_sync(function)
+        except self._kafka.KafkaException as error:
+            raise in_words(error.args[0], self._where, self._codes) from error
+        finally:
+            if self._fatal is not None:
+                raise self._fatal
+
+    def _tell_of(self, lost: Gone) -> None:
+        self._env.trace.event("messages_gone", partition=str(lost.partition), first=lost.first, until=lost.until)
+        say(f"{self._where}: {lost}; going on at offset {lost.until}", Level.WARNING, event="messages_gone")
+
+    # --- messages ---
+
+    async def _play(self, accept: Accept) -> None:
+        """Until all partitions are where they are to end."""
+        self._polled_s = self._gave_s = trio.current_time()
+        registry = Backoff(self._env)
+        while not self._is_over():
+            if self.ahead_us is not None:
+                self._refused_us = self._env.clock.wall_us() + self.ahead_us
+            try:
+                chunks = await self._in_thread(partial(self._poll, trio.current_time()))
+            except ServerAway as error:
+                self._heard(down=str(error))
+                continue
+            for chunk in chunks:
+                await accept(chunk)
+            if self._held:
+                await self._learn(registry)
+
+    async def _learn(self, backoff: Backoff) -> None:
+        """Asks for the schemas of messages that are held."""
+        avro = self._rows.avro
+        assert avro is not None
+        try:
+            await avro.learn(self._env, self._unknown(self._held, trio.current_time()))
+        except ServerAway as error:
+            self._asking = f"{error}; trying again"
+            self._say_away()
+            await backoff.wait()
+        else:
+            backoff.over()
+            self._asking = ""
+
+    def _is_over(self) -> bool:
+        until = self._topics.until
+        return (
+            until is not None and not (self._merge.count or self._held) and all(map(self._is_behind, range(len(until))))
+        )
+
+    def _is_behind(self, index: int) -> bool:
+        """Whether a partition is where it is to end."""
+        until = self._topics.until
+        return until is not None and self._position(index) >= until[index]
+
+    def _poll(self, now_s: float) -> list[RowChunk]:
+        """What can be handed over now; waits a little for messages.  Blocks."""
+        if now_s - self._polled_s > UNSURE_S or self._down:
+            self._unsure_until_s = now_s + UNSURE_S
+        self._polled_s = now_s
+        self._mend()
+        messages = self._held or self._consumer.consume(1, WAIT_S)
+        if messages:
+            if not self._held:
+                messages += self._consumer.consume(CHUNK_ROWS - 1, 0)
+            good = [m for m in messages if m.error() is None]
+            # The end of a partition behind them is held as well: what is taken later must not seem to lie before it.
+            self._held = messages if self._unknown(good, now_s) else []
+            if good:
+                self._heard_s = now_s
+                self._heard()
+            if self._held:
+                return self._given(now_s)
+            if good:
+                self._take(good)
+            if len(good) < len(messages):
+                for message in messages:
+                    if message.error() is not None:
+                        self._told(message, message.error(), now_s)
+        return self._given(now_s)
+
+    def _unknown(self, messages: list[Any], now_s: float) -> set[int]:
+        """Ids of schemas that these messages need, and nobody knows."""
+        avro = self._rows.avro
+        if avro is None:
+            return set()
+        return avro.unknown([m.value() for m in messages if m.error() is None], round(now_s * 1e6))
+
+    def _take(self, messages: list[Any]) -> None:
+        """Messages that are new; those of a partition that waits come again."""
+        if len(self._topics.names) == 1:
+            (topic,) = self._topics.names
+            numbers = {n: i for (t, n), i in self._index.items() if t == topic}
+            partition = array([numbers[m.partition()] for m in messages])
+        else:
+            partition = array([self._index[m.topic(), m.partition()] for m in messages])
+        offset = array([m.offset() for m in messages])
+        fresh = np.ones(len(messages), np.bool_)
+        for i in np.unique(partition).tolist():
+            own = partition == i
+            known = self._position(i)
+            fresh[own] = (offset[own] >= known) & (i not in self._waits)
+            if self._topics.until is not None:
+                fresh[own] &= offset[own] < self._topics.until[i]
+                if i not in self._waits and offset[own][-1] >= self._topics.until[i]:
+                    known = max(known, self._topics.until[i])
+            self._arrived[i] = int(offset[own & fresh].max(initial=known - 1)) + 1
+        if not fresh.all():
+            messages = [m for m, new in zip(messages, fresh.tolist()) if new]
+            partition, offset = partition[fresh], offset[fresh]
+        if messages:
+            self._merge.add(self._rows.arrived(messages, partition, offset), self._refused_us)
+
+    def _told(self, message: Any, error: Any, now_s: float) -> None:
+        """Something that comes in place of a message."""
+        i = self._index.get((message.topic(), message.partition()))
+        if error.code() == self._kafka.KafkaError._PARTITION_EOF:
+            if i is not None and i not in self._waits:
+                self._arrived[i] = max(self._position(i), message.offset())
+                self._end[i] = self._arrived[i], now_s
+                self._heard()
+        elif error.code() in (self._kafka.KafkaError._AUTO_OFFSET_RESET, self._kafka.KafkaError.OFFSET_OUT_OF_RANGE):
+            if i is not None:
+                self._out_of_range.add(i)
+        elif error.code() in self._codes.missing:
+            self._heard(down=f"{self._where} has no {message.topic()}/{message.partition()} any more; looking again")
+        else:
+            self._heard_error(error)
+
+    def _given(self, now_s: float) -> list[RowChunk]:
+        chunks = []
+        if self._merge.count:
+            ended = self._at_their_end(now_s)
+            for merged in self._merge.give(ended):
+                self._offsets = self._offsets.moved(self._partitions, merged.next_offset)
+                merged.chunk.cursor = self._offsets.encode()
+                merged.chunk.where = partial(self._place, merged.origin)
+                chunks.append(merged.chunk)
+            self._hold_back()
+        if chunks or not self._merge.count:
+            self._gave_s, self._blocked = now_s, ""
+        elif now_s - self._gave_s > BLOCKED_S:
+            slow = [str(p) for p, newest, end in zip(self._partitions, self._merge.newest.tolist(), ended) if not end]
+            self._blocked = f"{self._where}: later messages wait for {', '.join(slow[:3])}, which gives none"
+        self._say_away()
+        return chunks
+
+    def _place(self, origin: Callable[[int], tuple[int, int]], place: int) -> str:
+        """Where a message of a chunk is."""
+        partition, offset = origin(place)
+        return place_of(*self._partitions[partition], offset)
+
+    def _say_away(self) -> None:
+        self.away = self._down or self._asking or self._blocked
+
+    def _position(self, index: int) -> int:
+        """The offset behind what arrived."""
+        return max(self._arrived.get(index, 0), int(self._merge.next_offset[index]))
+
+    def _at_their_end(self, now_s: float) -> BoolArray:
+        """Which partitions have no more messages, by what brokers said with the last ones."""
+        if len(self._partitions) == 1:
+            return np.ones(1, np.bool_)
+        found = np.array([self._is_behind(i) for i in range(len(self._partitions))], np.bool_)
+        if now_s < self._unsure_until_s:
+            return found
+        cached = self._consumer.get_watermark_offsets
+        for i, at in enumerate(self._at):
+            if i in self._waits or found[i]:
+                continue
+            position, extent, (end, since_s) = self._position(i), cached(at, cached=True), self._end.get(i, (-1, 0.0))
+            # With an open transaction there is more, which nobody can read yet.
+            found[i] = (extent and 0 <= extent[1] <= position) or (end == position and now_s - since_s > UNSURE_S)
+        return found
+
+    def _hold_back(self) -> None:
+        """Does not read what is far ahead of others, until these have come closer."""
+        merge, waiting = self._merge, set(self._merge.waiting().tolist())
+        if self._waits:
+            few = merge.count <= WAITING_MAX // 2 and merge.size <= WAITING_BYTES_MAX // 2
+            # One of which nothing is left is not ahead any more: now others wait for it.
+            again = sorted(self._waits if few else self._waits - waiting)
+            self._waits -= set(again)
+            self._fetch(again)
+        if merge.count > WAITING_MAX or merge.size > WAITING_BYTES_MAX:
+            ahead = sorted(waiting - self._waits)
+            self._consumer.incremental_unassign([self._at[i] for i in ahead])
+            self._waits.update(ahead)
+
+    def _fetch(self, indexes: Iterable[int]) -> None:
+        """Begins to read, behind what arrived."""
+        make = self._kafka.TopicPartition
+        self._consumer.incremental_assign([make(*self._partitions[i], self._position(i)) for i in indexes])
+
+    def _mend(self) -> None:
+        """Takes in new partitions, and asks about those that have no message at our offset.  Raises SpeError."""
+        if self._new:
+            new, self._new = self._new, []
+            first = len(self._partitions)
+            for partition, offset in new:
+                self._index[tuple(partition)] = len(self._partitions)
+                self._partitions.append(partition)
+                self._at.append(self._kafka.TopicPartition(*partition))
+                self._merge.grow(array([offset]))
+            self._fetch(range(first, len(self._partitions)))
+        for i in sorted(self._out_of_range):
+            if (lost := self._topics.lost(self._partitions[i], self._position(i))) is not None:
+                self._tell_of(lost)
+                self._arrived[i] = lost.until
+            self._out_of_range.discard(i)
+            self._consumer.incremental_unassign([self._at[i]])
+            self._fetch([i])
+
+    # --- brokers ---
+
+    def _heard(self, down: str = "") -> None:
+        """Brokers answer, or do not."""
+        self._down = f"{down}; trying again" if down else ""
+        self._say_away()
+
+    def _heard_error(self, error: Any) -> None:
+        """Called in a thread, within a call of the client."""
+        if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._heard(down=f"{self._where} does not answer: {error.str()}")
+            return
+        found = in_words(error, self._where, self._codes)
+        if isinstance(found, ServerAway):
+            return  # one of several brokers; the client goes on with others
+        if self._reached and error.code() in self._codes.credentials | self._codes.rights:
+            self._heard(down=str(found))
+        else:
+            self._fatal = self._fatal or found
+
+    def _heard_commit(self, error: Any, partitions: Any) -> None:
+        """In the same way."""
+        if error is not None:
+            self._say_not_committed(in_words(error, self._where, self._codes))
+
+    def _say_not_committed(self, error: SpeError) -> None:
+        if not self._commit_refused and not isinstance(error, ServerAway):
+            self._commit_refused = True
+            text = f"offsets cannot be committed to group {self._group}, and the source does not need them: {error}"
+            say(text, Level.WARNING, event="offsets_not_committed")
+
+    async def _watch(self) -> None:
+        """Asks brokers whether they are there while nothing comes, and looks for new partitions."""
+        missing, looked_s = 0, trio.current_time()
+        while True:
+            await self._env.clock.sleep(SILENCE_S)
+            now_s = trio.current_time()
+            if not self._down and now_s - self._heard_s < SILENCE_S and now_s - looked_s < LOOK_S:
+                continue
+            looked_s = now_s
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._lose_patience)
+                    _, partitions = await self._in_thread(partial(self._topics.partitions, self._offsets))
+                    nursery.cancel_scope.cancel()
+            except* ServerAway as group:
+                self._heard(down=str(group.exceptions[0]))
+            except* TopicMissing as group:
+                missing += 1
+                if missing == MISSING_TIMES:
+                    raise
+                self._heard(down=str(group.exceptions[0]))
+            else:
+                missing = 0
+                self._heard()
+                await self._find_new(partitions)
+
+    async def _lose_patience(self) -> None:
+        await self._env.clock.sleep(PATIENCE_S)
+        self._heard(down=f"{self._where} does not answer")
+
+    async def _find_new(self, partitions: list[Partition]) -> None:
+        new = [p for p in partitions if tuple(p) not in self._index]
+        if new and not self._new:
+            with suppress(ServerAway):  # then next time
+                found = [(p, await self._in_thread(partial(self._topics.first, p, self._offsets))) for p in new]
+                self._new = found
+
+    async def _commit(self) -> None:
+        """Tells the group how far the log is, for people who watch it."""
+        committed = b""
+        while True:
+            await self._env.clock.sleep(_COMMIT_S)
+            if self._durable == committed:
+                continue
+            committed, offsets = self._durable, Offsets.decode(self._durable)
+            known = [(p, offset) for p in self._partitions if (offset := offsets.of(p)) is not None]
+            at = [self._kafka.TopicPartition(*p, offset) for p, offset in known]
+            try:
+                await self._in_thread(partial(self._consumer.commit, offsets=at, asynchronous=True))
+            except SpeError as error:
+                self._say_not_committed(error)

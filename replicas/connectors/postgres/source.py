@@ -1,0 +1,353 @@
+"""A table of PostgreSQL as a stream: its rows as they were at the beginning, then each change, by logical decoding.
+
+The slot is read by ``pg_logical_slot_peek_binary_changes``, which forgets nothing, and is advanced when what was read
+is on the source's disk (rule S9).  A cursor says which transaction and which of its rows is the last one in the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import trio
+
+from replicas.connectors.formats.text_columns import CellFormat, ColumnsOfCells
+from replicas.connectors.postgres import slot as slots
+from replicas.connectors.postgres.changes import NULL, lsn_text
+from replicas.connectors.postgres.rows import ChangeRows, Row, Taken, parts
+from replicas.connectors.postgres.session import Connection, Session
+from replicas.connectors.reader import Resumable, RowChunk
+from spe.connectors.postgres import table_parts
+from spe.errors import ServerAway, SpeError
+from spe.runtime.env import Env
+from spe.runtime.server_trouble import Backoff
+from spe.stream.schema import AttributeType, Schema
+from spe.stream.strings import StringDictionary
+
+T = TypeVar("T")
+Accept = Callable[[RowChunk], Awaitable[None]]
+
+#: Time between two looks while nothing comes.
+_LOOK_S: Final = 0.05
+#: An answer that takes longer is told.
+_SILENCE_S: Final = 30.0
+#: Decoding much of other tables takes long; only then is a server that says nothing given up.
+_ANSWER_S: Final = 900.0
+#: Messages that are fetched at once, and rows after which a look ends, with their transaction.
+_FETCHED: Final = 2048
+_LOOK_ROWS: Final = 50_000
+#: So much of other tables may be kept by the server for us.
+_IDLE_BYTES: Final = 1 << 20
+
+
+class SlotPosition(NamedTuple):
+    """A cursor.
+
+    Attributes:
+      phase: ``begun``: the slot may be half made; ``copy``: ``row`` rows of the copy are read; ``log``: see below.
+      lsn: of the commit of the last transaction of which rows are read; ``row``: how many of them.
+      end: where the log of the server goes on behind whole transactions that were read.
+      server, slot: of what it is a position.
+    """
+
+    phase: str
+    slot: str
+    server: str
+    lsn: int = 0
+    row: int = 0
+    end: int = 0
+
+    def encoded(self) -> bytes:
+        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes) -> SlotPosition:
+        return cls(**json.loads(data))
+
+
+class PostgresReader(Resumable):
+    """See the module.
+
+    Raises:
+      SpeError: options and schema do not go together.
+    """
+
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
+        given = {str(a): str(c) for a, c in reader.get("columns", {}).items()}
+        if stray := [a for a in given if a not in schema.names]:
+            raise SpeError(f"reader.columns: {', '.join(map(repr, stray))} is no attribute")
+        wanted = [given.get(a.name, a.name) for a in schema]
+        changes = str(reader["changes"])
+        for pseudo, type_ in ((slots.KIND, AttributeType.STRING), (slots.COMMIT, AttributeType.TIMESTAMP)):
+            for attribute, column in zip(schema, wanted):
+                if column == pseudo and attribute.type is not type_:
+                    raise SpeError(f"attribute {attribute.name!r}: {pseudo} is a {type_.value}, not {attribute.type}")
+        if changes == "rows" and slots.KIND not in wanted:
+            raise SpeError(
+                f"changes: rows needs a string attribute that says what happened: `columns: {{kind: {slots.KIND}}}`"
+            )
+        owner, table = table_parts(str(reader["table"]))
+        columns = tuple(dict.fromkeys(c for c in wanted if c not in (slots.KIND, slots.COMMIT)))
+        order = None if time is None else given.get(time, time)
+        at = f" at {reader['connection']}" if reader.get("connection") else ""
+        self._connection = str(reader.get("connection", ""))
+        self._snapshot = bool(reader["snapshot"])
+        self._watched = slots.Watched(
+            f"postgres {reader['table']}{at}",
+            owner,
+            table,
+            columns,
+            order if order in columns else None,
+            str(reader["slot"]),
+            changes,
+        )
+        places = {column: i for i, column in enumerate((*columns, slots.KIND, slots.COMMIT))}
+        #: Which cell of a row each attribute is: columns, then what happened, then when.
+        self._places = [places[column] for column in wanted]
+        self._columns = ColumnsOfCells(schema, time, CellFormat(frozenset([NULL]), "iso"))
+        self._session: Session | None = None
+        self._first = 0
+        #: Cursors of what was handed over last, and of what is on disk.
+        self._given = self._durable = b""
+        self._synced = trio.Event()
+        #: When the server was asked what it has not answered yet; None: it has.
+        self._asked_s: float | None = None
+        #: The slot holds nothing before this.
+        self._confirmed = 0
+        #: How far the log of the server was on its disk when we looked last.
+        self._looked = -1
+        #: Types of columns as they are read, since this process began.
+        self._types: dict[str, int] = {}
+
+    def durable(self, cursor: bytes) -> None:
+        self._durable = cursor
+        self._synced.set()
+
+    async def read(self, env: Env, accept: Accept) -> None:
+        self._given = self.cursor
+        self.first_reading = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._notice_silence, env)
+            self._backoff = Backoff(env)
+            while True:
+                try:
+                    await self._follow(env, accept)
+                except ServerAway as error:
+                    self.away = f"{self._watched.name} does not answer: {error}; trying again"
+                    self._asked_s = None
+                finally:
+                    if self._session is not None:
+                        session, self._session = self._session, None
+                        await session.close()
+                await self._backoff.wait()
+
+    # --- one connection ---
+
+    async def _follow(self, env: Env, accept: Accept) -> None:
+        """Until the connection is lost."""
+        self._session = await Session.connect(self._watched.name, self._connection, timeout_s=_ANSWER_S)
+        server = await self._ask(self._check)
+        self._looked = -1
+        if not self._given:
+            await self._begin(accept, server)
+        position = SlotPosition.decoded(self._given)
+        if (position.slot, position.server) != (self._watched.slot, server):
+            raise SpeError(
+                f"{self._watched.name}: the log of the source is of slot {position.slot} of server {position.server}; "
+                f"this is slot {self._watched.slot} of server {server}"
+            )
+        if position.phase == "begun":
+            await self._make(accept, position)
+        await self._go_on()
+        if SlotPosition.decoded(self._given).phase == "copy":
+            await self._read_copy(accept)
+        await self._until_durable()
+        await self._ask(lambda c: slots.drop_copy(c, self._watched))
+        while True:
+            found = await self._look(accept)
+            self._is_there()
+            self.first_reading = found and self.first_reading  # until there is nothing more
+            if not found:
+                await env.clock.sleep(_LOOK_S)
+
+    def _is_there(self) -> None:
+        """It gave something, or has nothing: a server that lets us in and no more is still away."""
+        self._backoff.over()
+        self.away = ""
+
+    def _check(self, connection: Connection) -> str:
+        self._watched = slots.with_schema(connection, self._watched)
+        slots.lock(connection, self._watched)
+        self._watched = slots.checked(connection, self._watched)
+        return slots.server_id(connection)
+
+    async def _begin(self, accept: Accept, server: str) -> None:
+        """Writes down that the slot is ours, before it is made: an attempt that is cut off is known for one."""
+        if await self._ask(lambda c: slots.find_slot(c, self._watched)) is not None:
+            slot = self._watched.slot
+            raise SpeError(
+                f"{self._watched.name}: slot {slot} is there, and the log of this source has nothing of it: another "
+                "source reads it, or the log is lost. Give another `slot`, or SELECT "
+                f"pg_drop_replication_slot('{slot}')"
+            )
+        await self._hand_over(accept, self._empty(), SlotPosition("begun", self._watched.slot, server))
+        await self._until_durable()
+
+    async def _make(self, accept: Accept, position: SlotPosition) -> None:
+        session = self._session
+        assert session is not None
+        await self._ask(lambda c: slots.drop_leftovers(c, self._watched))
+        await self._ask(lambda c: slots.publish(c, self._watched))
+        self._types = await self._ask(lambda c: slots.column_types(c, self._watched))
+        begins = await self._heard(slots.make_slot(session, self._watched, self._connection, self._snapshot))
+        phase = "copy" if self._snapshot else "log"
+        await self._hand_over(accept, self._empty(), position._replace(phase=phase, end=begins))
+
+    async def _go_on(self) -> None:
+        """Raises SpeError where the slot does not have all that follows the log."""
+        position, watched = SlotPosition.decoded(self._given), self._watched
+        found: int | None = await self._ask(lambda c: slots.find_slot(c, watched))
+        if found is None:
+            raise slots.lost(watched, f"slot {watched.slot} is gone")
+        self._confirmed, reached = found, max(position.lsn, position.end)
+        if found > reached:
+            raise slots.lost(
+                watched, f"somebody else read slot {watched.slot}, to {lsn_text(found)}; we were at "
+                f"{lsn_text(reached)}",
+            )  # fmt: skip
+        end, _ = await self._ask(slots.ends)
+        if end < reached:
+            raise slots.lost(
+                watched, f"the server is at {lsn_text(end)}, and the log of the source at {lsn_text(reached)}: it was "
+                "restored from a backup, or a standby took over too early",
+            )  # fmt: skip
+
+    async def _read_copy(self, accept: Accept) -> None:
+        position = SlotPosition.decoded(self._given)
+        while found := await self._ask(partial(_copied, self._watched, position.row)):
+            for start, stop in parts(found):
+                position = position._replace(row=position.row + stop - start)
+                await self._hand_over(accept, await self._chunk(found[start:stop]), position)
+        await self._hand_over(accept, self._empty(), position._replace(phase="log", row=0))
+
+    async def _look(self, accept: Accept) -> bool:
+        """Reads what is new; False: nothing was.  The slot is advanced once it is on disk."""
+        position = SlotPosition.decoded(self._given)
+        end, flushed = await self._ask(slots.ends)
+        if flushed == self._looked:
+            return False
+        rows = ChangeRows(self._watched, position.lsn, position.row, self._types)
+        await self._ask(lambda c: _open(c, self._watched, end))
+        count = 0
+        while messages := await self._ask(_fetch):
+            count += len(messages)
+            for taken in await trio.to_thread.run_sync(_decoded, rows, messages):
+                position = position._replace(lsn=taken.lsn, row=taken.row, end=taken.end or position.end)
+                await self._hand_over(accept, await self._chunk(taken.rows), position)
+            if rows.refused:
+                raise SpeError(f"{self._watched.name}: {rows.refused}")
+        await self._ask(lambda c: c.execute("commit"))
+        if not count and flushed >= end and end - self._confirmed >= _IDLE_BYTES:
+            await self._hand_over(accept, self._empty(), position._replace(end=end))
+        await self._until_durable()
+        if (end := SlotPosition.decoded(self._given).end) > self._confirmed:
+            await self._ask(lambda c: slots.advance(c, self._watched, end))
+            self._confirmed = end
+        self._looked = flushed
+        return bool(count)
+
+    # --- helpers ---
+
+    async def _chunk(self, rows: Sequence[Row]) -> RowChunk:
+        if not rows:
+            return self._empty()
+        return await trio.to_thread.run_sync(partial(self._made, rows))
+
+    def _made(self, rows: Sequence[Row]) -> RowChunk:
+        cells = list(zip(*rows))
+        numbers = range(self._first + 1, self._first + 1 + len(rows))
+        return self._columns.chunk(
+            self._first,
+            [cells[place] for place in self._places],
+            numbers,
+            lambda i: ", ".join(rows[i]).replace(NULL, "null"),
+            StringDictionary(),
+            {},
+        )
+
+    def _empty(self) -> RowChunk:
+        return self._columns.chunk(self._first, [[] for _ in self._places], [], str, StringDictionary(), {})
+
+    async def _hand_over(self, accept: Accept, chunk: RowChunk, position: SlotPosition) -> None:
+        chunk.cursor = position.encoded()
+        taken = chunk.taken
+        chunk.where = lambda row: self._place(position, row + 1 - taken)
+        if chunk.malformed:
+            chunk.malformed = [
+                row._replace(place=self._place(position, row.line - self._first - chunk.taken))
+                for row in chunk.malformed
+            ]
+        self._first += chunk.taken
+        self._is_there()
+        await accept(chunk)
+        self._given = chunk.cursor
+
+    def _place(self, position: SlotPosition, behind: int) -> str:
+        """Where a row is, so many rows behind a position."""
+        table = f"{self._watched.schema}.{self._watched.table}"
+        if position.phase == "copy":
+            return f"{table}, row {position.row + behind} of the copy"
+        return f"{table}, committed at {lsn_text(position.lsn)} or shortly before"
+
+    async def _until_durable(self) -> None:
+        while self._durable != self._given:
+            self._synced = trio.Event()
+            await self._synced.wait()
+
+    async def _ask(self, work: Callable[[Connection], Any]) -> Any:
+        if self._session is None:
+            raise ServerAway("the connection is lost")
+        return await self._heard(self._session.run(work))
+
+    async def _heard(self, answer: Awaitable[T]) -> T:
+        """What the server answers; if that takes long, it is told meanwhile."""
+        self._asked_s = trio.current_time()
+        found = await answer
+        if self._asked_s is None:
+            self.away = ""
+        self._asked_s = None
+        return found
+
+    async def _notice_silence(self, env: Env) -> None:
+        while True:
+            await env.clock.sleep(1.0)
+            if self._asked_s is not None and trio.current_time() - self._asked_s > _SILENCE_S:
+                self.away = f"{self._watched.name} does not answer: nothing for {_SILENCE_S:g} s; waiting"
+                self._asked_s = None
+
+
+def _copied(watched: slots.Watched, after: int, connection: Connection) -> list[Row]:
+    """The next rows of the copy, as ChangeRows gives them."""
+    found = slots.copied_rows(connection, watched, after, _FETCHED)
+    rows = [[NULL if cell is None else str(cell) for cell in row] for row in found]
+    return [(*row[:-1], "insert", row[-1]) for row in rows]
+
+
+def _decoded(rows: ChangeRows, messages: Sequence[bytes]) -> list[Taken]:
+    return list(rows.taken(messages))
+
+
+def _open(connection: Connection, watched: slots.Watched, end: int) -> None:
+    connection.execute("begin")
+    connection.execute(
+        "declare spe_changes no scroll cursor for select data from pg_logical_slot_peek_binary_changes("
+        f"%s, %s::pg_lsn, {_LOOK_ROWS}, 'proto_version', '1', 'publication_names', %s)",
+        [watched.slot, lsn_text(end), '"' + watched.slot + '"'],
+    )
+
+
+def _fetch(connection: Connection) -> list[bytes]:
+    cursor = connection.cursor(binary=True)
+    return [row[0] for row in cursor.execute(f"fetch {_FETCHED} from spe_changes").fetchall()]

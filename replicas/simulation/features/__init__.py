@@ -1,0 +1,1 @@
+"""Features of random runs: configuration, drawing, running and checking of each."""

@@ -1,0 +1,1 @@
+"""Scenarios: configurations and faults, drawn at random or read, and made smaller."""

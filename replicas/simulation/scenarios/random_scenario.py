@@ -1,0 +1,183 @@
+"""Scenarios from seeds: a configuration, what goes wrong in it, and the time in which all must be well again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from replicas.simulation.features import balancing
+from replicas.simulation.features.checkpoint_logs import with_logs
+from replicas.simulation.features.joining_nodes import random_joins
+from replicas.simulation.features.ordered_moves import random_moves, with_spares
+from replicas.simulation.features.proved_logs import random_proofs
+from replicas.simulation.features.pushed_sources import random_pushes
+from replicas.simulation.features.rejecting_operators import with_rejections
+from replicas.simulation.features.retention import with_retention
+from replicas.simulation.features.settings_changes import random_settings, with_coordinator
+from replicas.simulation.features.shortage import with_little_room
+from replicas.simulation.features.sinks import with_all_sinks
+from replicas.simulation.scenarios.feature_set import NONE, Feature, Features, draw_features
+from replicas.simulation.scenarios.patterns import random_faults
+from replicas.simulation.scenarios.query_options import with_options
+from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.scenarios.topologies import LONG_BUCKET_MS, SLOW, random_configuration, with_long_windows
+from replicas.simulation.world.producer import random_live
+from spe.config import load_data
+from spe.plan.directory import Directory
+from spe.plan.plan import Plan
+from spe.plan.timing import depth
+from spe.stream.times import MILLISECOND, SECOND
+
+#: Time in which everything must be corrected and quiet again after healing.
+GRACE_US: Final = 20 * SECOND
+#: The first fault comes no sooner.
+_FIRST_US: Final = SECOND // 20
+#: Corrections that take a while, as they do where there is much to correct; else they are over at once.
+_SLOW_WORK: Final = (
+    {"limits": {"slice_rows": 10}, "turn_us": 5_000},
+    {"limits": {"slice_rows": 20}, "turn_us": 20_000},
+)
+_SLOW_SHARE: Final = 0.5
+#: Of the length of a failure, how long a long correction takes at most.
+_LONG: Final = 1.25
+#: The same where the first of those that correct is to take long.
+_LONGER: Final = 5.0
+#: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
+_STATE_NS: Final = (20_000, 100_000, 500_000)
+#: Who takes a partition over may die before its first checkpoint, and needs a log from its beginning then (E5).
+_WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE, Feature.JOINING, Feature.BALANCING))
+#: What befalls such runs is stated whole.
+_OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.OLD_CHECKPOINTS)) | SLOW
+#: Length of a run, seconds; the longest one has room for a failure of 10 X.
+_LENGTHS_S: Final = (10, 14, 20, 28)
+#: Of one in which an input fails again and again.
+_CHANGING_S: Final = 20
+
+
+def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
+    """A configuration and faults that follow from ``seed`` alone.
+
+    Args:
+      forced: features that the run has whatever the seed draws.
+    """
+    random, features = Random(f"swarm {seed}"), features_of(seed) | forced
+    if Feature.CHANGING_FEEDS in forced:
+        features = forced  # whom a replica reads, and when, is not to depend on much else
+    if features & {Feature.ALL_SINKS, Feature.PROVED}:
+        features |= {Feature.CLIENTS}
+    if Feature.PROVED in features:
+        features -= _WITHOUT_RETENTION
+    seconds = random.choice(_LENGTHS_S)
+    if features & {Feature.LASTING_LINKS, *SLOW}:
+        seconds = max(_LENGTHS_S)
+    if Feature.CHANGING_FEEDS in features:
+        seconds = _CHANGING_S
+    if Feature.BALANCING in features:
+        seconds = balancing.SECONDS
+    config = random_configuration(random, seconds, features)
+    if Feature.REJECTED in features:
+        config = with_rejections(Random(f"rejected {seed}"), config)
+    if Feature.OPTIONS in features:
+        config = with_options(Random(f"options {seed}"), config)
+    if Feature.ALL_SINKS in features:
+        config = with_all_sinks(config)
+    moving = Random(f"moves {seed}")
+    if Feature.MOVES in features:
+        config = with_spares(moving, config)
+    if features & {Feature.SETTINGS, Feature.JOINING}:
+        config = with_coordinator(config)
+    if Feature.SHORTAGE in features:
+        config = with_little_room(Random(f"shortage {seed}"), config)
+    if Feature.LOGS in features:
+        config = with_logs(Random(f"logs {seed}"), config)
+    if Feature.LONG_WINDOWS in features:
+        config = with_long_windows(Random(f"windows {seed}"), config)
+    proved = Feature.PROVED in features
+    if features & {Feature.RETENTION, Feature.PROVED} and not features & _WITHOUT_RETENTION:
+        config = with_retention(Random(f"retention {seed}"), config, proved=proved)
+    balances, from_us = Random(f"balancing {seed}"), None
+    if Feature.BALANCING in features:
+        config, from_us = balancing.with_balancing(balances, config), balancing.random_start(balances)
+    scenario = faulty(config, seed, seconds * SECOND, random=random, features=features, from_us=from_us)
+    options: dict[str, Any] = {}
+    if Feature.LIVE in features:
+        options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
+    if Feature.MOVES in features:
+        options["moves"] = random_moves(moving, seconds * SECOND)
+    if Feature.PUSHES in features:
+        options["pushes"] = random_pushes(Random(f"pushes {seed}"), list(config["sources"]))
+    if Feature.SOURCE_DISKS in features:
+        options["source_disks"] = True
+    if proved:
+        options["proofs"] = random_proofs(Random(f"proofs {seed}"), seconds * SECOND)
+    if Feature.SETTINGS in features:
+        options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
+    if Feature.BALANCING in features:
+        options["row_ns"] = balancing.random_loads(balances, config)
+    befalls: list[dict[str, Any]] = []
+    if Feature.JOINING in features:
+        options["joins"], befalls = random_joins(Random(f"joins {seed}"), config, seconds * SECOND)
+    if options:
+        scenario = replace(scenario, options={**scenario.options, **options})
+    if befalls and not features & _OF_THEIR_OWN:
+        faults = (*scenario.faults, *scenario.with_faults(befalls).faults)
+        scenario = replace(scenario, faults=tuple(sorted(faults, key=lambda f: f.at_us)))
+    return scenario
+
+
+def features_of(seed: int) -> Features:
+    """What the random scenario of a seed has."""
+    return draw_features(Random(f"features {seed}"))
+
+
+def faulty(
+    config: Mapping[str, Any],
+    seed: int,
+    heal_us: int,
+    *,
+    random: Random | None = None,
+    features: Features | None = None,
+    from_us: int | None = None,
+) -> Scenario:
+    """A configuration with random faults of ``seed``, which are over and healed ``heal_us`` after the beginning.
+
+    Features that concern the configuration are those of whoever made it.
+
+    Args:
+      from_us: when the first fault may come; None: soon.
+    """
+    random = Random(f"faults {seed}") if random is None else random
+    features = features_of(seed) if features is None else features
+    plan, directory = load_data(config)
+    begin_us = random.choice([_FIRST_US, SECOND])
+    begin_us = begin_us if from_us is None else from_us
+    faults = random_faults(random, plan, directory, from_us=begin_us, to_us=heal_us, features=features)
+    options: Mapping[str, Any] = random.choice(_SLOW_WORK) if random.random() < _SLOW_SHARE else {}
+    if Feature.LONG_CORRECTIONS in features:
+        options = _slowest_work(plan, directory)
+    if Feature.CHANGING_FEEDS in features:
+        options = _slowest_work(plan, directory, _LONGER)
+    if Feature.COSTLY_STATE in features:
+        state_ns = random.choice(_STATE_NS)  # each of many small steps cannot take long as well: nobody would catch up
+        options = {**options, "state_ns": min(_STATE_NS) if options else state_ns}
+    grace_us = GRACE_US * _in_turn(plan, directory) if "turn_us" in options else GRACE_US
+    return Scenario(seed, config, options, faults, heal_us, grace_us)
+
+
+def _in_turn(plan: Plan, directory: Directory) -> int:
+    """How many replicas correct one after the other: those of one level in turn, each level after the one before it."""
+    levels = max(depth(plan, unit) for unit in plan.units)
+    return levels * max(len(directory.hosts(of)) for of in directory.placement)
+
+
+def _slowest_work(plan: Plan, directory: Directory, long: float = _LONG) -> dict[str, Any]:
+    """Steps with which a correction takes seconds.
+
+    Each in turn corrects what came meanwhile as well.  A node that is busy for a part u of the time corrects 1/u - 1
+    times as fast as rows come, so n of them in turn take (1 - u)^-n - 1 times as long as the failure.  One or two are
+    busy for a third of the time.
+    """
+    busy = 1 - (1 + long) ** (-1 / max(2, _in_turn(plan, directory)))
+    return {"limits": {"slice_rows": 10}, "turn_us": round(busy * LONG_BUCKET_MS * MILLISECOND)}

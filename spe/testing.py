@@ -1,0 +1,8 @@
+"""Tests of queries, operators and connectors: the names of ``replicas.testing``, loaded when they are used."""
+
+from importlib import import_module
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(import_module("replicas.testing"), name)

@@ -1,0 +1,1 @@
+from replicas.testing import *  # noqa: F403

@@ -1,0 +1,54 @@
+"""Work beside other work."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from threading import Event, Thread
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from consistency.proof.session.parallel import at_once, meanwhile
+
+SAID: ContextVar[str] = ContextVar("said", default="")
+
+
+def test_work_goes_on_beside_what_follows_and_gives_its_result() -> None:
+    told = Event()
+    with meanwhile() as beside:
+        found = beside(lambda: told.wait(60))
+        told.set()  # had it been done first, it would wait for this
+        assert found()
+
+
+def test_what_work_raises_is_raised_where_its_result_is_asked_for() -> None:
+    with meanwhile() as beside:
+        broken = beside(lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            broken()
+
+
+def test_all_work_has_ended_with_the_block_also_where_that_fails() -> None:
+    told, ended = Event(), []
+
+    def work() -> None:
+        told.wait(60)
+        ended.append(True)
+
+    def fails() -> None:
+        with meanwhile() as beside:
+            beside(work)
+            beside(lambda: 1 // 0)  # nobody asks for it
+            Thread(target=told.set).start()
+            raise ValueError("elsewhere")
+
+    with pytest.raises(ValueError, match="elsewhere"):
+        fails()
+    assert ended == [True]
+
+
+def test_work_knows_the_variables_of_who_began_it() -> None:
+    SAID.set("here")
+    with meanwhile() as beside:
+        assert beside(SAID.get)() == at_once(SAID.get)() == "here"
