@@ -105,12 +105,15 @@ class PostgresServer:
         """Does nothing where it runs."""
         if self._process is not None and self._process.poll() is None:
             return
+        self._spawn()
+        self.wait()
+
+    def _spawn(self) -> None:
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self._data, "-p", str(self.port)],
                 stdout=log, stderr=log, cwd=self._data, start_new_session=True, **self._user,
             )  # fmt: skip
-        self.wait()
 
     def wait(self, seconds: float = 60.0) -> None:
         import psycopg
@@ -122,6 +125,8 @@ class PostgresServer:
                     return
             except psycopg.OperationalError:
                 assert time.monotonic() < until, self._log.read_text()[-2000:]
+                if self._process is not None and self._process.poll() is not None:
+                    self._spawn()  # it ends where memory of a server that was killed is still in use
                 time.sleep(0.05)
 
     def connect(self, **more: Any) -> Any:
