@@ -114,8 +114,8 @@ class CertificateStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Process:
-    """What all kinds have in common.
+class CommonStatus:
+    """What every process says of itself.
 
     Attributes:
       kind: of the process.
@@ -356,7 +356,7 @@ class SettingsStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus(_Process):
+class NodeStatus(CommonStatus):
     """A node.
 
     Attributes:
@@ -451,7 +451,7 @@ class SourceLogStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceStatus(_Process):
+class SourceStatus(CommonStatus):
     """A source.
 
     Attributes:
@@ -561,7 +561,7 @@ class NewestStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientStatus(_Process):
+class ClientStatus(CommonStatus):
     """A client of a run; others answer nobody.
 
     Attributes:
@@ -715,7 +715,7 @@ class RecoveryStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorStatus(_Process):
+class CoordinatorStatus(CommonStatus):
     """The coordinator.
 
     Attributes:
@@ -758,7 +758,7 @@ class FaultStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorStatus(_Process):
+class SupervisorStatus(CommonStatus):
     """Who looks after a run; `spe top` asks it, `spe status` does not.
 
     Attributes:

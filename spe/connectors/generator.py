@@ -30,7 +30,7 @@ def _name(value: Any) -> str:
 class GeneratorKeys(Model):
     """Made-up rows, the same for the same seed."""
 
-    name: Annotated[str, BeforeValidator(_name)] = Field(description="which, as below")
+    name: Annotated[str, BeforeValidator(_name)] = Field(description="one of [these](configuration.md#sources)")
     rate: Positive = Field(default=1000.0, description="rows per second of event time")
     keys: Count | None = Field(default=None, description="how many distinct keys")
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="equal seeds give equal rows")

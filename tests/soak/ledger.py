@@ -1,7 +1,7 @@
 """The record of simulation campaigns: seeds, commit and findings.
 
     python -m tests.soak.simulation --hours 1 --ledger      plays, and appends an entry
-    python -m tests.support.doc_tables docs/*/*.md          makes a table of the entries (docs/internals/campaigns.md)
+    python -m tests.soak.ledger                             prints the entries as a table, with their totals
 
 An entry is one line of JSON in ``ledger.jsonl``.
 """
@@ -98,3 +98,7 @@ def table(entries: list[Campaign]) -> str:
             f"| {e.simulated_hours:,.1f} | {shown} | {e.outcome} |"
         )
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(read_ledger()), end="")

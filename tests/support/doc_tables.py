@@ -32,18 +32,16 @@ from spe.config.recovery import RecoveryModel
 from spe.config.sources import SourceModel
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import CURRENT, OPTIONS, SinkDeclaration
-from spe.connectors.generator import GeneratorKeys
 from spe.expressions.functions import FUNCTIONS
 from spe.expressions.functions import OPERATORS as OPERATORS_IN_SQL
 from spe.plan.generators import GENERATORS
 from spe.query.operators import OPERATORS
-from spe.status import ClusterStatus
+from spe.status import ClusterStatus, CommonStatus
 from spe.stream.names import NodeState
 from spe.text_table import markdown_table
 from spe.values import PositiveDuration, Size
 from spe.wire.fields import Role
 from spe.wire.messages import MESSAGES
-from tests.soak.ledger import read_ledger, table
 from tests.support.sql_examples import EXAMPLES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -90,20 +88,13 @@ def _keys() -> str:
 
 
 def _readers() -> str:
-    rows = []
-    for kind, one in READERS.items():
-        options = ", ".join(f"`{o}`" for o in one.options) or "none"
-        again = "they happen once" if one.live else "can be read again from any row"
-        rows.append((f"`{{{kind}: {one.written}}}`", f"{one.about}; {again}", options))
-    return _table(("`from:`", "rows", "options"), rows)
+    rows = [(f"`{{{kind}: {one.written}}}`", one.about, _names(one.options)) for kind, one in READERS.items()]
+    live = _names(kind for kind, one in READERS.items() if one.live)
+    return _table(("`from:`", "rows", "options"), rows) + f"\nLive are {live}: their rows come once.\n"
 
 
 def _options() -> str:
     return _table(("option", ""), [(f"`{name}`", about) for name, (_, about) in OPTIONS.items()])
-
-
-def _generator() -> str:
-    return _table(("key", "default", ""), _fields(GeneratorKeys))
 
 
 def _generators() -> str:
@@ -253,11 +244,13 @@ def _default(field: FieldInfo) -> str:
 
 
 def _statuses() -> str:
-    """A section for each class of a status, with a table of its fields."""
+    """A section for each class of a status, with a table of its fields; fields of every process stand once."""
+    common = get_type_hints(CommonStatus).keys() - {"kind"}
     sections = []
-    for one in dict.fromkeys(_classes(ClusterStatus)):
+    for one in dict.fromkeys([ClusterStatus, CommonStatus, *_classes(ClusterStatus)]):
         about = _attributes(one)
-        rows = [(f"`{n}`", _type(hint), about[n]) for n, hint in get_type_hints(one).items()]
+        left_out = common if one is not CommonStatus and issubclass(one, CommonStatus) else ()
+        rows = [(f"`{n}`", _type(hint), about[n]) for n, hint in get_type_hints(one).items() if n not in left_out]
         first = cleandoc(one.__doc__ or "").splitlines()[0]
         sections.append(f"## {one.__name__}\n\n{first}\n\n{_table(('field', 'type', ''), rows)}")
     return "\n".join(sections)
@@ -291,15 +284,6 @@ def _messages() -> str:
         senders = ", ".join(sorted(SENDERS[one])) if len(SENDERS[one]) < len(ROLES) else "all"
         rows.append((one.__name__, senders or "(answer)", _first_paragraph(one.__doc__)))
     return _table(("message", "roles that send it to whom they connected", "meaning"), rows)
-
-
-def _modules(folder: str) -> str:
-    rows = []
-    for file in sorted((ROOT / folder).glob("*.py")):
-        about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-        if file.name != "__init__.py":
-            rows.append((f"`{file.name}`", _first_paragraph(about)))
-    return _table(("module", ""), rows)
 
 
 def _first_paragraph(docstring: str | None) -> str:
@@ -360,12 +344,10 @@ def _states() -> str:
 
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
-    "campaigns": lambda: table(read_ledger()),
     "guarantees of the operators": _guarantees,
     "keys of the operators": _keys,
     "readers": _readers,
     "options of readers": _options,
-    "keys of a generator": _generator,
     "generators": _generators,
     "sinks": _sinks,
     "connectors": _connectors,
@@ -393,9 +375,6 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "docstring of spe/wire/string_table.py": partial(_docstring, "spe/wire/string_table.py"),
     "flaws": _flaws,
     "states": _states,
-    "modules of consistency/checking": partial(_modules, "consistency/checking"),
-    "modules of consistency/proof": partial(_modules, "consistency/proof"),
-    "modules of replicas/simulation": partial(_modules, "replicas/simulation"),
 }
 
 

@@ -39,7 +39,7 @@ PAGES = [
     for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/rules.md", "tests/mutants/README.md")
 ] + sorted([*DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 #: Generated pages, whose length does not count.
-GENERATED = {DOCS / page for page in ("internals/campaigns.md", "reference/api.md", "reference/command-line.md")}
+GENERATED = {DOCS / page for page in ("reference/api.md", "reference/command-line.md")}
 
 FOLDERS = ("spe", "operators", "consistency", "replicas", "tests", "configs", "docs", "benchmarks", "examples")
 #: Paths of modules, whole and from any folder on.  The last ones are the reader's own.
