@@ -40,7 +40,7 @@ Many: TypeAlias = Annotated[tuple[T, ...], FailFast()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOfOtherLog:
-    """A consumer that is not served, for it has read another log than this process has (rule S6).
+    """A consumer that is not served, because it has read another log (rule S6).
 
     Attributes:
       reader: its name.
@@ -58,9 +58,9 @@ class ServerStatus:
     """Who is connected to a process.
 
     Attributes:
-      connections: how many connections each peer has now; those who have none are left out.
-      sent_away: connections that had to make room for newer ones of the same peer, so far.
-      other_logs: who is not served because of what it has read, the latest 64.
+      connections: connections of each peer that has any now.
+      sent_away: connections closed to make room for newer ones of the same peer.
+      other_logs: the latest 64 consumers that have read another log.
     """
 
     connections: Mapping[Text, Integer]
@@ -103,7 +103,7 @@ class CertificateStatus:
     """The certificate that new connections of a process use.
 
     Attributes:
-      expires_us: when it expires, microseconds since 1970.
+      expires_us: when it expires.
       ca_expires_us: when the first certificate of the CA does.
       refused: why the files of a new one are not used; "" where there are none.
     """
@@ -121,12 +121,12 @@ class CommonStatus:
       kind: of the process.
       name: node id, `source:NAME`, `client:NAME`, `coordinator` or `supervisor`.
       incarnation: grows with each start of the process.
-      server: who is connected; null where the process was not asked over a connection.
+      server: who is connected; null if the process was not asked over a connection.
       directory: who runs what, as the process knows it; null as with `server`.
-      disk_full: what cannot be written for lack of room, and what the disk says.
+      disk_full: what cannot be written for lack of room, and the disk's error.
       certificate: null without TLS.
-      away: servers outside of the cluster that a source reads or a client writes to, and that do not answer, and why.
-      unreachable: processes that a node or a client asks for heartbeats and that do not answer it, and why.
+      away: servers outside the cluster that do not answer the source or client, and why.
+      unreachable: processes that do not answer heartbeats, and why.
     """
 
     kind: str
@@ -157,9 +157,9 @@ class InputStatus:
       main: producer that it is read from; null: nobody.
       corrections: producer that corrections are read from beside it; null: nobody.
       position: id of the last stable tuple held.
-      frontier: largest stable boundary, microseconds of tuple time.
-      switches: how often another producer was chosen as `main` since the process began, the first one counted.
-      other_logs: producers that are not read because they do not continue what was read, and why.
+      frontier: largest stable boundary.
+      switches: choices of `main`, the first included.
+      other_logs: producers that do not continue what was read, and why.
     """
 
     channel: Text
@@ -197,17 +197,17 @@ class LogStatus:
     Times to recover are without the start of the process.
 
     Attributes:
-      recovery_us: that is expected if the replica began again now, microseconds.
+      recovery_us: expected if the replica began again now.
       least_us: the shortest that its share of the time allows for what it has now.
       recovered_us: how long the last one took; null where there was none since the process began.
       expected_us: what had been expected of that one; null as before.
       records: to load (q); a slice counts as 20.
       rows: to replay (u).
       live: pieces of state with a record.
-      load_us: per record, microseconds; assumed until it is measured.
+      load_us: per record; assumed until it is measured.
       replay_us: per row, likewise.
       write_us: per record that is rewritten, likewise.
-      written_bytes: since the process began, in one copy.
+      written_bytes: written, in one copy.
       rewritten_bytes: how many of these were rewritten.
       kept_bytes: on disk now, in one copy.
       trouble: why a copy is not written, or the log not opened; "" where both are.
@@ -239,31 +239,31 @@ class ReplicaStatus:
       state: of all of its outputs.
       fresh: while STABILIZATION, new tentative results go on as well.
       installed: it has the state that it goes on from.
-      missing: inputs that lack something, while recovery cannot go on without it.
-      differs: outputs whose stable tuples are not those of a partner, and operators that may be the reason.
+      missing: inputs that lack what recovery needs.
+      differs: outputs whose stable tuples differ from a partner's, and operators that may be the cause.
       skew: inputs that lag others in tuple time.
       stable: stable tuples made, all outputs together.
-      tentative: tentative tuples made since the process began.
-      suffix_bytes: bytes of tentative elements that are held for consumers.
-      frontier: largest stable boundary of the first output, microseconds of tuple time.
+      tentative: tentative tuples made.
+      suffix_bytes: tentative elements held for consumers.
+      frontier: largest stable boundary of the first output.
       tentative_frontier: the same of tentative boundaries.
-      reconciliations: corrections that ended since the process began.
+      reconciliations: corrections that ended.
       redone_rows: stable input tuples that corrections took in.
-      rebuilt_rows: input tuples that were processed again before that, to make a state once more (`reconcile: undo`).
+      rebuilt_rows: input tuples processed again before that, to rebuild a state (`reconcile: undo`).
       largest_slice: input tuples in the largest step.
       inputs: of the replica.
       fill: share of the fullest output buffer in use; 1 is full.
-      held_bytes: bytes of stable input in memory that waits for another input, or for a correction.
-      counters: what operators counted, as `operator.counter`; empty also where an operator could not say.
+      held_bytes: stable input in memory that waits for another input, or for a correction.
+      counters: counters of operators, as `operator.counter`; empty also if an operator failed to give them.
       error: why the replica has stopped; null while it runs.
       load: the latest; null before the first.
-      load_age_us: how long ago that was measured, microseconds.
+      load_age_us: how long ago that was measured.
       log: its checkpoint log; null while it writes none.
-      x_us: its share of the X of the node, microseconds; null where the node does not tell.
-      waiting_us: how long the next bucket has waited for its inputs, microseconds; 0 where none waits.
-      x_used: of each release, how long its first bucket had waited, 1 is all of `x_us`; since the process began.
-      partners: state of the other replicas of the partition; null where one does not answer, or does not run it.
-      asks: the input is complete again, and it asks a partner for leave to correct.
+      x_us: its share of the X of the node; null where the node does not tell.
+      waiting_us: how long the next bucket has waited for its inputs; 0 where none waits.
+      x_used: waits of first buckets before their release; 1 is `x_us`.
+      partners: state of the partition's other replicas; null if one does not answer, or does not run it.
+      asks: it asks a partner for leave to correct.
     """
 
     unit: Text
@@ -305,7 +305,7 @@ class StandbyStatus:
     Attributes:
       unit: of the partition.
       partition: its number, from 0.
-      checkpoints: taken since the process began, the one found on disk counted.
+      checkpoints: taken, the one found on disk counted.
       trouble: why the last one could not be taken; "" where it could.
       positions: id that the newest checkpoint holds of each input, by channel.
       makers: nodes that could give one now.
@@ -325,7 +325,7 @@ class SpillStatus:
 
     Attributes:
       used: bytes on disk, or on their way there.
-      written: pieces written since the process began.
+      written: pieces written.
       read: pieces read again.
       refused: how often there was no room, or the disk refused a write.
       damaged: pieces that could not be read again.
@@ -343,7 +343,7 @@ class SettingsStatus:
     """What a node goes by now; `spe set` changes it.
 
     Attributes:
-      x_us: X of the node, microseconds of wall time.
+      x_us: X of the node.
       alpha: the share of X that is spent waiting.
       during_failure: policy for new tuples, `process`, `delay` or `suspend`.
       during_stabilization: the same while a replica corrects.
@@ -382,7 +382,7 @@ class HolderStatus:
 
     Attributes:
       holder: a replica, standby or client, `spe report --follow`, or a partition whose state is in memory only.
-      since_us: wall time since which it does, microseconds; since the process began, at the longest.
+      since_us: wall time since which it does; since the process began, at the longest.
       bytes: how much.
     """
 
@@ -398,7 +398,7 @@ class RecordingStatus:
     Attributes:
       bytes: on the disk.
       deleted_bytes: so far.
-      held: who needs what is due to be deleted, the most first.
+      held: who needs what is due for deletion, the most first.
       archive: why what is due cannot be copied or deleted; "" where it can.
     """
 
@@ -418,18 +418,18 @@ class SourceLogStatus:
     Attributes:
       identity: of the log; another one means another history (rule S6).
       last_id: tuples logged.
-      frontier: largest boundary published, microseconds of tuple time.
+      frontier: largest boundary published.
       ended: the input is over.
-      note: what somebody who waits for the first tuple has to know; "" where there is nothing.
+      note: why the first tuple may take long; "" if nothing is to say.
       fault: why nothing more is taken in; null while all is well.
-      malformed: rows set aside since the process began, for they do not fit the schema.
-      refused_ahead: rows refused since the process began, for their times lie too far in the future.
-      late: tuples stamped later than their event time since the process began.
-      late_by_us: disorder that would have been enough for all of these, microseconds; 0 where none was late.
+      malformed: rows that do not fit the schema.
+      refused_ahead: rows too far in the future.
+      late: tuples stamped later than their event time.
+      late_by_us: disorder that would have sufficed for these; 0 if none was late.
       first_id: id of the first tuple in the log.
-      first_us: the log is whole from this tuple time on, microseconds; null where nothing was deleted.
+      first_us: the log is whole from this tuple time on; null if nothing was deleted.
       bytes: of the log.
-      held: who needs what is due to be deleted, the most first.
+      held: who needs what is due for deletion, the most first.
       archive: why what is due cannot be copied or deleted; "" where it can.
     """
 
@@ -480,18 +480,18 @@ class ChannelStatus:
       stable: stable tuples received.
       tentative: tentative tuples received.
       undone: tentative tuples taken back.
-      switches: how often something arrived from another producer than before.
+      switches: arrivals from another producer than before.
       position: id of the last stable tuple.
-      frontier: largest stable boundary, microseconds of tuple time.
-      held: tentative tuples are there that were not taken back.
-      delay_us: Delay_new of the latest new tuples, microseconds; null where it is not known.
+      frontier: largest stable boundary.
+      held: it has tentative tuples.
+      delay_us: Delay_new of the latest new tuples; null where it is not known.
       delay_max_us: the largest of them.
-      gap_max_us: longest time between two arrivals of anything, microseconds, the present silence included.
+      gap_max_us: longest time between arrivals, the present one included.
       stable_gap_max_us: the same of stable arrivals.
-      last_arrival_us: wall time of the latest arrival, microseconds since 1970; null before the first.
+      last_arrival_us: wall time of the latest arrival; null before the first.
       ended: the stream is over.
-      bound_us: sum of X along the slowest path to the output, microseconds; null where the client does not tell.
-      x_used: delays of the tuples that were new, 1 is all of `bound_us`; null where delays are not known.
+      bound_us: sum of X along the slowest path to the output; null where the client does not tell.
+      x_used: delays of new tuples, 1 is `bound_us`; null if unknown.
     """
 
     channel: Text
@@ -521,8 +521,8 @@ class SwitchStatus:
       channel: stream and partition.
       before: producer that was read.
       after: producer that is read instead.
-      silence_us: from the last arrival of the one to the first of the other, microseconds.
-      at_us: wall time of the latter, microseconds since 1970.
+      silence_us: from the last arrival of the one to the first of the other.
+      at_us: wall time of the latter.
     """
 
     channel: Text
@@ -590,7 +590,7 @@ class PartitionStatus:
       running: state of each replica that answers, by node.
       placed: nodes that always run it.
       standbys: nodes that stand by for it, in order.
-      wanted: those of them that are to run it though nothing has failed.
+      wanted: standbys that are to run it though nothing has failed.
       served: a node runs it, answers, and is not recovering.
     """
 
@@ -609,8 +609,8 @@ class ActivationStatus:
     Attributes:
       budget: partitions that may have a standby run.
       active: partitions that have.
-      target: partitions that will have, when all is done that was decided.
-      of: output fidelity of the target while everything has failed that runs alone; null before the first choice.
+      target: partitions that will have, as decided.
+      of: output fidelity of the target if all others fail; null before the first choice.
     """
 
     budget: Integer
@@ -628,13 +628,13 @@ class MoveStatus:
       partition: its name.
       source: the node that it leaves.
       target: the node that it moves to.
-      role: what the source is to it, and the target becomes: `active` or `standby`.
+      role: of the source, then of the target: `active` or `standby`.
       reason: who wanted it.
       phase: `wait`, `join`, `install`, `follow`, `leave`, then `done` or `dropped`.
       why: what it waits for, or why it was dropped; empty while it goes on.
-      began_us: when it entered each phase, microseconds of wall time.
+      began_us: wall time at which it entered each phase.
       predicted_us: how long it was expected to take; null where nothing is known.
-      state_from: `partner`, or `checkpoint` where one that the target holds is expected to be sooner.
+      state_from: `partner`, or the target's own `checkpoint` if expected to be sooner.
     """
 
     number: Integer
@@ -667,7 +667,7 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInstallStatus:
-    """A partition that comes back when its node has finished what comes before.
+    """A partition that comes back later.
 
     Attributes:
       partition: its name.
@@ -702,7 +702,7 @@ class RecoveryStatus:
       planned: what comes next, in order.
       waits: why each partition waits that has no place.
       values: expected over time, if nothing comes or goes; empty before the first plan.
-      room: cores that each node that answers has left; below 0 where it has more to do than it should.
+      room: free cores of each node that answers; below 0 if overloaded.
     """
 
     goal: Text
@@ -722,7 +722,7 @@ class CoordinatorStatus(CommonStatus):
       partitions: that have standbys.
       activation: of standbys by plan.
       moves: the newest, in the order in which they were ordered.
-      loads: of partitions of which something is known.
+      loads: of partitions with known loads.
       recovery: null while there is room for all that is lost.
       joined: addresses of nodes that no configuration names, by name.
     """
@@ -738,14 +738,14 @@ class CoordinatorStatus(CommonStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultStatus:
-    """A fault that is planned for a run, or that somebody injected.  Times are wall time, microseconds.
+    """A fault that is planned for a run, or that somebody injected.  Times are wall time.
 
     Attributes:
       fault: in words.
       planned_us: when it is due; null: somebody asked for it.
       began_us: when it really began; null: not yet.
       ended_us: when it ended; null: not yet, or it does not last.
-      for_us: how long it lasts, microseconds; null: until it is healed.
+      for_us: how long it lasts; null: until it is healed.
       errors: what could not be done.
     """
 
@@ -765,7 +765,7 @@ class SupervisorStatus(CommonStatus):
       faults: planned and injected ones, in the order of planning.
       phases: what each process of the run is doing: `starting`, `running`, `frozen`, `killed`, `stopped`, `ended` or
         `died`.
-      begun_us: wall time at which the sources began, microseconds; null: not yet.
+      begun_us: wall time at which the sources began; null: not yet.
     """
 
     kind: Literal["supervisor"] = "supervisor"
@@ -784,7 +784,7 @@ class ClusterStatus:
     Attributes:
       processes: status of each process that answered, by name.
       errors: why the others did not, by name.
-      metrics: where each process serves its metrics and health, as far as that is known, by name.
+      metrics: where each process serves metrics and health, if known, by name.
     """
 
     processes: Mapping[str, Annotated[ProcessStatus, Field(discriminator="kind")]]

@@ -79,8 +79,8 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
         STABLE: "final rows only, each exactly once, with `_partition`, `_id` and `_time`",
         CURRENT: "the newest answer: rows that may still change have `_tentative`, and one commit replaces them by "
         "their correction; no version of the table has a result twice",
-        CORRECTIONS: "every insert, undo and done, in the order of `_change`, with its `_kind`: who applies them in "
-        "order holds the newest answer",
+        CORRECTIONS: "every insert, undo and done, with its `_kind`: applied in the order of `_change` they give the "
+        "newest answer",
     },
     Guarantees(
         durable="the table, once a commit is in its log, in which transaction identifiers say how far it goes; in a "
@@ -107,8 +107,8 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
             "table, and says how far it goes",
             "the table has features that this writer does not know, such as column mapping": "the client refuses it "
             "and names them",
-            "a float is NaN or infinite": "it is written; but the log cannot say so of a file, and a reader that looks "
-            "for such values alone, as in `x = double('inf')`, may leave the file out",
+            "a float is NaN or infinite": "it is written; but a reader that looks for such values alone, as in "
+            "`x = double('inf')`, may leave the file out",
             "the credentials are wrong, there is no such bucket, or the folder may not be written": "the client ends "
             "and says what to do",
         },

@@ -61,8 +61,8 @@ class DirectoryKeys(Model):
     )
     pattern: Annotated[str, BeforeValidator(_name)] | None = Field(
         default=None,
-        description="of the names of files, such as `*.csv`; none: all. Names that begin with `.` or `_` are always "
-        "left out, of folders as well",
+        description="of file names, such as `*.csv`; none: all. Files and folders whose names begin with `.` or `_` "
+        "are always left out",
     )
     settle: PositiveDuration | None = Field(
         default=None, description="a file is complete when its size and time have not changed for so long"
@@ -73,23 +73,22 @@ class DirectoryKeys(Model):
     )
     order: Literal["name", "modified"] = Field(
         default="name",
-        description="of files that are new at the same look: by path, or by the time of their last change and then by "
-        "path",
+        description="of files that are new at the same look: by path, or by time of change and then by path",
     )
     partitions: Names | None = Field(
         default=None, description="columns that are in the names of folders, as `day=2026-01-01`, and not in the files"
     )
     until: Annotated[str, BeforeValidator(_name)] | None = Field(
         default=None,
-        description="name of a file directly in the folder, such as `_SUCCESS`: when it is there, the stream ends "
-        "behind the files that are there",
+        description="a file directly in the folder, such as `_SUCCESS`: once it is there, the stream ends behind the "
+        "files that are there",
     )
     follow: bool = Field(default=True, description="`false`: the stream ends behind the files that are there")
     every: PositiveDuration = Field(default=1_000_000, description="time between two looks")
     bad_files: Literal["stop", "skip"] = Field(
         default="stop",
         description="a file that is torn, of another schema, changed, or gone before it was read: stops the source, or "
-        "is counted, [kept aside](../explanation/live.md#rejected-rows) with the reason and left out",
+        f"is counted, {KEPT_ASIDE} with the reason and left out",
     )
     region: str | None = Field(default=None, description="of S3; none: as the environment and files of AWS say")
     endpoint: Annotated[str, BeforeValidator(endpoint_url)] | None = Field(
@@ -154,27 +153,26 @@ DIRECTORY: Final = FilesOfDirectory(
     "files that appear in [a directory](../how-to/directories.md), or under a prefix of S3",
     ("format", *CELLS),
     Guarantees(
-        durable="the files, until they are read; and the source's log, from the sync of a row on. The list of the "
-        "files that are known is on the disk of the source before one of them is read",
-        own_crash="goes on behind the last row of the log, in the middle of a file as well: no row twice, none missing",
+        durable="the files, until they are read; and the source's log, from the sync of a row on. A file is read only "
+        "after its name is in a list on the source's disk",
+        own_crash="goes on behind the last row of the log, also within a file: no row twice, none missing",
         other_crash="the order of files is kept; a file that was read need not be there any more",
         failures={
             "a file is not complete when it appears under its name": "**not noticed** in lines; a file of Parquet or "
             "Arrow is torn. Rename it into place, or use `settle` or `marker`. In S3 a file appears whole",
-            "files appear together": "they are read in the order of `order`; files that appear later are read later, "
-            "whatever their names",
+            "files appear together": "they are read in the order of `order`; files that appear later are read later",
             "a file is empty, of zero bytes": "it has no rows, in every format",
-            "a file is torn, of another format or another schema": "of Parquet and Arrow files nothing is taken, of "
-            "Avro the blocks before the torn one; then the source stops and says which file and why; put right, it is "
+            "a file is torn, of another format or another schema": "the source stops and names file and reason; "
+            "nothing of Parquet and Arrow files is taken, of Avro the blocks before the torn one. A repaired file is "
             "read from its beginning if nothing of it was taken. Or it is left out (`bad_files: skip`)",
             "a block of Avro, or a page of Parquet, becomes more than 128 MiB": "the file counts as torn. Compressed "
             "buffers of Arrow have no bound",
             "a row cannot be understood": f"it is counted, {KEPT_ASIDE} with file and row and "
             "left out, or stops the source (`on_malformed`)",
             "a file changes, grows or shrinks before anything of it was read": "it is read as it is then",
-            "a file changes, grows or shrinks while it is read, or afterwards": "seen by its size and time of change, "
-            "at the end of the file or at the next look: the source stops and says which; what was taken stays, what "
-            "is new is not taken. With `bad_files: skip` it says so and goes on",
+            "a file changes, grows or shrinks while it is read, or afterwards": "noticed by size and time of change, "
+            "at its end or at the next look: the source stops and names it; what was taken stays, what is new is not "
+            "taken. With `bad_files: skip` it says so and goes on",
             "a file vanishes while it is read": "on a disk it is read to its end; from S3, and after a restart, the "
             "source stops and says how many rows were taken, or goes on with the next one (`bad_files: skip`)",
             "a file that was read vanishes": "nothing; if one of its name comes back, that has changed",

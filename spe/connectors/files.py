@@ -86,8 +86,8 @@ FILES: Final = ("csv", "jsonl", "parquet", "arrow", "avro")
 
 _MODES: Final = {
     STABLE: "final rows only, each exactly once, in the order of their ids",
-    CORRECTIONS: "every insert, tentative ones marked, undo and done: who applies them in order holds the newest "
-    "answer, and in the end the final one",
+    CORRECTIONS: "every insert, tentative ones marked, undo and done: applied in order they give the newest answer, in "
+    "the end the final one",
 }
 _FULL: Final = {
     "the disk is full": "the client waits, says so, and takes nothing more until there is room",

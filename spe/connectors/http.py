@@ -46,8 +46,8 @@ class EventsKeys(ServerKeys):
     events: Names | None = Field(default=None, description="types of events that are rows; none given: all")
     ids: Literal["required", "optional"] = Field(
         default="required",
-        description="an event without an id of its own stops the source (`required`), or is taken, and rows may be "
-        "missing or come twice after each reconnect (`optional`)",
+        description="an event without an id stops the source (`required`), or is taken; then rows may be missing or "
+        "come twice after each reconnect (`optional`)",
     )
     silence: PositiveDuration = Field(
         default=60_000_000, description="connects again when nothing has come for so long, not even a comment"
@@ -95,8 +95,7 @@ class HttpKeys(Model):
     bad_rows: Literal["refuse", "pass"] = Field(
         default="refuse",
         description="a row that cannot be understood, or that `ahead` refuses: its request is refused (`refuse`), or "
-        "the row is left out, and the others are taken (`pass`); `on_malformed` says whether a malformed one stops the "
-        "source",
+        "only the row is left out (`pass`; a malformed one may stop the source by `on_malformed`)",
     )
     avro: AvroKeys | None = Field(
         default=None,
@@ -105,8 +104,8 @@ class HttpKeys(Model):
     )
     until: Annotated[dict[str, int], BeforeValidator(_numbers)] | None = Field(
         default=None,
-        description="sender → number of its last request: behind the last one of all of them the stream ends; others "
-        "may not send, and each request needs a key",
+        description="sender → number of its last request: the stream ends behind all of these; others may not send, "
+        "and each request needs a key",
     )
     max_body: Annotated[int, BeforeValidator(_body)] = Field(
         default=4 << 20, description="largest body of a request, at most 8 MiB"
@@ -170,8 +169,8 @@ HTTP: Final = Http(
     _OPTIONS,
     Guarantees(
         durable="the source's log; a request is answered with 200 after the sync of its rows, all or none",
-        own_crash="what was answered is there. Of a request without an answer nobody knows: with an `Idempotency-Key` "
-        "it is sent again and taken once; without one it may be there twice",
+        own_crash="what was answered is there. A request without an answer is sent again: with an `Idempotency-Key` "
+        "it is taken once, without one perhaps twice",
         other_crash="a body that is not complete is dropped. A sender that forgot its number asks with GET",
         failures={
             "the answer is lost, and the request comes again": "it has the number of its sender's last one: answered, "
@@ -208,12 +207,10 @@ SSE: Final = Events(
         durable="the server, as long as it can resume; and the source's log, from the sync of a row on",
         own_crash="goes on behind the id of the last row of the log (`Last-Event-ID`): no event twice, none missing, "
         "if the server keeps that",
-        other_crash="what the server still has behind that id comes. One that begins elsewhere is not noticed: nothing "
-        "in the protocol says so",
+        other_crash="what the server still has behind that id comes. A server that begins elsewhere is not noticed",
         failures={
             "the server is away, ends the stream, or answers 408, 425, 429 or 5xx": "the source says so and connects "
-            "again, after `Retry-After`, the stream's `retry`, or longer and longer, up to 5 s; no time passes by "
-            "silence",
+            "again, after `Retry-After`, the stream's `retry`, or longer and longer, up to 5 s; no silence counts",
             "it answers 204": "the stream ends",
             "it answers another status, leads elsewhere, or sends no `text/event-stream`": "the source stops and says "
             "what came; what it has logged is still served",
@@ -268,17 +265,17 @@ HTTP_SINK: Final = HttpSinkDeclaration(
     {
         STABLE: "final rows only, with `_stream`, `_partition`, `_id` and `_time`",
         CURRENT: "rows, with `_kind` `insert` and `_tentative`, and undos, each of which withdraws all rows of its "
-        "stream and partition with a larger `_id`: who applies them in order holds the newest answer. A correction is "
-        "one request, unless it is large or takes longer than a second",
+        "stream and partition with a larger `_id`: applied in order they give the newest answer. A correction is one "
+        "request, unless it is large or takes longer than a second",
         CORRECTIONS: "every insert, undo and done, with its `_kind`, also of rows that are withdrawn at once",
     },
     Guarantees(
         durable="the receiver, once it has answered 2xx; only then are rows acknowledged. Until then a request is in "
-        "the client's storage (`sinks`), and is repeated with the same bytes and the same "
-        "`Idempotency-Key: SENDER:NUMBER`, where numbers are 1, 2, 3, …",
-        own_crash="what was not answered is sent again. **Exactly once** if the receiver keeps the number of each "
-        "sender in one transaction with the rows, and answers a request up to it with 2xx; **at least once** if not. "
-        "A source of ours keeps it",
+        "the client's storage (`sinks`), and is repeated with the same bytes and `Idempotency-Key: SENDER:NUMBER`; "
+        "numbers are 1, 2, 3, …",
+        own_crash="what was not answered is sent again. **Exactly once** if the receiver stores each sender's number "
+        "in one transaction with the rows, and answers a request up to it with 2xx, as `from: http` does; else **at "
+        "least once**",
         other_crash="what it answered with 2xx must be there; the rest is sent again",
         failures={
             "the receiver is away, slow, or answers 408, 425, 429 or 5xx": "the client says so, tries again after "

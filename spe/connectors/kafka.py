@@ -183,39 +183,35 @@ KAFKA: Final = Kafka(
     _OPTIONS,
     Guarantees(
         durable="the topic, as long as it keeps a message; and the source's log, from the sync of a row on",
-        own_crash="goes on at the offsets that stand in the log with the last row: no message twice, none missing, "
-        "whatever the group has committed",
-        other_crash="what a broker acknowledged to a producer and still has is read; of a topic that was made again, "
-        "or has lost messages that we had read, the source says so and stops",
+        own_crash="goes on at the offsets in the log: no message twice, none missing, whatever the group has committed",
+        other_crash="what a broker acknowledged to a producer and still has is read; if a topic has lost messages "
+        "that we had read, the source stops and says so",
         failures={
             "brokers do not answer": "waits and goes on; meanwhile no silence counts, and the status says so",
             "the leader of one partition is away": "while that has more messages, later ones of other partitions wait",
             "messages that we have not read were removed (retention)": "stops and says which; or says which and goes "
             "on (`gone: skip`)",
             "a topic or partition is missing, or was deleted": "stops and says so; what is logged is still served",
-            "a topic was deleted and made again": "noticed where it is shorter than what we have read, "
-            "otherwise not: messages with offsets that were read before are skipped",
+            "a topic was deleted and made again": "noticed only if it is shorter than what we have read; "
+            "otherwise messages with offsets that were read before are skipped",
             "another cluster answers": "stops: its offsets mean other messages",
             "wrong credentials, or no right to read a topic": "stops at the start; during a run, waits and says so",
             "a message cannot be understood, or has no value": f"it is counted, {KEPT_ASIDE} with topic, partition "
             "and offset, and left out, or stops the source (`on_malformed`)",
             "a compressed batch becomes very large": "librdkafka decompresses it in memory: of zstd up to "
             "`receive.message.max.bytes`, otherwise without a bound. Limit `message.max.bytes` of the topic",
-            "of Avro: the schema registry is away": "waits and goes on; meanwhile no silence counts, and "
-            "the status says so",
+            "of Avro: the schema registry is away": "the same as when brokers do not answer",
             "of Avro: the registry does not have the schema, or it lacks a field that may not be null": (
                 "as a message that cannot be understood"
             ),
-            "consumers of `group` come and go, which rebalances it": "nothing: a group assigns us no partitions, for "
-            "where a source goes on stands in its own log, with the rows. Each source reads all of its partitions, and "
-            "`group` is for lag monitors only. A broker may refuse our commits while another consumer is in the group, "
-            "which we say once",
+            "consumers of `group` come and go, which rebalances it": "nothing: each source reads all of its "
+            "partitions, and goes on by its own log. A broker may refuse our commits while another consumer is in the "
+            "group, which we say once",
             "a partition is idle, or new": "an idle one holds nobody up; a new one is read from its beginning within "
             "30 s",
-            "a partition is far behind others": "others wait for it while it has more, so that its messages are not "
-            "late",
-            "a transaction was aborted": "its messages are left out by the broker's marks (`read_committed`); tested "
-            "against librdkafka's mock only, which has none",
+            "a partition is far behind others": "others wait for it while it has more, so its messages are not late",
+            "a transaction was aborted": "its messages are left out (`read_committed`); librdkafka's mock, on which "
+            "this was tested, has no such marks",
         },
     ),
     example="from: {kafka: {servers: broker-1:9092, topics: orders, attributes: {ts: timestamp}}, format: jsonl}",
@@ -261,8 +257,8 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
     "messages in a [Kafka](../how-to/kafka.md) topic, JSON objects",
     {
         STABLE: "final rows only, with `_partition`, `_id` and `_time`; who reads `read_committed` has each once",
-        CORRECTIONS: "every insert, undo and done, with its `_kind`: who applies them in order holds the newest "
-        "answer. With a `key`, undos and dones go to every partition of the topic, so that each has a whole story",
+        CORRECTIONS: "every insert, undo and done, with its `_kind`: applied in order they give the newest answer. "
+        "With a `key`, undos and dones go to every partition of the topic",
     },
     Guarantees(
         durable="the topic, once a transaction is committed, with which the topic of positions says how far it goes; "
@@ -270,16 +266,15 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
         own_crash="an open transaction is aborted at the next start, and what was not committed is written again. For "
         "readers with `read_committed` each row stands once; other readers see aborted ones as well",
         other_crash="what was committed is there, as the topic promises (`min.insync.replicas`); after an unknown "
-        "commit the next producer of the same id finds out which it was. **Not proved yet with a real broker**: tests "
-        "play the transactions against a model of Kafka's rules, and librdkafka's mock, which neither aborts nor "
-        "fences",
+        "commit the next producer of the same id finds out which it was. **Not proved with a real broker**: tests use "
+        "a model of Kafka's rules, and librdkafka's mock, which neither aborts nor fences",
         failures={
             "brokers do not answer": "the client says so, tries again, and goes on where the positions end; its buffer "
             "fills, then it takes nothing more",
             "another process has the same id": "the one that came last goes on; the other one ends and says so",
             "the topic is missing": "the client ends and says so",
-            "the topic of positions is lost, or not read to its end": "a lost one: rows are written again from the "
-            "first one that the cluster still has. It is read to its end, or the sink waits",
+            "the topic of positions is lost, or not read to its end": "if lost, rows are written again from the "
+            "first one that the cluster still has; if not read to its end, the sink waits",
             "a row is larger than a message may be": "the client ends and names the row; `message.max.bytes` in "
             "properties and in the topic",
             "the topic holds results of another query, mode or client": "the client refuses it and ends",
@@ -287,5 +282,5 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
         },
     ),
     example="sinks: [{kafka: {servers: broker-1:9092, topic: totals, key: text}}]",
-    not_current="a message that was read cannot be taken back, and a compacted topic removes one only some time later",
+    not_current="a message that was read cannot be taken back, and a compacted topic removes messages later",
 )

@@ -49,9 +49,9 @@ TCP: Final = Lines(
     Guarantees(
         durable="the source's log, from its sync on; a producer is told nothing",
         own_crash="lines that were sent and not yet synced are lost",
-        other_crash="a line without its end is no row, unless it is a whole JSON object: dropped where the connection "
-        "breaks, counted as one that cannot be understood where it is closed, as that of a killed producer is. What "
-        "the producer sends again is taken again",
+        other_crash="a line without its end is no row, unless it is a whole JSON object: it is dropped if the "
+        "connection breaks, and counted as one that cannot be understood if it is closed, as when a producer is "
+        "killed. What is sent again is taken again",
         failures={
             **_BAD_LINES,
             "the address is taken": "the source stops and says so; what it has logged is still served",
@@ -69,8 +69,8 @@ STDIN: Final = Lines(
     Guarantees(
         durable="the source's log, from its sync on",
         own_crash="lines that were read and not yet synced are lost; so is what is left in a pipe that ends with us",
-        other_crash="the end of the input is the end of the stream, and of its last line: if who wrote it was killed, "
-        "a part of a CSV line may be a row",
+        other_crash="the end of the input ends the stream and its last line: if the writer was killed, a part of a CSV "
+        "line may be a row",
         failures=_BAD_LINES,
     ),
     example="from: {stdin: true, format: jsonl}",

@@ -76,8 +76,8 @@ class PostgresReaderKeys(PostgresKeys):
 
     slot: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,50}$")] | None = Field(
         default=None,
-        description="name of the replication slot, and of the publication, which are made; none: `spe_` and the table. "
-        "Each source that reads a table needs its own",
+        description="name of the replication slot and publication that are made; none: `spe_` and the table. Each "
+        "source needs its own",
     )
     changes: Literal["refuse", "ignore", "rows"] = Field(
         default="refuse",
@@ -141,8 +141,8 @@ POSTGRES: Final = PostgresReaderDeclaration(
             "a column is dropped or renamed during a run": "the source stops before the first row without it; columns "
             "that are added are left out",
             "the type of a column changes during a run": "the source stops before the first row after it, and names "
-            "both types; started again, it goes on there, and takes the values that fit. Between integers, between "
-            "floats and between texts no value changes: it goes on",
+            "both types; started again, it goes on there, and takes the values that fit. Between types of integers, of "
+            "floats or of texts it goes on",
             "a value does not fit its attribute": LEFT_OUT,
             "the slot is lost, or was read by another": "the source stops: rows are missing, so it says what to do",
             "the disk of the source is full": "the slot is not advanced; the server keeps what follows",
@@ -162,16 +162,16 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
         STABLE: "final rows only, each exactly once, with `_partition`, `_id` and `_time`",
         CURRENT: "the newest answer: rows that may still change have `_tentative`, and a correction replaces them, in "
         "one transaction unless it takes longer than a second; no result is ever there twice",
-        CORRECTIONS: "every insert, undo and done, in the order of `_change`, with its `_kind`: who applies them in "
-        "order holds the newest answer",
+        CORRECTIONS: "every insert, undo and done, with its `_kind`: applied in the order of `_change` they give the "
+        "newest answer",
     },
     Guarantees(
         durable="the table, once a transaction is committed, in which `_spe_sinks` says how far it goes; only then are "
         "rows acknowledged",
         own_crash="what was committed is there; what was not is written again: each row stands once. Rows that were "
         "tentative are withdrawn at the start",
-        other_crash="what was committed is there, as PostgreSQL promises (`fsync` on; a standby that takes over needs "
-        "synchronous replication); after an unknown commit the sink asks which it was",
+        other_crash="what was committed is there (`fsync` on; a standby that takes over needs synchronous "
+        "replication); after an unknown commit the sink asks which it was",
         failures={
             "the server is away, slow, full, or a standby": "the client says so, waits longer and longer, up to 5 s, "
             "and goes on where the table ends; its buffer fills, then it takes nothing more",

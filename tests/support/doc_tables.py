@@ -177,9 +177,20 @@ def _about(declared: Sequence[Any]) -> str:
     (one,) = declared
     first = next(at for at, c in enumerate(one.about) if c.isalpha())
     about = f"{one.about[:first]}{one.about[first].upper()}{one.about[first + 1 :]}"
-    keys = _model_of(one.value)
-    options = "" if keys is None else _table(("key", "default", ""), _fields(keys)) + "\n"
+    options = "" if (keys := _model_of(one.value)) is None else _options_of(keys, one) + "\n"
     return f"{about}.\n\n```yaml\n{one.example}\n```\n\n{options}"
+
+
+def _options_of(keys: type[BaseModel], declared: Any) -> str:
+    """The keys of a connector; those that a sink shares with the reader of its kind stand there only."""
+    reader = READERS.get(declared.kind) if isinstance(declared, SinkDeclaration) else None
+    known = [] if reader is None or (model := _model_of(reader.value)) is None else _fields(model)
+    rows = _fields(keys)
+    own = _table(("key", "default", ""), [row for row in rows if row not in known])
+    if not (same := [row[0] for row in rows if row in known]):
+        return own
+    link = f"{', '.join(same)}: as [of the source](#from-{declared.kind}).\n"
+    return link if len(same) == len(rows) else f"{own}\n{link}"
 
 
 def _stated(rows: list[_Row], more: bool, what: str) -> str:
