@@ -24,7 +24,6 @@ from consistency.proof.report.model import Flaw
 from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
 from replicas.planning.files import OperatorModel
-from replicas.simulation.scenarios.feature_set import Feature
 from replicas.spark.options import READING, WRITING, Option
 from spe.config.accuracy import AccuracyModel
 from spe.config.deployment import CheckpointModel, CoordinatorModel, LimitsModel, NodeModel, TimingModel
@@ -88,9 +87,9 @@ def _keys() -> str:
 
 
 def _readers() -> str:
-    rows = [(f"`{{{kind}: {one.written}}}`", one.about, _names(one.options)) for kind, one in READERS.items()]
+    rows = [(f"`{{{kind}: {one.written}}}`", _names(one.options)) for kind, one in READERS.items()]
     live = _names(kind for kind, one in READERS.items() if one.live)
-    return _table(("`from:`", "rows", "options"), rows) + f"\nLive are {live}: their rows come once.\n"
+    return _table(("`from:`", "options"), rows) + f"\nLive are {live}: their rows come once. The others can be read again.\n"
 
 
 def _options() -> str:
@@ -103,8 +102,7 @@ def _generators() -> str:
 
 
 def _sinks() -> str:
-    rows = [(f"`{{{k}: {one.written}}}`", one.about, _names(one.modes)) for k, one in SINKS.items()]
-    return _table(("sink", "what it writes", "modes"), rows)
+    return _table(("sink", "modes"), [(f"`{{{k}: {one.written}}}`", _names(one.modes)) for k, one in SINKS.items()])
 
 
 def _names(names: Iterable[str]) -> str:
@@ -290,21 +288,13 @@ def _type(hint: Any) -> str:
 
 
 def _messages() -> str:
-    rows = []
+    """The names of messages by the roles that send them, in the order of their declaration."""
+    by_senders: dict[str, list[str]] = {}
     for one in MESSAGES:
         senders = ", ".join(sorted(SENDERS[one])) if len(SENDERS[one]) < len(ROLES) else "all"
-        rows.append((one.__name__, senders or "(answer)", _first_paragraph(one.__doc__)))
-    return _table(("message", "roles that send it to whom they connected", "meaning"), rows)
-
-
-def _first_paragraph(docstring: str | None) -> str:
-    first = " ".join(cleandoc(docstring or "").split("\n\n")[0].split())
-    return re.sub(r"``(.*?)``|:\w+:`~?(.*?)`", r"`\1\2`", first).replace("|", "\\|")
-
-
-def _features() -> str:
-    rows = [(str(f), f"{f.share:.0%}" if f.share else "`--with`", f.about) for f in Feature]
-    return _table(("feature", "share", "such a run"), rows)
+        by_senders.setdefault(senders or "answers", []).append(one.__name__)
+    rows = [(senders, ", ".join(names)) for senders, names in by_senders.items()]
+    return _table(("role of the process that connected", "messages that it sends"), rows)
 
 
 def _docstring(file: str) -> str:
@@ -375,7 +365,6 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "keys of timing": partial(_settings, TimingModel, "timing."),
     "keys of limits": partial(_settings, LimitsModel, "limits."),
     "messages": _messages,
-    "features of random runs": _features,
     "faults": _faults,
     "functions": _functions,
     "examples of expressions": _sql_examples,
