@@ -89,7 +89,8 @@ def _keys() -> str:
 def _readers() -> str:
     rows = [(f"`{{{kind}: {one.written}}}`", _names(one.options)) for kind, one in READERS.items()]
     live = _names(kind for kind, one in READERS.items() if one.live)
-    return _table(("`from:`", "options"), rows) + f"\nLive are {live}: their rows come once. The others can be read again.\n"
+    below = f"Live are {live}: their rows come once. The others can be read again."
+    return f"{_table(('`from:`', 'options'), rows)}\n{below}\n"
 
 
 def _options() -> str:
