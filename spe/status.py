@@ -483,10 +483,10 @@ class ChannelStatus:
       switches: arrivals from another producer than before.
       position: id of the last stable tuple.
       frontier: largest stable boundary.
-      held: it has tentative tuples.
+      held: it holds tentative tuples.
       delay_us: Delay_new of the latest new tuples; null where it is not known.
       delay_max_us: the largest of them.
-      gap_max_us: longest time between arrivals, the present one included.
+      gap_max_us: longest time between two arrivals, or since the last one.
       stable_gap_max_us: the same of stable arrivals.
       last_arrival_us: wall time of the latest arrival; null before the first.
       ended: the stream is over.
@@ -667,7 +667,7 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInstallStatus:
-    """A partition that comes back later.
+    """A partition that comes back once its node has finished the earlier ones.
 
     Attributes:
       partition: its name.
