@@ -44,20 +44,20 @@ class RevokedCertificates:
         if not self._files.changed():
             return None
         try:
-            self._from_us, self.refused = _read(self.path), ""
+            self._from_us, self.refused = _read(self.path, needed=bool(self._from_us)), ""
         except ConfigError as error:
             self.refused = "; ".join(error.problems)
         return not self.refused
 
 
-def _read(path: Path) -> Mapping[str, int]:
-    """Microseconds since 1970 by holder."""
+def _read(path: Path, *, needed: bool = False) -> Mapping[str, int]:
+    """Microseconds since 1970 by holder.  Raises ConfigError, also where the list is missing and ``needed``."""
     from_us: dict[str, int] = {}
     try:
         lines = path.read_text("utf-8").splitlines()
-    except FileNotFoundError:
-        return from_us
     except (OSError, UnicodeError) as error:
+        if isinstance(error, FileNotFoundError) and not needed:
+            return from_us
         raise ConfigError([f"{path}: expected a list of revoked certificates: {error}"]) from error
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):

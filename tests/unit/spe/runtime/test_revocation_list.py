@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -102,6 +104,27 @@ def test_a_malformed_list_is_refused_and_the_old_one_stays(folder: Path) -> None
     (folder / REVOKED).write_text("n3\n")
     with pytest.raises(ConfigError, match=r"revoked\.txt:1: expected a holder and a time"):
         Tls(folder, "shop", "n1")
+
+
+@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: (path.unlink(), path.mkdir())])
+def test_a_list_that_is_lost_stays_in_use(folder: Path, lose: Callable[[Path], object]) -> None:
+    """1. n2 is revoked  2. the list is deleted, or cannot be read  3. n2 is still refused, and the log says so once"""
+    revoke(folder, ["n2"], NOW)
+    server, events = network(folder, "n1")
+    good = (folder / REVOKED).read_bytes()
+    lose(folder / REVOKED)
+    for _ in range(4):
+        server.look()
+    assert ("n2", 0) in server._tls.revoked
+    ((name, fields),) = events
+    assert name == "revoked_refused"
+    assert "revoked.txt: expected a list of revoked certificates: " in fields["why"]
+    assert server.certificate().refused == fields["why"]
+    shutil.rmtree(folder / REVOKED, ignore_errors=True)
+    (folder / REVOKED).write_bytes(good)
+    for _ in range(2):
+        server.look()
+    assert [name for name, _ in events] == ["revoked_refused", "revoked_certificates"]
 
 
 def test_the_latest_time_of_a_holder_counts(tmp_path: Path) -> None:
