@@ -76,6 +76,7 @@ class DirectoryReader(Resumable):
             try:
                 while self._files.waiting:
                     await self._read_next(accept)
+                self.first_reading = self._files.first_left
                 began_us = self._env.clock.monotonic_us()
                 news, ends = await self._look(accept)
                 took_s = (self._env.clock.monotonic_us() - began_us) / 1e6
@@ -87,7 +88,6 @@ class DirectoryReader(Resumable):
             backoff.over()
             if news:
                 continue
-            self.first_reading = self.first_reading and self._files.settling
             if last and ends:
                 return
             # Files may have come while we looked, before the one that says that none does: so one more look.

@@ -70,6 +70,7 @@ class FileList:
         self.waiting: deque[str] = deque()
         #: Files that are new, as they were seen last, and since when they are so.
         self._seen: dict[str, tuple[FileVersion, int]] = {}
+        self._first_look_us: int | None = None
 
     def add(self, files: Iterable[Listed]) -> None:
         """What stands in the list on disk."""
@@ -109,6 +110,8 @@ class FileList:
         Raises:
           SpeError: there are too many.
         """
+        if self._first_look_us is None:
+            self._first_look_us = now_us
         fresh = {path: found[path] for path in found if path not in self._versions and self._wanted(path)}
         if self._marker is not None:
             fresh = {path: v for path, v in fresh.items() if path + self._marker in found}
@@ -128,6 +131,12 @@ class FileList:
     def settling(self) -> bool:
         """Are there files that may be complete soon?"""
         return any(path not in self._versions for path in self._seen)
+
+    @property
+    def first_left(self) -> bool:
+        """May files of the first look be complete soon?  One that has grown since then is input that comes now."""
+        first_us = self._first_look_us
+        return first_us is None or any(at == first_us and p not in self._versions for p, (_, at) in self._seen.items())
 
     def ends(self, found: Mapping[str, FileVersion]) -> bool:
         """Does the file lie there that says that no more files come?"""

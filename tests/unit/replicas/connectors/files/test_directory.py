@@ -121,6 +121,30 @@ async def test_the_first_reading_ends_with_the_files_there(tmp_path: Path, autoj
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("new", [False, True])
+async def test_files_that_grow_end_the_first_reading(tmp_path: Path, new: bool, autojump_clock: Any) -> None:
+    """1. a and b are there  2. a grows without end, or new files come without end  3. what does not grow is read"""
+    made, chunks = open_reader(source(tmp_path, settle="1s")), []
+
+    async def accept(chunk: RowChunk) -> None:
+        chunks.append((chunk.taken, made.first_reading))
+
+    for name in ("a.jsonl", "b.jsonl"):
+        put(tmp_path, name, jsonl(rows(0, 3)))
+    async with trio.open_nursery() as nursery:
+        assert isinstance(made, DirectoryReader)
+        nursery.start_soon(made.read, source_env(epoch_us=NOW_US), accept)
+        for n in range(4, 30):
+            await trio.sleep(0.3)
+            put(tmp_path, f"new{n}.jsonl" if new else "a.jsonl", jsonl(rows(0, n)))
+        await trio.lowlevel.checkpoint()
+        assert not made.first_reading
+        nursery.cancel_scope.cancel()
+    first = 2 if new else 1
+    assert chunks[:first] == [(3, True)] * first
+    assert not any(early for _, early in chunks[first:])
+
+
 async def test_each_file_is_read_once_in_the_order_of_its_path(tmp_path: Path, autojump_clock: Any) -> None:
     disk, one = SimDisk(), source(tmp_path)
     for name, first in (("b.jsonl", 3), ("a/z.jsonl", 0), ("c.jsonl", 6)):
