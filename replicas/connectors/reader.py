@@ -229,12 +229,15 @@ class Resumable(Live):
       folder: of the source on the disk of its process (``env.storage``).  What a reader must keep besides cursors goes
         into a folder of its own below it.
       ahead_us: the source refuses rows whose event time is further ahead of its clock; None: it takes them.
-      admit: the chunk without the rows that the source refuses, which are among its malformed ones then.  A reader
-        that answers a sender asks before it does; for the others the source does when it takes a chunk.
+      now_us: the source's clock.
+      admit: the chunk without the rows that the source refuses at a time of its clock, which are among its malformed
+        ones then.  A reader that answers a sender asks before it does; for the others the source does when it takes a
+        chunk.
     """
 
     cursor: bytes = b""
-    admit: Callable[[RowChunk], RowChunk] = staticmethod(lambda chunk: chunk)
+    now_us: Callable[[], int] = staticmethod(lambda: 0)
+    admit: Callable[[RowChunk, int], RowChunk] = staticmethod(lambda chunk, now_us: chunk)
     ahead_us: int | None = None
     folder: PurePosixPath = PurePosixPath("sources")
 

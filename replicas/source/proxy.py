@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -271,9 +272,8 @@ class SourceProxy:
                 else:
                     self._live_reader = reader
                     if isinstance(reader, Resumable):
-                        reader.admit = lambda chunk: self._admission.admit(
-                            chunk, writer.now_us(), self._source.ahead_us
-                        )
+                        reader.now_us = writer.now_us
+                        reader.admit = partial(self._admission.admit, ahead_us=self._source.ahead_us)
                     if not reader.continues:
                         writer.counts_anew()
                     await self._live().run(reader)

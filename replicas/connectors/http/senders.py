@@ -42,8 +42,15 @@ class RequestKey(NamedTuple):
 
 
 class _Last(NamedTuple):
+    """The last request of a sender.
+
+    Attributes:
+      refused_us: the time of the source's clock at which rows of it were refused; 0: none were.
+    """
+
     number: int
     digest: bytes
+    refused_us: int = 0
 
 
 class SenderNumbers:
@@ -79,11 +86,16 @@ class SenderNumbers:
             raise OutOfTurn(422, f"{key} was taken with another body; expected number {number + 1}", number + 1)
         return key.number <= number
 
-    def take(self, key: RequestKey | None, digest: bytes) -> None:
-        """A request is taken."""
+    def refused_us(self, key: RequestKey) -> int | None:
+        """The time at which rows of a repeated request were refused; 0: none were; None: it is not the last one."""
+        last = self._senders[key.sender]
+        return last.refused_us if key.number == last.number else None
+
+    def take(self, key: RequestKey | None, digest: bytes, refused_us: int = 0) -> None:
+        """A request is taken, without the rows that were refused at that time."""
         self.count += 1
         if key is not None:
-            self._senders[key.sender] = _Last(key.number, digest)
+            self._senders[key.sender] = _Last(key.number, digest, refused_us)
 
     def encode(self) -> bytes:
         return _COUNT.pack(self.count) + bytes(msgpack.packb(self._senders))
@@ -95,7 +107,8 @@ class SenderNumbers:
             return cls()
         try:
             found = msgpack.unpackb(cursor[_COUNT.size :])
-            senders = {str(sender): _Last(int(number), bytes(digest)) for sender, (number, digest) in found.items()}
+            # A cursor of an earlier version has no refused_us.
+            senders = {str(s): _Last(int(n), bytes(digest), *map(int, at)) for s, (n, digest, *at) in found.items()}
             return cls(count_of(cursor), senders)
         except (struct.error, ValueError, TypeError, AttributeError) as error:
             raise LogCorrupt(f"the cursor of an HTTP source cannot be read: {error}") from error

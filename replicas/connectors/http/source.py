@@ -197,19 +197,31 @@ class HttpReceiver(Resumable):
             one.repeated = one.key is not None and one.answer is None and positions.repeated(one.key, one.digest)
         except OutOfTurn as error:
             one.answer = Answer.error(error.status, str(error), expected=error.expected)
-        if one.answer is None and not one.repeated:
-            one.chunk = chunk = self.admit(chunk)
+        now_us = self.now_us()
+        if one.repeated:
+            self._recall(one)
+        elif one.answer is None:
+            one.chunk = chunk = self.admit(chunk, now_us)
             if chunk.malformed and not self._passes:
                 one.answer = _refused(chunk)
         taken = one.answer is None and not one.repeated
         if taken:
-            positions.take(one.key, one.digest)
+            positions.take(one.key, one.digest, now_us if any(row.refused for row in chunk.malformed) else 0)
             chunk.first, chunk.cursor = self._rows, positions.encode()
             self._rows += chunk.taken
         one.count = positions.count
         one.decided.set()
         if taken:
             await accept(chunk)
+
+    def _recall(self, one: _Arrived) -> None:
+        """The rows of a repeated request that were left out: its body and a time give them again."""
+        assert one.key is not None
+        refused_us = self._positions.refused_us(one.key)
+        if refused_us is None:  # the body may be another one
+            one.chunk.malformed = []
+        elif refused_us:
+            one.chunk = self.admit(one.chunk, refused_us)
 
     def _beyond(self, key: RequestKey | None) -> Answer | None:
         """Why a request does not belong to a stream that ends; None: it does."""
@@ -277,9 +289,8 @@ def _refused(chunk: RowChunk) -> Answer:
 
 
 def _taken(chunk: RowChunk, *, repeated: bool) -> Answer:
-    if repeated:
-        return Answer(200, {"rows": 0, "repeated": True})
-    return Answer(200, {"rows": len(chunk), **({"left_out": _named(chunk)} if chunk.malformed else {})})
+    rows: dict[str, Any] = {"rows": 0, "repeated": True} if repeated else {"rows": len(chunk)}
+    return Answer(200, {**rows, **({"left_out": _named(chunk)} if chunk.malformed else {})})
 
 
 def _named(chunk: RowChunk) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ def test_a_sender_is_told_of_a_row_from_the_future(bad_rows: str) -> None:
     found = played(source, open_reader(source), sends)
     bad = [{"row": 2, "reason": "ts: 2026-01-01T12:00:03 is too far ahead of the clock"}]
     why = "1 of 2 rows cannot be taken; nothing of the request was taken"
-    replies = [(post.reply.status, post.reply.body) for post in done]
+    replies = [(post.replies[0].status, post.replies[0].body) for post in done]
     if bad_rows == "refuse":
         assert replies == [(400, {"error": why, "rows": bad}), (200, {"rows": 1})]
         assert (list(found.logged), list(found.aside)) == ([2], [])

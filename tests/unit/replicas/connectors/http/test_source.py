@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,12 +28,14 @@ from replicas.connectors.http.senders import SENDERS_MAX, RequestKey, SenderNumb
 from replicas.connectors.http.server import Answer, RequestServer
 from replicas.connectors.http.source import HttpReceiver
 from replicas.connectors.reader import CHUNK_ROWS, RowChunk
+from replicas.source.admission import Admission
 from replicas.testing import check_reader
 from spe.config import load_data
 from spe.errors import ConfigError, SpeError
 from spe.runtime.certificates import issue
 from spe.runtime.network import TcpNetwork, parse_address
 from spe.stream.names import StreamId
+from spe.stream.times import parse_timestamp
 from tests.support.http_peers import SCHEMA, Peer, Reply, Sender, row_of
 from tests.support.schema_registry import registry, written
 from tests.support.source_env import source_env
@@ -205,7 +208,7 @@ async def test_a_number_that_is_missing_and_another_body_are_refused(autojump_cl
 async def test_senders_are_bounded_and_no_key_is_needed(autojump_clock: trio.testing.MockClock) -> None:
     positions = SenderNumbers()
     for n in range(SENDERS_MAX):
-        positions.take(RequestKey("s" * 60 + str(n), 10**17), b"12345678")
+        positions.take(RequestKey("s" * 60 + str(n), 10**17), b"12345678", 1 << 50)
     cursor = positions.encode()
     assert len(cursor) < 32 << 10
     async with receiving(cursor=cursor) as one:
@@ -261,6 +264,32 @@ async def test_a_bad_row_is_named_and_its_request_refused(form: str, autojump_cl
         assert one.chunks[0].where is not None
         assert one.chunks[0].where(0) == "request a:1, row 1"
         assert one.chunks[0].consumed(1) == 2
+
+
+async def test_a_repeat_says_which_rows_were_left_out(autojump_clock: trio.testing.MockClock) -> None:
+    """Also after a restart, and when the clock has reached the rows that were too far ahead of it."""
+    reader = {"listen": "127.0.0.1:0", "bad_rows": "pass"}
+    source = replace(configured(reader), ahead_us=1_000_000)
+    clock = parse_timestamp("2026-01-01T12:00:00")
+    admit = partial(Admission(source_env(), source, list).admit, ahead_us=source.ahead_us)
+    bad = [{"row": 2, "reason": "n: expected int64, got 'two'"}]
+    ahead = [{"row": 3, "reason": "ts: 2026-01-01T12:01:00 is too far ahead of the clock"}]
+    rows = [row_of(1), {**row_of(2), "n": "two"}, {**row_of(3), "ts": "2026-01-01T12:01:00"}]
+    cursor = b""
+    for number, count, left_out in ((1, 2, bad), (2, 3, bad + ahead), (3, 1, None)):
+        key, body = {"Idempotency-Key": f"a:{number}"}, json.dumps(rows[:count]).encode()
+        async with receiving(reader, cursor=cursor) as one:
+            one.reader.now_us, one.reader.admit = (lambda: clock), admit
+            first = (await one.ask(body, **key)).body
+            assert (first["rows"], first.get("left_out")) == (1, left_out)
+            cursor = one.chunks[0].cursor
+        async with receiving(reader, cursor=cursor) as one:
+            one.reader.now_us, one.reader.admit = (lambda: clock + 3_600_000_000), admit
+            one.reader.durable(cursor)
+            repeat = (await one.ask(body, **key)).body
+            assert (repeat["repeated"], repeat.get("left_out")) == (True, left_out)
+            old = await one.ask(json.dumps(rows).encode(), **KEY)
+            assert number == 1 or old.body == {"rows": 0, "repeated": True}
 
 
 @pytest.mark.parametrize("form", ["%s\n%s\n%s", "[%s,%s,%s]"])
