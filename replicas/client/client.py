@@ -235,6 +235,11 @@ class Client:
         for one in self.inputs:
             if one.main is None and one.truncated():
                 first = min(p.first for p in one.producers.values() if p.alive)
+                if one.start:
+                    raise SpeError(
+                        f"{self.name}: {one.channel} is stored from id {first} on, for spill files are damaged; what is"
+                        " not acknowledged begins earlier. start='stored' goes on without what is lost"
+                    )
                 raise SpeError(not_stored(self.name, one.channel, one.port.position, first, guest=self._guest))
 
     @property

@@ -87,6 +87,8 @@ class Producer:
     frontier: int = BEFORE_TIME
     tentative_frontier: int = BEFORE_TIME
     first: int = 1
+    #: The incarnation that has lost what follows the place where we left (F8).
+    lost_start: int = -1
     #: Share of its output buffer in use.
     fill: float = 0.0
     #: The largest frontier of each kind that it has shown in this incarnation, and when each last advanced (F4).

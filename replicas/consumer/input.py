@@ -102,7 +102,9 @@ class Input(Choosing):
 
     def truncated(self) -> bool:
         """The same for what we need next."""
-        return not self.start and self.forgotten(self.port.position)
+        if self.start:
+            return all(p.lost_start == p.incarnation for p in self.serving()) and bool(self.serving())
+        return self.forgotten(self.port.position)
 
     def other_logs(self) -> dict[str, str]:
         """Producers that do not continue what we have read, and why."""
@@ -119,6 +121,12 @@ class Input(Choosing):
             switches=self.switches,
             other_logs=self.other_logs(),
         )
+
+    def refused(self, producer: str, incarnation: int, first: int) -> None:
+        """A producer begins only at id ``first``, behind what we need."""
+        self.producers[producer].first = first
+        if self.start:
+            self.producers[producer].lost_start = incarnation
 
     def begin(self, generation: int, position: int) -> None:
         """The producer of a feed has chosen where we begin (F8)."""

@@ -335,7 +335,7 @@ class Choosing:
             return False
         if producer.quarantined == producer.incarnation:
             return False
-        if producer.first > self.port.position + 1 and not self.start:
+        if producer.lost_start == producer.incarnation if self.start else producer.first > self.port.position + 1:
             return False
         return producer.retry_at <= now or (self.main is not None and self.main.producer == producer.name)
 

@@ -423,8 +423,8 @@ class Upstream:
         if action.producer not in one.producers:
             raise LinkClosed(f"{action.producer} has left")
         if isinstance(answer, Truncated):
-            one.producers[action.producer].first = answer.first
-            raise LinkClosed(f"{action.producer} begins at id {answer.first}, we need {action.position + 1}")
+            one.refused(action.producer, incarnation, answer.first)
+            raise LinkClosed(f"{action.producer} begins at id {answer.first}, behind what we need")
         if isinstance(answer, OtherLog):
             raise OtherOrigin(answer.reason)
         if isinstance(answer, NotReady):

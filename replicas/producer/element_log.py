@@ -89,6 +89,11 @@ class ElementLog:
         return self._base_id + 1
 
     @property
+    def damaged(self) -> bool:
+        """Does it begin where it does because what stood before was lost?"""
+        return self._spilled is not None and self._spilled.lost_id == self._base_id > 0
+
+    @property
     def untouched(self) -> bool:
         """Was nothing ever appended?"""
         return self.end == 0 and self.frontier == BEFORE_TIME

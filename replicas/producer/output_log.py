@@ -242,8 +242,10 @@ class OutputLog:
     def _begins(self, start: Start, consumer: str) -> int:
         if start == "now":
             return self.last_id
-        ack = self._acks.get(consumer)
-        return max(self.first - 1, ack.id if ack is not None and start == "left" else 0)
+        ack = self._acks.get(consumer) if start == "left" else None
+        if ack is not None and self.stable.damaged:
+            return ack.id  # it has not acknowledged all that is gone
+        return max(self.first - 1, 0 if ack is None else ack.id)
 
     # --- acknowledgements ---
 

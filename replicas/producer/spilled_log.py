@@ -71,6 +71,8 @@ class SpilledEntries:
         self._loaded: dict[int, list[Entry]] = {}
         #: What the lists of pieces take of memory.
         self.nbytes = 0
+        #: The last id of what was lost by damage; 0: nothing was.
+        self.lost_id = 0
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -157,6 +159,7 @@ class SpilledEntries:
                 entries = piece.entries(self._spill.read(piece.handle))
             except SpillDamaged:
                 self.forget_through(piece.upto_id)
+                self.lost_id = piece.upto_id
                 raise
             if len(self._loaded) >= LOADED_PIECES:
                 del self._loaded[next(iter(self._loaded))]

@@ -138,6 +138,25 @@ class TestChoice:
         assert case.choose() == []
         assert case.input.truncated()
 
+    def test_a_producer_that_lost_our_start_is_not_read(self) -> None:
+        """A client that holds nothing begins where it left; until it restarts a producer has no more (F8)."""
+        case = Case()
+        case.input.start = "left"
+        case.hear("r1", STABLE, first=5)
+        case.hear("r2", STABLE, first=5)
+        case.input.refused("r1", 1, 9)
+        assert not case.input.truncated()
+        assert opens(case.choose()) == [("r2", MAIN)]
+        case.input.refused("r2", 1, 9)
+        assert case.input.truncated()
+        case = Case()
+        case.input.start = "left"
+        case.hear("r1", STABLE, first=5)
+        case.input.refused("r1", 1, 9)
+        assert opens(case.choose()) == []
+        case.hear("r1", STABLE, first=5, incarnation=2)
+        assert opens(case.choose()) == [("r1", MAIN)]
+
     def test_after_a_lost_producer_the_other_is_read(self) -> None:
         case = Case()
         generation = case.reading("r1")

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from replicas.client.client import Client
 from replicas.client.view import ClientPort
 from replicas.consumer.feed import MAIN, Action, Close, Feed, Open
 from replicas.consumer.heartbeats import ACKS_MAX, ATTEMPTS
@@ -21,7 +22,7 @@ from replicas.link.connection import Connection, Identity, dial
 from replicas.link.directory import DirectoryKeeper
 from replicas.producer.server import AT_WORK_S, Bystander, Server, fetch_snapshot
 from replicas.simulation.world.clock import JumpClock
-from spe.errors import LinkBroken, LinkClosed
+from spe.errors import LinkBroken, LinkClosed, SpeError
 from spe.plan.directory import Directory
 from spe.runtime.env import Clock
 from spe.stream.batch import Element
@@ -38,6 +39,7 @@ from spe.wire.messages import (
     SnapshotPart,
     SnapshotRequest,
     Subscribed,
+    Truncated,
     Welcome,
 )
 from tests.support.faulty_cluster import FaultyCluster
@@ -340,6 +342,31 @@ async def test_a_producer_of_another_log_is_acknowledged_again_once_it_restarts(
         nursery.cancel_scope.cancel()
 
     assert (acknowledged[1][0], acknowledged[1][-1], acknowledged[2][-1]) == (1, 0, 1)
+
+
+async def test_a_client_whose_place_is_lost_gets_an_error(jump_clock: JumpClock) -> None:
+    """All producers have lost what follows the place where it left (F8)."""
+    cluster = one_stage()
+    nodes = {name: cluster.directory.nodes[NodeId(name)].address for name in ("n1a", "n1b")}
+
+    def answer(message: Message) -> Message:
+        if not isinstance(message, Heartbeat):
+            return Truncated(8)
+        output = OutputStatus("s", 0, NodeState.STABLE, False, 9, 90, BEFORE_TIME, 8, 0.5, sequence=1)
+        return HeartbeatAnswer(message.number, 1, [output])
+
+    async def listen(name: str, stream: trio.abc.Stream) -> None:
+        await converse(await greeted(stream, name), answer)
+
+    (name,) = cluster.directory.clients
+    client = Client(cluster.env(f"client:{name}"), cluster.plan, cluster.directory, name, start="left")
+    async with trio.open_nursery() as nursery:
+        for node, address in nodes.items():
+            await nursery.start(cluster.env(node).network.serve, address, partial(listen, node))
+        await nursery.start(client.run)
+        with trio.fail_after(60), pytest.raises(SpeError, match=r"s/0 is stored from id 8 on, for spill files are dam"):
+            await client.next_change()
+        nursery.cancel_scope.cancel()
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, module: str) -> Connection:

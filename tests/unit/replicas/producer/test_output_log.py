@@ -928,6 +928,30 @@ class TestSpilled:
         assert log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME) == LogTruncated(first)
         assert self.read(log, first - 1) == list(range(first - 1, 300))
 
+    @pytest.mark.parametrize("acknowledged", [None, 4, 300])
+    def test_who_left_is_told_of_damage(self, acknowledged: int | None) -> None:
+        """One that has acknowledged all that is lost misses nothing (F8)."""
+        log, spilling = self.make()
+        spilling.contents()[40] ^= 1
+        with pytest.raises(SpillDamaged):
+            self.read(log, 0)
+        if acknowledged is not None:
+            log.acknowledge("c", 1, acknowledged)
+
+        def begins(start: Start, consumer: str) -> object:
+            got = log.subscribe("main", 0, BEFORE_TIME, False, BEFORE_TIME, None, start, consumer)
+            return got.position if isinstance(got, OutputSubscription) else got
+
+        gone = log.first - 1
+        assert gone > 4
+        assert begins("left", "c") == (300 if acknowledged == 300 else LogTruncated(gone + 1))
+        assert (begins("stored", "c"), begins("left", "guest")) == (gone, gone)
+        log.acknowledge("c", 1, 300)
+        log.acknowledge("d", 1, 100)
+        assert log.first > gone + 1, "the rest of it went because it was acknowledged"
+        log.evict("d")
+        assert begins("left", "d") == log.first - 1
+
     def test_a_snapshot_begins_after_a_damaged_piece(self) -> None:
         log, spilling = self.make()
         spilling.contents()[40] ^= 1
