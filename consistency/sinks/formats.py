@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ class SinkUnread(SpeError):
 
 def json_lines(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
     for channel, schema in schemas.items():
-        file = _folder(spec) / f"{channel.stream}.{channel.partition}.jsonl"
+        file = Path(str(spec["path"]), f"{channel.stream}.{channel.partition}.jsonl")
         parts = []
         with suppress(FileNotFoundError), file.open("rb") as lines:
             while block := list(islice(lines, _BLOCK)):
@@ -49,7 +49,7 @@ def parquet(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel
     from pyarrow.parquet import ParquetFile
 
     for channel, schema in schemas.items():
-        folder = _folder(spec) / channel.stream
+        folder = Path(str(spec["path"]), channel.stream)
         found = [(m, file) for file in folder.glob("*.parquet") if (m := _PART.fullmatch(file.name))]
         ours = sorted((int(m[2]), file) for m, file in found if int(m[1]) == channel.partition)
         parts = []
@@ -62,32 +62,46 @@ def parquet(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel
 def delta(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
     import pyarrow as pa
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
     if spec.get("append"):
         raise SinkUnread("others append to the table, and their rows have numbers, too")
-    options = {"endpoint": spec.get("endpoint"), "region": spec.get("region")}
-    try:
-        opened = DeltaTable(str(spec["path"]), storage_options={k: v for k, v in options.items() if v} or None)
+    with delta_table(spec) as opened:
         table = pa.table(opened.to_pyarrow_table())
-    except (DeltaError, OSError) as error:
-        raise SinkUnread(str(error).partition("\n")[0]) from error
     order = "_change" if "_change" in table.schema.names else "_id"
     for channel, schema in schemas.items():
         ours = table.filter(pc.equal(table.column("_partition"), channel.partition)).sort_by(order)
         yield channel, joined([entries_of(_arrow_cells(b, schema), schema) for b in ours.to_batches(_BLOCK)], schema)
 
 
+@contextmanager
+def delta_table(spec: Mapping[str, Any]) -> Iterator[Any]:
+    """The table of a sink.  Raises SinkUnread."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    options = {"endpoint": spec.get("endpoint"), "region": spec.get("region")}
+    try:
+        yield DeltaTable(str(spec["path"]), storage_options={k: v for k, v in options.items() if v} or None)
+    except (DeltaError, OSError) as error:
+        raise SinkUnread(str(error).partition("\n")[0]) from error
+
+
 def postgres(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
+    owner, table = table_parts(str(spec["table"]))
+    with postgres_server(spec) as connection:
+        for channel, schema in schemas.items():
+            name = [part for part in (owner, table.replace(STREAM, channel.stream)) if part]
+            yield channel, _postgres_entries(connection, name, schema, str(spec["mode"]), channel.partition)
+
+
+@contextmanager
+def postgres_server(spec: Mapping[str, Any]) -> Iterator[Any]:
+    """A connection to the server of a sink.  Raises SinkUnread."""
     import psycopg
 
-    owner, table = table_parts(str(spec["table"]))
     try:
         with psycopg.connect(str(spec.get("connection") or ""), connect_timeout=10) as connection:
-            for channel, schema in schemas.items():
-                name = [part for part in (owner, table.replace(STREAM, channel.stream)) if part]
-                yield channel, _postgres_entries(connection, name, schema, str(spec["mode"]), channel.partition)
+            yield connection
     except psycopg.Error as error:
         raise SinkUnread(str(error).strip().partition("\n")[0]) from error
 
@@ -109,13 +123,6 @@ def _postgres_entries(connection: Any, name: list[str], schema: Schema, mode: st
         while rows := cursor.fetchmany(_BLOCK):
             parts.append(entries_of(dict(zip((*columns, *plain, *times), zip(*rows))), schema))
     return joined(parts, schema)
-
-
-def _folder(spec: Mapping[str, Any]) -> Path:
-    folder = Path(str(spec["path"]))
-    if not folder.is_dir():
-        raise SinkUnread(f"there is no {folder}")
-    return folder
 
 
 def _arrow_cells(batch: Any, schema: Schema) -> dict[str, list[Any]]:

@@ -11,11 +11,14 @@ import numpy as np
 
 from consistency.comparison import ChannelRows, compare
 from consistency.sinks.formats import FORMATS, SinkUnread
+from consistency.sinks.origins import check_writer
 from spe.connectors import find_sink
 from spe.connectors.files import Folder
 from spe.errors import SpeError
 from spe.log import read_log
 from spe.log.log_start import need_judged, read_kept
+from spe.log.origin import read_identity
+from spe.log.provenance import PROVENANCE, read_provenance
 from spe.log.recording import channel_folder, client_folder, read_recorded
 from spe.log.rejected_rows import REJECTED
 from spe.log.source_log import decode_rejected, decode_source_batch, source_folder
@@ -37,6 +40,13 @@ class SinkFound(NamedTuple):
     rows: int
     equal: bool | None
     text: str
+
+
+class _Recording(NamedTuple):
+    """What the sinks of a client or a source should hold, and its origins (S6); "" where that is not known."""
+
+    rows: Mapping[Channel, ChannelRows]
+    origins: Mapping[Channel, str]
 
 
 def judge_sinks(
@@ -68,13 +78,13 @@ def _judged_all(
     specs: Sequence[Mapping[str, Any]],
     owner: str,
     schemas: Mapping[Channel, Schema],
-    recording: Callable[[], Mapping[Channel, ChannelRows]],
+    recording: Callable[[], _Recording],
     root: Path,
     complete: bool,
 ) -> Iterator[SinkFound]:
     """Sinks of one recording, which is read if there are any."""
     try:
-        recorded = recording() if specs else {}
+        recorded = recording() if specs else _Recording({}, {})
     except SpeError as error:
         yield from (SinkFound(_name(spec, owner), 0, None, f"not compared: {error}") for spec in specs)
     else:
@@ -85,7 +95,7 @@ def _judged(
     spec: Mapping[str, Any],
     owner: str,
     schemas: Mapping[Channel, Schema],
-    recorded: Mapping[Channel, ChannelRows],
+    recorded: _Recording,
     root: Path,
     complete: bool,
 ) -> SinkFound:
@@ -100,10 +110,11 @@ def _judged(
     wrong: list[str] = []
     rows, left = 0, 0
     try:
+        check_writer(spec, recorded.origins)
         for channel, entries in read(spec, schemas):
             ids, found, tentative = entries.answer()
-            ids, found = _within(ids, found, recorded[channel][0], complete=complete)
-            names, true = {str(channel.stream): schemas[channel].names}, {channel: recorded[channel]}
+            ids, found = _within(ids, found, recorded.rows[channel][0], complete=complete)
+            names, true = {str(channel.stream): schemas[channel].names}, {channel: recorded.rows[channel]}
             differing = compare({channel: (ids, found)}, true, complete=complete, names=names, other="recording")
             wrong += [str(one) for one in differing]
             rows, left = rows + len(ids), left + tentative
@@ -114,6 +125,8 @@ def _judged(
     if not (rows or complete):
         text = "not compared: nothing is there yet that its recording has, too"
         return SinkFound(sink=name, rows=0, equal=None, text=text)
+    if wrong and isinstance(find_sink(str(spec["kind"])), Folder) and not Path(spec["path"]).is_dir():
+        wrong.insert(0, f"there is no {spec['path']}")
     if left and complete:
         wrong.append(f"{left:,} tentative left")
     said = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"
@@ -136,9 +149,7 @@ def _within(ids: Int64Array, rows: Rows, recorded: Int64Array, *, complete: bool
     return ids[inside], rows.select(inside)
 
 
-def _recorded(
-    storage: DiskStorage, folder: PurePosixPath, schemas: Mapping[Channel, Schema]
-) -> Mapping[Channel, ChannelRows]:
+def _recorded(storage: DiskStorage, folder: PurePosixPath, schemas: Mapping[Channel, Schema]) -> _Recording:
     """Raises SpeError: it is damaged, or all of a channel was deleted."""
     found = {}
     for channel, schema in schemas.items():
@@ -147,7 +158,8 @@ def _recorded(
         found[channel] = _joined((e for e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE), schema)
         if not len(found[channel][0]) and read_kept(storage, place).last_id:
             raise SinkUnread(f"`retain` has deleted {place}")
-    return found
+    known = read_provenance(storage, folder / PROVENANCE)
+    return _Recording(found, {c: known[str(c)].origin for c in schemas if str(c) in known})
 
 
 def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
@@ -159,19 +171,20 @@ def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
     return np.concatenate([batch.row_ids() for batch in some]), Rows(rows.time, rows.time, rows.columns)
 
 
-def _logged(
-    storage: DiskStorage, source: Source, what: str, schemas: Mapping[Channel, Schema]
-) -> Mapping[Channel, ChannelRows]:
+def _logged(storage: DiskStorage, source: Source, what: str, schemas: Mapping[Channel, Schema]) -> _Recording:
     """Late or rejected rows, as the log of their source has them.  Raises SpeError: it is damaged, or not whole."""
     need_judged(storage, source_folder(source.stream), source_folder(source.stream))
     pool, bodies = StringPool(), (record.body for record in read_log(storage, source_folder(source.stream)))
     ((channel, schema),) = schemas.items()
+    origins = {channel: read_identity(storage, source_folder(source.stream))}
     if what == "rejected":
-        return {channel: _joined((b for body in bodies if (b := decode_rejected(body, pool)) is not None), schema)}
+        rejected = (batch for body in bodies if (batch := decode_rejected(body, pool)) is not None)
+        return _Recording({channel: _joined(rejected, schema)}, origins)
     assert source.time is not None
     at = source.schema.index(source.time)
     logged = (decode_source_batch(body, source.schema, pool) for body in bodies)
-    return {channel: _joined((_late(batch, at) for batch in logged if batch is not None), schema)}
+    rows = _joined((_late(batch, at) for batch in logged if batch is not None), schema)
+    return _Recording({channel: rows}, origins)
 
 
 def _late(batch: Batch, at: int) -> Batch:

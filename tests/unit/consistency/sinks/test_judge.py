@@ -21,6 +21,7 @@ from replicas.source.late_rows import LATE_US
 from spe.config import load_data
 from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE
 from spe.log.log_start import KeptLog, write_kept
+from spe.log.provenance import PROVENANCE, Provenance, encode_provenance
 from spe.log.recording import client_folder
 from spe.log.rejected_rows import RejectedInput, rejected_batch
 from spe.log.source_log import SourceState, encode_source_record
@@ -212,7 +213,6 @@ def test_a_sink_is_not_equal_to_nothing(tmp_path: Path) -> None:
     ("sink", "why"),
     [
         ({"kafka": {"topic": "t", "servers": "h:1"}}, "what kafka has got is not read again"),
-        ({"jsonl": "results"}, "there is no "),
         ({"delta": "/nonexistent/table"}, ""),
     ],
 )
@@ -220,6 +220,76 @@ def test_a_sink_that_is_not_read_says_so(tmp_path: Path, sink: dict[str, Any], w
     found = Judged(tmp_path, sink).found()
     assert found.equal is None
     assert found.text.startswith(f"not compared: {why}")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_missing_folder_is_a_finding(tmp_path: Path, kind: str) -> None:
+    """Where its recording has rows that it should hold."""
+    judged = Judged(tmp_path, {kind: "results"})
+    folder = judged.run / "output" / "results"
+    assert judged.found().equal is False
+    assert judged.found().text == (
+        f"0 rows, not as recorded: there is no {folder}; out/0: 6 missing; first id 1 is missing"
+    )
+    assert judged.found(complete=False).equal is None
+    shutil.rmtree(judged.run / client_folder("board"))
+    assert judged.found().equal is True
+
+
+def from_run(judged: Judged, origin: str) -> None:
+    """The recording is of stable tuples with this origin."""
+    known = encode_provenance({"out/0": Provenance("q", origin)})
+    (judged.run / client_folder("board") / PROVENANCE).write_bytes(known)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_files_of_another_run_are_not_compared(tmp_path: Path, kind: str) -> None:
+    """1. a run ends  2. another one fills its sink anew  3. that says nothing about the first run"""
+    judged = write(Judged(tmp_path, {kind: "results"}), [batch(Kind.STABLE, 1, [7, 8])])
+    label = judged.run / "output" / "results" / PROVENANCE
+    for origin, equal in (("", False), ("a" * 16, False), ("b" * 16, None)):
+        label.write_bytes(encode_provenance({"out/0": Provenance("q", origin)}))
+        from_run(judged, "a" * 16)
+        assert judged.found().equal is equal
+    why = f"(origin {'b' * 16}, that of out/0 here is {'a' * 16})"
+    assert judged.found().text == f"not compared: written by another run {why}"
+
+
+async def refill(spec: dict[str, Any], origin: str) -> None:
+    """What an earlier run wrote is forgotten; another run writes two rows, if it has an origin."""
+    sink = open_sink(spec, {OUT: SCHEMA}, in_folder)
+    assert isinstance(sink, ServerSink)
+    await sink.forget(source_env())
+    if origin:
+        await sink.open(source_env(), {OUT: "q"}, "client:board")
+        await sink.keep({OUT: origin})
+        sink.write(Change(OUT, batch(Kind.STABLE, 1, [7, 8]), 0))
+        await sink.commit(ThreadCompute())
+    await sink.disconnect()
+    sink.close()
+
+
+def expect_refilled(judged: Judged) -> None:
+    from_run(write(judged), "a" * 16)
+    assert judged.found().equal is True, "it does not say where its rows come from"
+    trio.run(refill, judged.spec, "")
+    assert judged.found().text == "not compared: it was forgotten since"
+    trio.run(refill, judged.spec, "b" * 16)
+    assert judged.found().text.startswith("not compared: written by another run (origin bbbb")
+    from_run(judged, "b" * 16)
+    assert judged.found().equal is False
+
+
+def test_a_delta_table_of_another_run_is_not_compared(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    expect_refilled(Judged(tmp_path, {"delta": str(tmp_path / "table")}))
+
+
+@pytest.mark.servers
+def test_a_postgres_table_of_another_run_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg")
+    with running_server() as server, environment(monkeypatch, server.environment):
+        expect_refilled(Judged(tmp_path, {"postgres": "refilled"}))
 
 
 def test_late_and_rejected_rows_are_those_of_the_log(tmp_path: Path) -> None:
