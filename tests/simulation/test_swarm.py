@@ -23,6 +23,7 @@ from replicas.simulation.scenarios.random_scenario import random_scenario
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from tests.simulation.seldom import seldom
+from tests.soak.simulation import COMMAND
 from tests.support.reachable import REACHABLE_EVENTS, REACHABLE_FAULTS, REACHABLE_RUNS, empty_cells
 from tests.support.rows_compared import judge_rows
 
@@ -62,7 +63,7 @@ def play(seeds: list[int], record_property: Callable[[str, object], None]) -> Su
     for result in map(steering.learn, play_all(steering.make, seeds, processes=processes, also=judge_rows)):
         sums.add(result)
     record_property(f"SWARM={seeds[0]}:{seeds[-1] + 1}", sums_text(sums))
-    assert not sums.failed, "\n".join(map(failure_text, sums.failed))
+    assert not sums.failed, "\n".join(failure_text(failed, COMMAND) for failed in sums.failed)
     return sums
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -21,7 +21,7 @@ from pathlib import Path
 from replicas.cli.campaigns.campaign import MakeScenario, SeedResult, Sums, play_all
 from replicas.cli.campaigns.campaign_report import sums_text
 from replicas.cli.campaigns.cases import read_case
-from replicas.cli.campaigns.simulate import Progress, failure_text, write_failure
+from replicas.cli.campaigns.simulate import Progress, failure_text, read_seeds, replay, write_failure
 from replicas.cli.campaigns.steering import Steering
 from replicas.local.run_dir import made_by
 from replicas.simulation.scenarios.feature_set import NONE, Features, read_features
@@ -33,6 +33,8 @@ from tests.support.reachable import empty_text, sums_data
 from tests.support.regressions import REGRESSIONS
 from tests.support.rows_compared import judge_rows
 
+#: Plays a failure again; ``spe simulate`` has not all judges.
+COMMAND = "python -m tests.soak.simulation"
 #: Failures that are shrunk; the others are only reported.
 MOST_SHRUNK = 10
 
@@ -66,10 +68,10 @@ def soak(
         progress.show(sums)
         if not result.holds:
             progress.clear()
-            print(failure_text(result), flush=True)
+            print(failure_text(result, COMMAND), flush=True)
             if len(sums.failed) <= MOST_SHRUNK:
                 scenario = steering.make(result.seed)(result.seed)
-                failed = partial(write_failure, shrink=True, faults_only=False, also=judge_rows)
+                failed = partial(write_failure, shrink=True, faults_only=False, also=judge_rows, command=COMMAND)
                 print(failed(scenario, result.findings, folder=folder))
         if time.monotonic() - written > 300:
             report(folder, sums, [], [])
@@ -78,9 +80,18 @@ def soak(
     return sums
 
 
+def play_again(seeds: range, features: str, processes: int) -> int:
+    """Plays seeds with the features that a failure names."""
+    steering, failures = Steering.read(features), 0
+    for result in map(steering.learn, play_all(steering.make, seeds, processes=processes, also=judge_rows)):
+        failures += not result.holds
+        print(f"seed {result.seed}: holds" if result.holds else failure_text(result, COMMAND), flush=True)
+    return 1 if failures else 0
+
+
 def report(folder: Path, sums: Sums, wrong: list[str], broken: list[SeedResult]) -> None:
     """Markdown for people, JSON for machines."""
-    failures = [failure_text(r) for r in [*sums.failed, *broken]]
+    failures = [failure_text(r, COMMAND) for r in [*sums.failed, *broken]]
     lines = ["# Soak in virtual time", "", "```", sums_text(sums), "", empty_text(sums), "```"]
     lines += ["", "## Failures", "", *(f"* {text}" for text in failures)] if failures else ["", "No failure."]
     lines += ["", f"Mutants: {', '.join(wrong)}"] if wrong else []
@@ -89,7 +100,7 @@ def report(folder: Path, sums: Sums, wrong: list[str], broken: list[SeedResult])
     (folder / "report.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fresh seeds in virtual time until the time is up.")
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--first", type=int, default=int(time.time()), help="first seed; the time of day if not given")
@@ -99,7 +110,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--ledger", action="store_true", help="append an entry to tests/soak/ledger.jsonl")
     parser.add_argument("--seeds-only", action="store_true", help="without the mutants and the regressions")
-    given = parser.parse_args()
+    parser.add_argument("--seeds", help="play these again, such as 7:8, with exactly the features of --with")
+    parser.add_argument("--replay", type=Path, help="play the scenario in this file again")
+    given = parser.parse_args(arguments)
+    if given.replay is not None:
+        return replay(given.replay, also=judge_rows)
+    if given.seeds is not None:
+        return play_again(read_seeds(given.seeds), given.features or "", given.processes)
     folder = given.folder or Path("runs") / f"soak-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     print(f"seeds from {given.first} on with {made_by()}; {given.hours:g} hours, {given.processes} processes")
     print(f"report in {folder}", flush=True)

@@ -33,6 +33,8 @@ DEFAULT_SEEDS: Final = "20"
 DEFAULT_LENGTH_US: Final = 30 * SECOND
 #: Where failures are written.
 CASES: Final = Path("runs/simulation")
+#: Plays a failure again, with what follows it.
+COMMAND: Final = "spe simulate"
 #: Runs that shrinking one failure may take.
 BUDGET: Final = 150
 #: No more failures than these are shrunk: many have one cause.
@@ -82,10 +84,10 @@ def run_simulate(
     return 1 if sums.failed else 0
 
 
-def replay(path: Path, *, shrink: bool = False) -> int:
+def replay(path: Path, *, shrink: bool = False, also: Judge | None = None) -> int:
     """Plays a scenario that was written before; tells its story where it fails."""
     scenario = read_case(path)
-    findings, outcome = run(scenario)
+    findings, outcome = run(scenario, also)
     if outcome is not None and not findings:
         print(f"{path}: holds ({len(scenario.faults)} faults, {outcome.history.end_us / SECOND:.1f} simulated seconds)")
         return 0
@@ -148,13 +150,13 @@ def read_seeds(text: str) -> range:
     return found
 
 
-def failure_text(result: SeedResult) -> str:
-    """What failed in a run, a few lines."""
+def failure_text(result: SeedResult, command: str = COMMAND) -> str:
+    """What failed in a run, a few lines; with the command that plays it again."""
     lines = [f"seed {result.seed}: FAILED", *map(str, result.findings[:3])]
     if result.features is not None:
         features = ",".join(feature for feature in Feature if feature in result.features)
         with_ = f" --with '{features}'" if features else ""
-        lines.append(f"again: spe simulate --seeds {result.seed}:{result.seed + 1}{with_}")
+        lines.append(f"again: {command} --seeds {result.seed}:{result.seed + 1}{with_}")
     return "\n  ".join(lines)
 
 
@@ -166,6 +168,7 @@ def write_failure(
     faults_only: bool,
     folder: Path,
     also: Judge | None = None,
+    command: str = COMMAND,
 ) -> str:
     """Writes a failing scenario, made small where that is wanted; returns what to say of it."""
     path = folder / f"seed-{scenario.seed}.json"
@@ -177,7 +180,7 @@ def write_failure(
         findings, _ = run(scenario, also)
     write_case(path, scenario, list(map(str, findings)), about=about)
     faults = "".join(f"    at {fault.at_us / SECOND:g}s {fault}\n" for fault in scenario.faults)
-    return f"{about}: {findings[0]}\n{faults}  again: spe simulate --replay {path}"
+    return f"{about}: {findings[0]}\n{faults}  again: {command} --replay {path}"
 
 
 class Progress:

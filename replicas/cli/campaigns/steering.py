@@ -43,8 +43,8 @@ class Steering:
     def read(cls, text: str) -> Steering:
         """Features by name, between commas; with SELDOM among them most runs have one more.  Raises SpeError."""
         names = [name.strip() for name in text.split(",") if name.strip()]
-        features = read_features(",".join(name for name in names if name != SELDOM)) if set(names) - {SELDOM} else NONE
-        return cls(features, _STEERED if SELDOM in names else 0.0)
+        others = [name for name in names if name != SELDOM]
+        return cls(read_features(",".join(others), SELDOM) if others else NONE, _STEERED if SELDOM in names else 0.0)
 
     def make(self, seed: int) -> MakeScenario:
         """What makes the scenario of a seed; the choice follows from what is learned by now."""

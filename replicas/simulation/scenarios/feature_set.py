@@ -93,13 +93,13 @@ Features = frozenset[Feature]
 NONE: Final[Features] = frozenset()
 
 
-def read_features(text: str) -> Features:
-    """Features by name, between commas.  Raises SpeError."""
+def read_features(text: str, *besides: str) -> Features:
+    """Features by name, between commas.  Raises SpeError, which names what may stand there ``besides``, too."""
     names = [name.strip() for name in text.split(",")]
     known = [feature.value for feature in Feature]
     for name in names:
         if name not in known:
-            raise SpeError(f"--with: there is no feature {name!r}; expected some of {', '.join(known)}")
+            raise SpeError(f"--with: there is no feature {name!r}; expected some of {', '.join([*known, *besides])}")
     return frozenset(feature for feature in Feature if feature.value in names)
 
 

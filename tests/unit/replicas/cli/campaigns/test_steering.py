@@ -78,5 +78,5 @@ def test_without_seldom_runs_have_what_is_asked_for() -> None:
     steering = Steering.read("")
     assert steering.make(7)(7) == random_scenario(7)
     assert failure_text(steering.learn(SeedResult(7))).endswith("--seeds 7:8")
-    with pytest.raises(SpeError, match="there is no feature 'x'"):
+    with pytest.raises(SpeError, match=r"there is no feature 'x'; expected some of .*moves.*, seldom$"):
         Steering.read("seldom,x")
