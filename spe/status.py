@@ -485,7 +485,7 @@ class ChannelStatus:
       frontier: largest stable boundary.
       held: it holds tentative tuples.
       delay_us: Delay_new of the latest new tuples; null where it is not known.
-      delay_max_us: the largest of them.
+      delay_max_us: the longest of them.
       gap_max_us: longest time between two arrivals, or since the last one.
       stable_gap_max_us: the same of stable arrivals.
       last_arrival_us: wall time of the latest arrival; null before the first.

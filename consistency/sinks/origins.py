@@ -13,8 +13,6 @@ from spe.log.provenance import PROVENANCE, read_provenance
 from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 
-_FORGOTTEN: Final = "it was forgotten since"
-
 
 def check_writer(spec: Mapping[str, Any], recorded: Mapping[Channel, str]) -> None:
     """Compares what a sink says of its writer with the origins of a recording; what nobody knows is not compared.
@@ -58,7 +56,7 @@ def _of_postgres(spec: Mapping[str, Any], known: Mapping[Channel, str]) -> dict[
 
 def _of_state(state: str, known: Mapping[Channel, str]) -> dict[Channel, str]:
     if not state:
-        raise SinkUnread(_FORGOTTEN)
+        raise SinkUnread("it was forgotten since")
     channels = json.loads(state)["channels"]
     return {channel: str(channels.get(str(channel), {}).get("origin", "")) for channel in known}
 

@@ -282,6 +282,18 @@ def test_all_markdown_together_is_short() -> None:
     assert sum(words.values()) <= WORDS_OF_MARKDOWN, words
 
 
+def test_the_longest_delay_has_one_name() -> None:
+    """In pages, reports, views and metrics."""
+    files = [path for end in ("py", "js", "json", "md") for path in (*DOCS.rglob(f"*.{end}"), *code(end))]
+    assert len(files) > 400
+    others = re.compile("(largest|worst|maximum) delay", re.IGNORECASE)
+    assert [str(path) for path in files if others.search(path.read_text(encoding="utf-8"))] == []
+
+
+def code(end: str) -> list[Path]:
+    return [path for folder in ("spe", "consistency", "replicas") for path in (ROOT / folder).rglob(f"*.{end}")]
+
+
 def test_the_index_links_to_every_page_once() -> None:
     """The site makes its list of pages of them (docs/conf.py)."""
     linked = re.findall(r"\]\(([\w/-]+\.md)\)", text_of("docs/index.md"))

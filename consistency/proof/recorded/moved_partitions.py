@@ -42,7 +42,7 @@ def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> M
 
 
 def meanwhile(outputs: Sequence[OutputReport], from_us: int, until_us: int | None) -> tuple[int, int | None]:
-    """Tentative tuples that came to clients, and the largest delay of a result; None: none came."""
+    """Tentative tuples that came to clients, and the longest delay of a result; None: none came."""
     bins = [
         one
         for output in outputs

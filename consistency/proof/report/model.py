@@ -187,7 +187,7 @@ class MoveReport(_Data):
       from_us, until_us: of its phases; None: it did not begin, or was not over.
       predicted_us: how long it was expected to take; None: nobody knew.
       tentative: tuples that came to clients meanwhile.
-      delay_max_us: the largest delay of a result that came meanwhile; None: none came.
+      delay_max_us: the longest delay of a result that came meanwhile; None: none came.
     """
 
     number: int
@@ -215,7 +215,7 @@ class RecoveryStep(_Data):
       predicted_us: how long that was expected to take from then on; None: the configuration does not say.
       value_before, value: what the results were worth before and after, 0 to 1; None: it did not come back.
       tentative: tuples that came to clients since plans named it, until it was back.
-      delay_max_us: the largest delay of a result that came meanwhile; None: none came.
+      delay_max_us: the longest delay of a result that came meanwhile; None: none came.
       why: why the node did not run it; "": it did, or nobody knows.
     """
 

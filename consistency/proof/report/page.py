@@ -382,7 +382,7 @@ def _moves(rows: Sequence[MoveReport]) -> str:
         return ""
     columns = [("move", "r"), ("partition", ""), ("from", ""), ("to", ""), ("wanted by", "")]
     columns += [("at", "r"), ("took", "r"), ("expected", "r")]
-    columns += [("largest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
+    columns += [("longest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
     lines = [
         [
             str(one.number),
@@ -408,7 +408,7 @@ def _recovery(found: RecoveryReport | None) -> str:
         return ""
     columns = [("", "r"), ("partition", ""), ("on", ""), ("wanted", "r"), ("told", "r"), ("took", "r")]
     columns += [("expected", "r"), ("value", "r")]
-    columns += [("largest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
+    columns += [("longest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
     lines = [
         [
             str(number),

@@ -283,11 +283,11 @@ _NO_PROMISE_BROKEN: Final = (
 def _headline(summary: Mapping[str, Any]) -> Text:
     worst, text = summary["worst"], Text()
     if worst is not None and worst["delay_max_us"] < 0:
-        text.append("largest delay of a new tuple   unknown: all came before their time\n", style="yellow")
+        text.append("longest delay of a new tuple   unknown: all came before their time\n", style="yellow")
     elif worst is not None:
         within = worst["delay_max_us"] <= worst["bound_us"]
         delay, allowed = seconds(worst["delay_max_us"]), show_bound(worst["shares_us"])
-        text.append(f"largest delay of a new tuple   {delay} s, allowed {allowed}: ")
+        text.append(f"longest delay of a new tuple   {delay} s, allowed {allowed}: ")
         text.append("kept" if within else "EXCEEDED", style="green" if within else "bold red")
         text.append("\n")
         if not within and summary["verdict"].get("late") == []:

@@ -129,7 +129,7 @@ function update(card, {client, stream, partition, of, row}, {layout, frame}) {
   className(card.correct, `correct ${row[c.held] ? "now" : "soft"}`);
   const reads = row[c.reads] ? `reads ${row[c.reads]}` : state === "ended" ? "complete" : row[c.reads] === "" ? "" : "reads nobody";
   text(card.foot, [reads, `${count(row[c.stable])} stable`, row[c.switches] > 0 ? `${count(row[c.switches])} ${row[c.switches] === 1 ? "switch" : "switches"}` : "",
-    row[c.delay_max] ? `worst delay ${duration(row[c.delay_max])}${bound ? ` (${percent(row[c.delay_max] / bound)} of X)` : ""}` : ""].filter(Boolean).join(" · "));
+    row[c.delay_max] ? `longest delay ${duration(row[c.delay_max])}${bound ? ` (${percent(row[c.delay_max] / bound)} of X)` : ""}` : ""].filter(Boolean).join(" · "));
   sparkline(card, past.get(card.dataset.output));
   newest(card.newest, partition === 0 ? frame.newest[stream] : null);
 }

@@ -1069,7 +1069,7 @@ def shown(renderable: Any, width: int = 80) -> str:
 
 def test_the_summary_compares_delays_with_their_bounds() -> None:
     text = shown(summary_text(a_summary()))
-    assert "largest delay of a new tuple   1.50 s, allowed X = 2s: kept" in text
+    assert "longest delay of a new tuple   1.50 s, allowed X = 2s: kept" in text
     assert "tentative tuples received      7, of which 7 were undone" in text
     assert "longest gap in stable output   0.40 s" in text
     assert "n1 → n2   0.09 s" in text
@@ -1183,7 +1183,7 @@ def test_a_negative_delay_is_not_called_kept() -> None:
     summary = a_summary()
     summary["worst"]["delay_max_us"] = -3599 * SECOND
     text = shown(summary_text(summary), 120)
-    assert "largest delay of a new tuple   unknown: all came before their time" in text
+    assert "longest delay of a new tuple   unknown: all came before their time" in text
     assert "kept" not in text
 
 
