@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import PurePosixPath
@@ -33,6 +34,7 @@ from consistency.proof.recorded.story import (
 )
 from consistency.proof.report.model import (
     DirectoryChange,
+    Evidence,
     LogReport,
     OutputReport,
     Report,
@@ -99,91 +101,174 @@ def judge_run(
     Raises:
       SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
     """
-    from consistency.proof.recorded.stamps import look_through
-    from consistency.proof.recorded.table_source import last_state
-    from consistency.proof.storage.remote import keeper
-    from consistency.proof.truth import TruthNetwork
-
     run.need_whole()
     if tables is None:
         tables = f"{run.where}/{REPORT_FOLDER}/tables"
         _remove_earlier(spark, run)
     suit(spark, sum(f.stat().st_size for each in ("sources", "clients") for f in (run.path / each).rglob("*.seg")))
-    plan, directory, steps = run.plan, run.directory, _Steps(tell, dict(started_s))
-    going_on, before = run.going_on, stamps(run)
-    keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, one in directory.clients.items() for o in one.reads}
+    steps, before = _Steps(tell, dict(started_s)), stamps(run)
     with freed_at_the_end(), meanwhile() as beside:
-        tell("digests of the run's files")
-        digests = beside(lambda: None if going_on else evidence(run, spark))
-        look = {s: partial(look_through, spark, run, s, run.reading.sources[s]) for s in plan.sources}
-        looked = {} if going_on else {s: beside(one) for s, one in look.items()}
-        with steps.step("what the clients received"):
-            # Before the logs of a run that goes on: those read from now on hold all that was received by now.
-            came = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
-        heard = {of: beside(partial(received_tables, one, keepers[of], beside)) for of, one in came.items()}
-        looked = looked or {s: beside(one) for s, one in look.items()}
-        network = TruthNetwork(spark, run, None if going_on else lambda source: looked[source]().segments)
-        states = {s: last_state(run, s) for s in plan.sources}
-        scene = _scene(run, network, states)
-        intake = {s: beside(partial(_intake, run, s, state, looked[s])) for s, state in states.items()}
-        sinks = beside(lambda: [] if going_on else _sinks(run) if sinks_known is None else sinks_known)
-        outputs = _outputs(scene, network, came, heard, keepers, keeper(spark, f"{tables}/truth"), steps, beside)
-        with steps.step("sources", "the sources' logs, against their inputs"):
-            flaws = {s: [*run.signature_flaws(s), *looked[s]().flaws, *read().flaws] for s, read in intake.items()}
-        rests_on = digests()
-    if not going_on:
+        facts = _read(spark, run, tables, sinks_known, steps, beside)
+        findings = _judge(facts, steps, beside)
+    if not run.going_on:
         unchanged(before, run)
+    return _report(facts, findings, steps.timings_s, fidelity, value)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The records of a run, read once; what takes long is a function that waits for it.
+
+    Attributes:
+      keepers: by client and output, where the tables of that output at that client go.
+      keep_truth: where the truth of each output goes.
+      received, tables: by client and output, what was received, and the tables made of that without the truth.
+      states, logs, inputs: by source, the end of its log, what the log says, and the log against its input.
+    """
+
+    spark: SparkSession
+    run: Run
+    network: TruthNetwork
+    scene: Scene
+    keepers: Mapping[tuple[str, StreamId], Keep]
+    keep_truth: Keep
+    received: Mapping[tuple[str, StreamId], ReceivedStream]
+    tables: Mapping[tuple[str, StreamId], Callable[[], ReceivedTables]]
+    states: Mapping[StreamId, SourceState]
+    logs: Mapping[StreamId, Callable[[], Looked]]
+    inputs: Mapping[StreamId, Callable[[], InputFindings]]
+    sinks: Callable[[], list[SinkFacts]]
+    evidence: Callable[[], Evidence | None]
+
+
+def _read(
+    spark: SparkSession, run: Run, tables: str, sinks_known: list[SinkFacts] | None, steps: _Steps, beside: Meanwhile
+) -> _Facts:
+    """Reads the records of a run; what takes long goes on beside what follows."""
+    from consistency.proof.recorded.stamps import look_through
+    from consistency.proof.recorded.table_source import last_state
+    from consistency.proof.storage.remote import keeper
+    from consistency.proof.truth import TruthNetwork
+
+    clients, going_on = run.directory.clients.items(), run.going_on
+    keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, client in clients for o in client.reads}
+    steps.tell("digests of the run's files")
+    digests = beside(lambda: None if going_on else evidence(run, spark))
+    look = {s: partial(look_through, spark, run, s, run.reading.sources[s]) for s in run.plan.sources}
+    logs = {} if going_on else {s: beside(work) for s, work in look.items()}
+    with steps.step("what the clients received"):
+        # Before the logs of a run that goes on: those read from now on hold all that was received by now.
+        received = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
+    without_truth = {
+        of: beside(partial(received_tables, stream, keepers[of], beside)) for of, stream in received.items()
+    }
+    logs = logs or {s: beside(work) for s, work in look.items()}
+    network = TruthNetwork(spark, run, None if going_on else lambda source: logs[source]().segments)
+    states = {s: last_state(run, s) for s in run.plan.sources}
+    return _Facts(
+        spark=spark,
+        run=run,
+        network=network,
+        scene=_scene(run, network, states),
+        keepers=keepers,
+        keep_truth=keeper(spark, f"{tables}/truth"),
+        received=received,
+        tables=without_truth,
+        states=states,
+        logs=logs,
+        inputs={s: beside(partial(_intake, run, s, state, logs[s])) for s, state in states.items()},
+        sinks=beside(lambda: [] if going_on else _sinks(run) if sinks_known is None else sinks_known),
+        evidence=digests,
+    )
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """The judgement on each part of a run, and on all of it.
+
+    Attributes:
+      flaws, compared: by source, sentences on what is wrong with its log, and whether its input was compared.
+    """
+
+    verdict: Verdict
+    reasons: list[str]
+    outputs: list[OutputReport]
+    flaws: Mapping[StreamId, list[str]]
+    compared: Mapping[StreamId, InputFindings]
+    sinks: list[SinkFacts]
+    evidence: Evidence | None
+
+
+def _judge(facts: _Facts, steps: _Steps, beside: Meanwhile) -> _Findings:
+    """Judges every output at every client, every source and every sink."""
+    outputs = _outputs(facts, steps, beside)
+    with steps.step("sources", "the sources' logs, against their inputs"):
+        compared = {s: read() for s, read in facts.inputs.items()}
+        flaws = {
+            s: [*facts.run.signature_flaws(s), *facts.logs[s]().flaws, *against.flaws]
+            for s, against in compared.items()
+        }
+    sinks = facts.sinks()
     verdict, reasons = overall(
         [
             *[(o.verdict, o.title, o.reasons) for o in outputs],
-            *[(Verdict.INCONSISTENT, f"source {s}", found) for s, found in flaws.items() if found],
-            *[(Verdict.INCONSISTENT, f"sink {s.sink}", [s.text]) for s in sinks() if s.equal is False],
+            *[(Verdict.INCONSISTENT, f"source {s}", sentences) for s, sentences in flaws.items() if sentences],
+            *[(Verdict.INCONSISTENT, f"sink {s.sink}", [s.text]) for s in sinks if s.equal is False],
         ]
     )
+    return _Findings(verdict, reasons, outputs, flaws, compared, sinks, facts.evidence())
+
+
+def _report(
+    facts: _Facts,
+    findings: _Findings,
+    timings_s: Mapping[str, float],
+    fidelity: Fidelity | None,
+    value: Fidelity | None,
+) -> Report:
+    """Puts together the report of facts and findings: no judgement is made here."""
+    run, scene, outputs = facts.run, facts.scene, findings.outputs
+    plan, directory, begun = run.plan, run.directory, scene.begun_us
     announced = [one for each in scene.announced.values() for one in each]
-    replicas = tracks(directory, run.events, node_traces(run.path, directory), scene.begun_us, ended_us(run.events))
-    rates = _rates(plan, run.summary, {str(s): state.last_id for s, state in states.items()}, scene.duration_us)
+    replicas = tracks(directory, run.events, node_traces(run.path, directory), begun, ended_us(run.events))
+    sent = {str(s): state.last_id for s, state in facts.states.items()}
+    rates = _rates(plan, run.summary, sent, scene.duration_us)
+    lost = [] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates))
+    recovery = None
+    if value is not None:
+        of_rates = partial(value, {str(s): rates[s] for s in plan.sources if s in rates})
+        recovery = recovery_report(directory, coordinator_trace(run.path), replicas, outputs, of_rates, begun)
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
         cluster=plan.cluster,
         fingerprint=plan.fingerprint,
-        begun=f"{datetime.fromtimestamp(scene.begun_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
+        begun=f"{datetime.fromtimestamp(begun / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
         duration_us=scene.duration_us,
-        verdict=verdict,
-        reasons=reasons,
+        verdict=findings.verdict,
+        reasons=findings.reasons,
         tolerance=tolerance_text(),
         outputs=outputs,
         faults=list(scene.faults),
         replicas=replicas,
-        losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
+        losses=lost,
         sources=[
-            _source_facts(run.summary, str(s), state, flaws[s], intake[s]().compared) for s, state in states.items()
+            _source_facts(run.summary, str(s), state, findings.flaws[s], findings.compared[s].compared)
+            for s, state in facts.states.items()
         ],
-        promises=promises(plan, directory, announced, scene.begun_us, run.summary),
+        promises=promises(plan, directory, announced, begun, run.summary),
         logs=[
             LogReport(replica=one["replica"], **one["log"]) for one in run.summary.get("replicas", ()) if one.get("log")
         ],
-        changes=[
-            DirectoryChange(at_us=i.at_us - scene.begun_us, number=i.version.number, why=i.why) for i in run.issued()
-        ],
-        moves=move_reports(run.moves(), outputs, scene.begun_us),
-        recovery=None
-        if value is None
-        else recovery_report(
-            directory,
-            coordinator_trace(run.path),
-            replicas,
-            outputs,
-            partial(value, {str(s): rates[s] for s in plan.sources if s in rates}),
-            scene.begun_us,
-        ),
-        sinks=sinks(),
+        changes=[DirectoryChange(at_us=i.at_us - begun, number=i.version.number, why=i.why) for i in run.issued()],
+        moves=move_reports(run.moves(), outputs, begun),
+        recovery=recovery,
+        sinks=findings.sinks,
         settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
-        versions={**run.facts.get("versions", {}), "spark": spark.version, "java": _java(spark)},
-        timings_s={what: round(took, 2) for what, took in steps.timings_s.items()},
-        evidence=rests_on,
+        versions={**run.facts.get("versions", {}), "spark": facts.spark.version, "java": _java(facts.spark)},
+        timings_s={what: round(took, 2) for what, took in timings_s.items()},
+        evidence=findings.evidence,
     )
 
 
@@ -191,12 +276,12 @@ class _Steps:
     """Tells each step as it begins, and notes how long it took."""
 
     def __init__(self, tell: Tell, timings_s: dict[str, float]) -> None:
-        self._tell = tell
+        self.tell = tell
         self.timings_s = timings_s
 
     @contextmanager
     def step(self, name: str, told: str = "") -> Iterator[None]:
-        self._tell(told or name)
+        self.tell(told or name)
         began = time.monotonic()
         yield
         self.timings_s[name] = time.monotonic() - began
@@ -229,29 +314,20 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
     )
 
 
-def _outputs(
-    scene: Scene,
-    network: TruthNetwork,
-    came: Mapping[tuple[str, StreamId], ReceivedStream],
-    heard: Mapping[tuple[str, StreamId], Callable[[], ReceivedTables]],
-    keepers: Mapping[tuple[str, StreamId], Keep],
-    keep_truth: Keep,
-    steps: _Steps,
-    beside: Meanwhile,
-) -> list[OutputReport]:
-    """Every output at every client; the truth of an output is computed once."""
+def _outputs(facts: _Facts, steps: _Steps, beside: Meanwhile) -> list[OutputReport]:
+    """Judges every output at every client; the truth of an output is computed once."""
     from consistency.proof.truth import Truth, truth
 
     truths: dict[StreamId, Truth] = {}
-    found: list[OutputReport] = []
-    for (client, output), keep in keepers.items():
+    reports: list[OutputReport] = []
+    for (client, output), keep in facts.keepers.items():
         if output not in truths:
             with steps.step(f"truth of {output}", f"{output}: the truth, from the sources' logs"):
-                truths[output] = truth(network, output, keep_truth)
+                truths[output] = truth(facts.network, output, facts.keep_truth)
         with steps.step(f"{client} · {output}", f"{client} · {output}: what was received, against it"):
-            known = heard[client, output]()
-            found.append(judge_output(scene, client, output, truths[output], came[client, output], keep, known, beside))
-    return found
+            came, known = facts.received[client, output], facts.tables[client, output]()
+            reports.append(judge_output(facts.scene, client, output, truths[output], came, keep, known, beside))
+    return reports
 
 
 def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str]:

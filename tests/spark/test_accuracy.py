@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consistency.proof.comparing import accuracy
+from consistency.proof.comparing.definition import stood_for
 from consistency.proof.comparing.measures import Measured
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.scene import Tables
@@ -120,13 +121,17 @@ def test_what_meets_in_stretches_that_overlap(
             stood = theirs[n] if n < len(theirs) else None
             right = tentative is not None and stood is not None and text(tentative) == text(stood)
             expected.append((p, episode, time // 10 * 10, arrived, undone, text(tentative), text(stood), right))
-    found = [
-        (r["partition"], r["episode"], r["window_us"], r["arrived_us"], r["undone_at_us"], text(r["tentative"]),
-         text(r["true"]), r["right"])
-        for r in met(tables(spark, true, given, stretches, tmp_path if files else None), right=right)
-    ]  # fmt: skip
+    both = tables(spark, true, given, stretches, tmp_path if files else None)
+    found = [as_text(row) for row in met(both, right=right)]
     assert sorted(found, key=str) == sorted(expected, key=str)
     assert {f[-1] for f in found} == {True, False}
+    defined = stood_for(both.truth, both.received.rows, both.stretches, SCHEMA, HOW.key, HOW.window_us)
+    assert sorted(map(as_text, defined.collect()), key=str) == sorted(expected, key=str)
+
+
+def as_text(row: Row) -> tuple[Any, ...]:
+    times = tuple(row[name] for name in ("partition", "episode", "window_us", "arrived_us", "undone_at_us"))
+    return (*times, text(row["tentative"]), text(row["true"]), row["right"])
 
 
 def text(tuple_: tuple[Any, ...] | None) -> str:

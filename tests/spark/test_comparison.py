@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from consistency.proof.comparing.comparison import FLOAT_TOLERANCE, alike
+from consistency.proof.comparing.values import FLOAT_TOLERANCE, alike
 from spe.stream.schema import AttributeType
 
 if TYPE_CHECKING:

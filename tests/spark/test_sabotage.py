@@ -10,8 +10,10 @@ import pytest
 
 from consistency.proof.comparing import comparison, digests
 from consistency.proof.comparing.comparison import belated, late, misplaced, undone, unplaced, unresolved
+from consistency.proof.comparing.definition import not_in_place
 from consistency.proof.recorded import received_output as received_by
-from consistency.proof.recorded.elements import elements, episodes, is_gap
+from consistency.proof.recorded.elements import STABLE, elements, episodes, is_gap
+from consistency.proof.recorded.received_output import ReceivedStream
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
@@ -19,7 +21,7 @@ from tests.support.received import received, truth
 from tests.support.streams import PAYLOAD
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: Eight tuples; three were tentative at first, then corrected; x and y come twice each, truly.
 TRUE = "S1/5a S2/6b S3/7x S4/7x B10 S5/12c S6/13y S7/13d S8/14y B20 Binf"
@@ -114,6 +116,19 @@ def test_an_altered_tuple_of_a_recording_is_named(found: dict[int, str], number:
     assert found.get(number, "") == list(CASES.values())[number]
 
 
+def stable(stream: ReceivedStream) -> DataFrame:
+    return stream.rows.where(f"kind = '{STABLE}'")
+
+
+def test_blocks_leave_over_what_the_definition_does(spark: SparkSession) -> None:
+    streams = list(CASES)
+    true, came = truth(spark, [TRUE] * len(streams)).rows, received(spark, streams)
+    rest = unplaced(true, came, PAYLOAD)
+    assert rest is not None
+    defined = not_in_place(true, stable(came), PAYLOAD)
+    assert sorted(map(str, rest.collect())) == sorted(map(str, defined.collect()))
+
+
 @pytest.mark.parametrize(
     ("true", "came", "left"),
     [
@@ -136,3 +151,4 @@ def test_what_has_the_same_digest_is_the_same(
     other = received(spark, [[Batch(Kind.STABLE, 0, 1, None, Rows(time, time, columns))]], schema)
     rest = unplaced(one, other, schema)
     assert (0 if rest is None else rest.count()) == left
+    assert not_in_place(one, stable(other), schema).count() == left

@@ -19,10 +19,10 @@ from itertools import pairwise
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from consistency.proof.comparing.comparison import FLOAT_TOLERANCE
 from consistency.proof.comparing.matching import MET, PACKAGES, Packer, Stretches, TaskMatcher
 from consistency.proof.comparing.measures import Measured
 from consistency.proof.comparing.tally import TALLIED, WindowTally
+from consistency.proof.comparing.values import FLOAT_TOLERANCE
 from consistency.proof.scene import Tables
 from consistency.proof.storage.arrow import arrow_schema, spark_schema
 from consistency.proof.storage.files import TRUE_ROWS, through
@@ -44,7 +44,7 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
     """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
 
     Columns: ``partition, episode, window_us, arrived_us, undone_at_us, tentative struct, true struct, right boolean``.
-    Floats of a key are equal where their first digits are (``comparison.content``).
+    Floats of a key are equal where their first digits are (``values.content``).
 
     Args:
       in_order: no true tuple has an earlier time than one before it; so it is but for sources.

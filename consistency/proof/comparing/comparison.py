@@ -10,32 +10,22 @@ collected; what is wrong comes out as a frame of FLAWS:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from consistency.proof.comparing.digests import BLOCK, BLOCKS, BlockDigests, block_digests, null_masks, summed
+from consistency.proof.comparing.definition import not_in_place
+from consistency.proof.comparing.digests import BLOCK, BLOCKS, BlockDigests, block_digests, summed
+from consistency.proof.comparing.values import FLOAT_TOLERANCE, content
 from consistency.proof.recorded.elements import STABLE, TENTATIVE, is_behind, is_belated
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import Flaw
 from consistency.proof.storage.tables import on_disk
-from spe.stream.schema import AttributeType, Schema
+from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from consistency.proof.truth import TruthFiles
-
-#: Two floats are equal when they differ by at most this share of the larger one: Spark adds up in another order than
-#: the engine does.  All else is exact.
-FLOAT_TOLERANCE: Final = 1e-9
-#: Floats are paired by their value in single precision where tuples are not at their places; beyond these magnitudes,
-#: which single precision does not have, by so many digits after the first (twenty times slower).
-_SINGLE: Final = (1e-30, 1e30)
-_DIGITS: Final = 7
-
-_PLACE: Final = ("partition", "place")
 
 
 def tolerance_text() -> str:
@@ -43,63 +33,18 @@ def tolerance_text() -> str:
     return f"Floats may differ by a share of {FLOAT_TOLERANCE:.0e}, everything else not at all.".replace("e-0", "e-")
 
 
-def alike(one: Column, other: Column, type_: AttributeType, tolerance: float = FLOAT_TOLERANCE) -> Column:
-    """Are two values of an attribute equal, within the tolerance?  Null equals null, NaN equals NaN."""
-    from pyspark.sql import functions as F
-
-    if type_ is not AttributeType.FLOAT64:
-        return one.eqNullSafe(other)
-    larger = F.greatest(F.abs(one), F.abs(other))
-    # To Spark NaN is larger than all else, and the infinities are as near to a number as their share of infinity.
-    near = (larger < F.lit(math.inf)) & (F.abs(one - other) <= F.lit(tolerance) * larger)
-    return one.eqNullSafe(other) | F.coalesce(near, F.lit(False))
-
-
-def all_alike(one: str, other: str, schema: Schema, tolerance: float = FLOAT_TOLERANCE) -> Column:
-    """Are the structs in two columns the same tuple?"""
-    from pyspark.sql import functions as F
-
-    same = [alike(F.col(f"{one}.`{a.name}`"), F.col(f"{other}.`{a.name}`"), a.type, tolerance) for a in schema]
-    return reduce(lambda a, b: a & b, same, F.lit(True))
-
-
-def content(column: str, schema: Schema) -> Column:
-    """A number that is equal for equal tuples of a struct column; floats count by their first digits.
-
-    Two floats within the tolerance may, once in some millions, differ in it, and two tuples, once in 2^64, may not:
-    what rests on it may name a tuple wrongly, and must not decide whether there is one to name.
-    """
-    from pyspark.sql import functions as F
-
-    parts: list[Column] = []
-    nulls: list[Column] = []
-    for name in schema.names:
-        value: Column = F.col(f"{column}.`{name}`")
-        nulls.append(value.isNull())
-        if schema[name].type is AttributeType.FLOAT64:
-            single = (value == 0) | F.abs(value).between(*_SINGLE)
-            parts.append(F.when(~single, F.format_string(f"%.{_DIGITS}e", value)))
-            value = F.when(single, (value + F.lit(0.0)).cast("float"))
-        parts.append(value)
-    return F.xxhash64(*null_masks(nulls), *parts) if parts else F.lit(0)
-
-
 def unplaced(
     truth: DataFrame, received: ReceivedStream, schema: Schema, files: TruthFiles | None = None
 ) -> DataFrame | None:
-    """Stages one and two: true and received tuples that do not meet at their place; None where digests say that all do.
-
-    Columns: ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.
-    A true tuple that was received several times at its place leaves the later copies over.
+    """Stages one and two: ``definition.not_in_place`` of the blocks whose digests differ; None where none does.
 
     Args:
       files: of the truth, where tasks can read it themselves.
     """
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
     if files is None:
+        theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
         digests = block_digests(theirs, "expected", "true_us", schema, "their")
     else:
         digests = summed(files.through(BlockDigests(schema), BLOCKS), "their")
@@ -107,36 +52,8 @@ def unplaced(
     if wrong.isEmpty():
         return None
     block = F.floor(F.col("place") / BLOCK)
-    theirs = theirs.withColumn("block", block).join(F.broadcast(wrong), ["partition", "block"], how="left_semi")
-    ours = received.of_blocks(F.broadcast(wrong)).select(
-        "partition",
-        F.col("id").alias("place"),
-        "time_us",
-        "sequence",
-        "row",
-        "arrived_us",
-        F.col("tuple").alias("received"),
-    )
-    theirs = theirs.drop("block")
-    same = F.col("time_us").eqNullSafe(F.col("true_us")) & all_alike("received", "expected", schema)
-    same = same & F.col("expected").isNotNull() & F.col("received").isNotNull()
-    copies = Window.partitionBy(*_PLACE).orderBy(F.col("same").desc(), "sequence", "row")
-    met = theirs.join(ours, list(_PLACE), how="full_outer").withColumn("same", same)
-    met = met.withColumn("copy", F.row_number().over(copies))
-    rest = met.where(~F.col("same") | (F.col("copy") > 1))
-    arrival = [F.col(name) for name in ("sequence", "row", "arrived_us")]
-    nothing = [F.lit(None).cast(type_) for type_ in ("long", "int", "long")]
-    lost = rest.where(F.col("expected").isNotNull() & (F.col("copy") == 1)).select(
-        *_PLACE,
-        F.col("true_us").alias("time_us"),
-        *(n.alias(name) for n, name in zip(nothing, ("sequence", "row", "arrived_us"))),
-        F.lit(None).cast(theirs.schema["expected"].dataType).alias("received"),
-        "expected",
-    )
-    odd = rest.where(F.col("received").isNotNull()).select(
-        *_PLACE, "time_us", *arrival, "received", F.lit(None).cast(ours.schema["received"].dataType).alias("expected")
-    )
-    return lost.unionByName(odd)
+    true = truth.withColumn("block", block).join(F.broadcast(wrong), ["partition", "block"], how="left_semi")
+    return not_in_place(true, received.of_blocks(F.broadcast(wrong)), schema)
 
 
 def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame:

@@ -276,7 +276,7 @@ class _Values:
     valid: AnyArray
 
     def words(self) -> Iterator[Int64Array]:
-        """What is equal for equal values, of floats for those with the same first digits, as ``comparison.content``."""
+        """What is equal for equal values, of floats for those with the same first digits, as ``values.content``."""
         yield self.valid.astype(np.int64)
         if self.values.dtype == np.float64:
             mantissa, exponent = np.frexp(np.where(np.isnan(self.values), np.nan, self.values + 0.0))
@@ -288,7 +288,7 @@ class _Values:
             yield self.values
 
     def alike(self, one: Int64Array, other: Int64Array, tolerance: float) -> AnyArray:
-        """Of pairs of tuples, as ``comparison.alike``."""
+        """Of pairs of tuples, as ``values.alike``."""
         x, y, valid = self.values[one], self.values[other], self.valid[one]
         equal = x == y
         if self.values.dtype == np.float64:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from consistency.proof.comparing import accuracy
-from consistency.proof.comparing.comparison import content
 from consistency.proof.comparing.measures import Measured, measured
+from consistency.proof.comparing.values import content
 from consistency.proof.report.model import Accuracy, Tentative, WindowAccuracy
 from consistency.proof.report.words import moment
 from consistency.proof.scene import Scene, Tables

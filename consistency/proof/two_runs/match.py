@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from consistency.proof.comparing.comparison import alike, all_alike
+from consistency.proof.comparing.values import alike, all_alike
 from consistency.proof.truth.stream import TIME, quoted
 from consistency.proof.two_runs.model import DifferenceKind
 from spe.stream.schema import AttributeType, Schema
