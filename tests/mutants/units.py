@@ -79,7 +79,7 @@ Test = Callable[[], Awaitable[None] | None]
 UNITS: Final[dict[str, Test]] = {
     "more-of-a-slice-replaces-it": state_log.test_more_of_a_slice_needs_what_was_written_of_it_before,
     "slices-cost-nothing": partial(extent.test_slices_without_anything_are_counted, Continuous(200_000), 2_000),
-    "groups-begin-anew": partial(logged.test_the_log_is_bounded_and_what_is_made_again_is_what_was_there, "count"),
+    "groups-begin-anew": partial(logged.test_log_is_bounded_and_rebuilt_states_are_equal, "count"),
     "nothing-is-too-long": log_targets.test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time,
     "time-for-rewriting-is-ignored": extent.test_whoever_has_little_time_begins_with_the_oldest,
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
@@ -135,18 +135,12 @@ UNITS: Final[dict[str, Test]] = {
     "lease-is-not-logged": source.test_a_lease_is_logged_before_it_is_promised,
     "stale-directory-taken": directory.test_a_process_never_returns_to_an_older_version,
     "an-older-coordinator-is-not-told": standbys.test_of_two_coordinators_the_later_one_is_followed,
-    "a-hello-is-no-epoch-for-orders": partial(
-        standbys.test_whoever_heard_of_a_later_coordinator_follows_no_older_one, "n1b"
-    ),
+    "a-hello-is-no-epoch-for-orders": partial(standbys.test_processes_follow_no_older_coordinator, "n1b"),
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
     "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,
-    "slice-asked-of-a-refused-log": (
-        logged.test_a_standby_whose_log_is_refused_after_the_end_of_input_writes_its_successor
-    ),
-    "log-of-another-state-stays-as-it-is": partial(
-        logged.test_a_log_that_opens_late_is_gone_on_writing_after_the_end_of_input, True
-    ),
+    "slice-asked-of-a-refused-log": (logged.test_standby_replaces_log_refused_after_end_of_input),
+    "log-of-another-state-stays-as-it-is": partial(logged.test_late_log_is_written_after_end_of_input, True),
     "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
     "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
@@ -241,9 +235,7 @@ UNITS: Final[dict[str, Test]] = {
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
     "snapshot-restores-frontiers": replica.test_an_installed_snapshot_says_nothing_of_how_far_inputs_are,
-    "whose-disk-it-is-does-not-matter": partial(
-        joining.test_a_disk_of_another_cluster_gives_no_state_to_who_moves_there, "logs"
-    ),
+    "whose-disk-it-is-does-not-matter": partial(joining.test_disk_of_another_cluster_gives_no_state_to_a_move, "logs"),
     "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
     "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
@@ -372,30 +364,22 @@ UNITS: Final[dict[str, Test]] = {
     "half-a-state-is-given": cut_off_replay.test_a_standby_that_takes_over_is_cut_off,
     "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
-    "complete-slice-lacks-output": logged.test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for,
-    "complete-slice-is-not-asked-for": logged.test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for,
+    "complete-slice-lacks-output": logged.test_complete_slice_contains_output_clients_may_request,
+    "complete-slice-is-not-asked-for": logged.test_complete_slice_contains_output_clients_may_request,
     "refused-slice-of-the-end-is-lost": log_side.test_the_last_slice_is_made_again_where_it_was_refused,
-    "mark-of-the-end-is-lost": partial(
-        logged.test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room, "mark"
-    ),
-    "double-failure-is-tried-for-ever": (
-        logged.test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_begun_anew
-    ),
-    "log-counts-whatever-a-checkpoint-has": (logged.test_a_log_that_a_checkpoint_has_left_behind_is_not_gone_on_from),
-    "checkpoint-goes-before-the-log-has-more": partial(
-        logged.test_the_setting_changes_again_before_anything_is_written_the_new_way, "count"
-    ),
+    "mark-of-the-end-is-lost": partial(logged.test_last_slice_is_written_once_disk_has_room, "mark"),
+    "double-failure-is-tried-for-ever": (logged.test_irreparable_copy_is_reported_and_log_is_restarted),
+    "log-counts-whatever-a-checkpoint-has": (logged.test_log_older_than_checkpoint_is_not_resumed),
+    "checkpoint-goes-before-the-log-has-more": partial(logged.test_setting_changes_back_before_first_write, "count"),
     "what-comes-while-a-state-is-read-is-in-it": (
         state_log.test_what_a_thread_writes_for_the_replica_before_is_not_taken_for_what_was_read
     ),
     "replay-acknowledges-nothing": partial(
         acknowledges.test_a_full_producer_and_its_consumer_restart_together, syncs=False
     ),
-    "refused-log-is-acknowledged": (acknowledges.test_a_log_that_is_refused_while_it_is_synced_is_not_acknowledged),
-    "refused-log-goes-too-early": (
-        acknowledges.test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state
-    ),
-    "log-goes-before-it-was-replayed": (acknowledges.test_a_log_that_was_turned_off_is_needed_until_all_was_replayed),
+    "refused-log-is-acknowledged": (acknowledges.test_log_refused_during_sync_is_not_acknowledged),
+    "refused-log-goes-too-early": (acknowledges.test_refused_log_is_kept_until_both_new_copies_have_state),
+    "log-goes-before-it-was-replayed": (acknowledges.test_disabled_log_is_kept_until_replay_ends),
     "unsynced-log-is-acknowledged": partial(
         log_taker.test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledged, works=False, follows=True
     ),

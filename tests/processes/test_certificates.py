@@ -93,7 +93,7 @@ def found_in(secrets: Mapping[str, bytes], where: Iterator[tuple[Path, bytes]]) 
 
 
 @pytest.mark.long
-def test_a_running_cluster_uses_renewed_certificates_and_tells_no_secret(tmp_path: Path) -> None:
+def test_cluster_uses_renewed_certificates_and_logs_no_secret(tmp_path: Path) -> None:
     """1. a run over TLS  2. half of a new file: refused by its process  3. all are renewed and used  4. it is stopped
 
     The secret of the run and every private key, old and new, are searched for in all that the run has written, in what

@@ -166,7 +166,7 @@ async def test_a_process_that_ends_by_itself_is_reported(tmp_path: Path) -> None
     assert died == [("a", -signal.SIGSEGV)]
 
 
-def test_free_addresses_are_different_and_below_the_ephemeral_range() -> None:
+def test_free_addresses_differ_and_avoid_ephemeral_ports() -> None:
     addresses = free_addresses(20)
     assert len(set(addresses)) == 20
     assert all(int(a.rpartition(":")[2]) in PORTS for a in addresses)

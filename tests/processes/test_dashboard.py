@@ -285,7 +285,7 @@ class TestCommand:
     """``spe dashboard``; what it serves is asked for without a browser."""
 
     @pytest.mark.long
-    def test_a_configuration_is_shown_without_clients_and_without_faults(self, tmp_path: Path) -> None:
+    def test_dashboard_without_clients_and_fault_commands(self, tmp_path: Path) -> None:
         ports = free_addresses(2)
         (tmp_path / "c.yaml").write_text(f"""
 cluster: by-hand

@@ -40,7 +40,7 @@ def message(n: int, ts: int) -> dict[str, Any]:
     return {"value": {"ts": ts, "n": n}, "key": f"c{n % 7}", "partition": n % PARTITIONS}
 
 
-def test_its_reader_brings_each_message_once_wherever_it_is_killed(mock: Brokers) -> None:
+def test_kafka_reader_delivers_each_message_once_despite_kills(mock: Brokers) -> None:
     def source(topic: Topic) -> dict[str, Any]:
         reader = {"kafka": {"servers": mock.servers, "topics": topic.name}, "timestamps": "us"}
         return {"schema": {"ts": "timestamp!", "n": "int64!"}, "time": "ts", "from": reader}

@@ -53,7 +53,7 @@ def feed(into: IO[str], ended: threading.Event) -> int:
 
 
 @pytest.mark.long
-def test_a_node_is_drained_and_its_roles_return_through_a_joined_node(tmp_path: Path) -> None:
+def test_drained_node_hands_roles_to_joined_node(tmp_path: Path) -> None:
     config, run_dir = tmp_path / "c.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     command = [*SPE, "run", config, "--run-dir", run_dir, "--no-view"]

@@ -160,7 +160,7 @@ async def test_nodes_are_supervised_like_processes_of_this_machine(tmp_path: Pat
     assert ("lost", "n1") not in events
 
 
-async def test_a_killed_executor_takes_its_node_along_which_starts_again_elsewhere(tmp_path: Path) -> None:
+async def test_killed_executor_stops_its_node_which_restarts_elsewhere(tmp_path: Path) -> None:
     async with opened(tmp_path, jobs := OurJobs()) as cluster:
         one, before = cluster.processes["n1"], places(tmp_path)
         pid = one.pid

@@ -95,7 +95,7 @@ def beside(*threads: Any) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_tables_reach_a_topic_whole_with_sources_client_and_servers_killed(tmp_path: Path) -> None:
+def test_tables_reach_topic_complete_despite_kills(tmp_path: Path) -> None:
     with running_server() as server, brokers(2) as kafka:
         for topic in ("sums", "spe-positions"):
             kafka.make(topic)

@@ -94,7 +94,7 @@ def test_its_sink_holds_each_row_once_in_a_real_server(tmp_path: Path, mode: str
 
 
 @pytest.mark.long
-async def test_a_run_from_redis_to_redis_survives_the_death_of_client_source_and_server(tmp_path: Path) -> None:
+async def test_redis_to_redis_run_survives_client_source_server_death(tmp_path: Path) -> None:
     """1. the client dies; 2. the source dies; 3. redis dies, and comes back; 4. more rows come."""
     server, config, run_dir = RealRedis(tmp_path), tmp_path / "config.yaml", tmp_path / "run"
     config.write_text(CONFIG.format(address=server.address))

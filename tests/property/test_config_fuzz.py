@@ -58,7 +58,7 @@ def damaged(text: str, random: Random) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_damaged_configuration_gives_a_plan_or_mistakes_with_lines(path: Path) -> None:
+def test_damaged_configuration_gives_plan_or_located_errors(path: Path) -> None:
     text, random, refused = path.read_text(), Random(path.stem), 0
     placeless: list[str] = []
     for _ in range(INPUTS):
@@ -73,7 +73,7 @@ def test_a_damaged_configuration_gives_a_plan_or_mistakes_with_lines(path: Path)
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "faults").glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_damaged_fault_file_gives_faults_or_mistakes_with_lines(path: Path) -> None:
+def test_damaged_fault_file_gives_faults_or_located_errors(path: Path) -> None:
     directory = load(FOLDER / path.name).directory
     text, random, refused = path.read_text(), Random(path.stem), 0
     placeless: list[str] = []

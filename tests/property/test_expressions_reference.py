@@ -348,7 +348,7 @@ ROTATED = Situations({"a new dictionary after texts": 0.2, "a text that the old 
 @ROTATED.required
 @settings(max_examples=50, deadline=None)
 @given(batches=st.lists(st.tuples(st.booleans(), st.lists(st.tuples(TEXTS, TEXTS), max_size=5)), max_size=6))
-def test_string_functions_follow_dictionaries_that_grow_and_rotate(batches: list[tuple[bool, list[Any]]]) -> None:
+def test_string_functions_follow_growing_and_new_dictionaries(batches: list[tuple[bool, list[Any]]]) -> None:
     """The caches are per dictionary; new texts in an old dictionary, and a new dictionary, are both noticed.
 
     1. batches come in, some of them beginning a new dictionary in one of the columns

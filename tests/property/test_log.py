@@ -50,7 +50,7 @@ def assert_nothing_acknowledged_is_lost(bodies: list[bytes]) -> None:
     assert len(bodies) >= len(ACKNOWLEDGED)
 
 
-async def test_truncating_any_file_anywhere_loses_a_tail_or_is_corruption() -> None:
+async def test_truncated_log_file_loses_tail_or_is_corrupt() -> None:
     storage = await make()
     corrupt = cut = 0
     for path, file in list(storage.files.items()):

@@ -14,7 +14,7 @@ from tests.support.moves import PARTITION, A, B, C, FakeCluster, plan_of
 
 @example(8769, "AC", True)  # a role that is lent goes when it is taken back
 @given(st.integers(0, 2**32), st.sampled_from(["A", "AC", "A+B", "A+C", "AC+B"]), st.booleans())
-def test_a_move_ends_as_the_directory_says_whichever_process_dies(seed: int, layout: str, faults: bool) -> None:
+def test_move_ends_as_directory_says_whichever_process_dies(seed: int, layout: str, faults: bool) -> None:
     random = Random(seed)
     replicas, _, standbys = layout.partition("+")
     names = {"A": A, "B": B, "C": C}

@@ -58,7 +58,7 @@ def brute_force(short: Shortage) -> float:
 @MEETS.required
 @settings(max_examples=60, deadline=None)
 @given(queries(), amounts(), st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.8, 1.0]))
-def test_dp_and_the_program_are_the_optimum_and_best_density_is_near(
+def test_dp_and_program_are_optimal_and_best_density_is_close(
     goal: CompleteQueries, cost: np.ndarray, share: float
 ) -> None:
     everything, room = np.ones(8, np.bool_), share * float(cost.sum())
@@ -121,7 +121,7 @@ NEWS = st.lists(
 @HAPPENS.required
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([OutputFidelity.of(TREES), CompleteQueries.of(TREES)]), amounts(7), NEWS)
-def test_any_news_fill_no_node_order_nothing_twice_and_bring_all_back(
+def test_schedule_respects_capacity_and_restores_everything(
     goal: RecoveryGoal, cost: np.ndarray, news: list[tuple[str, int, int]]
 ) -> None:
     schedule = RecoverySchedule(goal, cost, np.ones(7), cap=0.8)

@@ -138,7 +138,7 @@ def test_a_flip_changes_one_bit_of_one_file() -> None:
     assert SimDisk().flip(Random(1), PurePosixPath(".")) is None
 
 
-def test_a_failed_sync_keeps_nothing_and_locks_last_for_the_process() -> None:
+def test_failed_sync_keeps_nothing_and_locks_end_with_process() -> None:
     disk = SimDisk()
     file = disk.open(PurePosixPath("a"))
     file.append(b"x")

@@ -136,7 +136,7 @@ def test_mutated_bodies_with_good_headers_are_decoded_or_refused() -> None:
     assert 0 < refused < count
 
 
-def test_mutated_states_with_good_checksums_are_decoded_or_refused() -> None:
+def test_mutated_states_with_valid_checksums_decode_or_fail() -> None:
     rows = Rows.from_tuples(SCHEMA, [1, 2], [("a", 1, 0.5, True), (None, None, 1.5, None)])
     data, random, refused = encode_state({"rows": rows, "list": [1, (2.5, None)], "b": b"x"}), Random(23), 0
     header, body = data[:24], data[24:]
@@ -216,7 +216,7 @@ def test_a_memory_bomb_takes_no_more_than_the_largest_message(fill: bytes) -> No
 
 
 @pytest.mark.parametrize("entry", [{}, 0, [], {"unit": 1}], ids=str)
-def test_a_status_of_bad_entries_takes_no_more_than_the_largest_message(entry: object) -> None:
+def test_status_of_bad_entries_costs_at_most_largest_message(entry: object) -> None:
     """Each entry has two dozen mistakes; the first one is reported."""
     data = plain(a_node("n1")) | {"replicas": [entry] * 4_000, "standbys": [entry] * 4_000}
     assert_cheap(msgpack.packb([Status.TAG, data]))

@@ -95,9 +95,7 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
 
 
 @pytest.mark.parametrize("replicas", long_but([1], [1, 2]))
-async def test_in_a_long_failure_redo_data_are_spilled_and_results_continue(
-    jump_clock: JumpClock, replicas: int
-) -> None:
+async def test_long_failure_spills_redo_data_and_results_continue(jump_clock: JumpClock, replicas: int) -> None:
     """B6, A7: many times the cap is kept for the redo, and the client's delay stays within X."""
     plan, directory = longer(
         *make_plan(rate=200.0, replicas=replicas, limits=SMALL),
@@ -140,7 +138,7 @@ async def test_a_slow_disk_delays_neither_heartbeats_nor_results(
             assert not any("peer_lost peer=n1a" in line for line in cluster.log)
 
 
-async def test_without_spilling_reading_stops_and_everything_is_corrected(jump_clock: JumpClock) -> None:
+async def test_reading_stops_without_spilling_and_all_is_corrected(jump_clock: JumpClock) -> None:
     """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
     limits = replace(SMALL, spill_bytes=0)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
@@ -152,7 +150,7 @@ async def test_without_spilling_reading_stops_and_everything_is_corrected(jump_c
             assert_small(memory, limits)
 
 
-async def test_with_a_full_disk_reading_stops_and_one_message_is_logged(jump_clock: JumpClock) -> None:
+async def test_full_disk_stops_reading_and_logs_one_message(jump_clock: JumpClock) -> None:
     limits = replace(SMALL, spill_bytes=50_000)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
     async with FaultyCluster(plan, directory) as cluster:

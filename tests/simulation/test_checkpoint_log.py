@@ -139,7 +139,7 @@ def test_all_replicas_are_killed_at_once(query: str, reconcile: str) -> None:
 
 
 @pytest.mark.parametrize("query", long_but(["tumbling", "join", "keyed"], QUERIES))
-def test_the_log_is_bounded_and_what_is_made_again_is_what_was_there(query: str) -> None:
+def test_log_is_bounded_and_rebuilt_states_are_equal(query: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         for _ in range(2):
             await killed("na", "nb", at=3.0)(cluster)
@@ -162,7 +162,7 @@ def killed(*nodes: str, power: bool = False, at: float = 3.0) -> Callable[[Fault
     return script
 
 
-def test_one_node_goes_on_from_its_log_before_it_asks_its_partner() -> None:
+def test_single_node_resumes_from_log_before_asking_partner() -> None:
     met = play(*logged("tumbling"), killed("nb"))
     assert origins(met)[2:] == ["log"]
     assert len(told(met, "recovered")) == 1
@@ -195,7 +195,7 @@ def test_the_whole_cluster_loses_power(query: str) -> None:
         product(["tumbling", "count", "topk", "keyed"], RECONCILE),
     ),
 )
-def test_slices_of_a_redo_are_in_the_log_and_tentative_ones_are_not(query: str, reconcile: str) -> None:
+def test_log_has_redo_slices_and_no_tentative_slices(query: str, reconcile: str) -> None:
     """Killed while tentative, while correcting, and right after that."""
 
     async def script(cluster: FaultyCluster) -> None:
@@ -307,7 +307,7 @@ def test_one_copy_lost_is_made_again() -> None:
     assert origins(met)[2:] == ["log", "log"]
 
 
-def test_damage_in_both_copies_is_refused_by_name_and_the_partner_helps() -> None:
+def test_damage_in_both_copies_is_reported_and_partner_helps() -> None:
     """The other one goes on from its log; the one that cannot takes its snapshot and begins another log."""
 
     def one_sided(cluster: FaultyCluster, node: str) -> None:
@@ -337,7 +337,7 @@ def test_both_copies_lost_is_no_state() -> None:
     assert sorted(origins(met)[2:]) == ["log", "nothing"]
 
 
-def test_while_a_client_is_away_the_log_does_not_keep_all_of_before() -> None:
+def test_log_is_trimmed_while_client_is_away() -> None:
     """What it may still ask for is written anew, and comes back with the state."""
     held: list[int] = []
 
@@ -361,7 +361,7 @@ def test_while_a_client_is_away_the_log_does_not_keep_all_of_before() -> None:
     assert max(held) < 60
 
 
-def test_on_a_full_disk_results_go_on_and_the_log_is_whole_again_later() -> None:
+def test_full_disk_delays_log_but_not_results() -> None:
     """Nothing is acknowledged meanwhile; killed on the full disk, it goes on from what was there before."""
 
     async def script(cluster: FaultyCluster) -> None:
@@ -409,7 +409,7 @@ def test_the_slices_of_before_are_not_used_after_a_refused_one() -> None:
 
 
 @pytest.mark.parametrize("refused", ["slice", "mark"])
-def test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room(refused: str) -> None:
+def test_last_slice_is_written_once_disk_has_room(refused: str) -> None:
     """Nothing follows that would be written with it; upstream would keep its input for ever."""
     write = Marks.write
 
@@ -435,7 +435,7 @@ def test_what_was_refused_at_the_end_of_input_is_written_when_there_is_room(refu
 
 
 @pytest.mark.parametrize("read", [True, False])
-def test_a_log_that_opens_late_is_gone_on_writing_after_the_end_of_input(read: bool) -> None:
+def test_late_log_is_written_after_end_of_input(read: bool) -> None:
     """Its newest slice is the last one, and the replica has the state from elsewhere.
 
     Args:
@@ -469,7 +469,7 @@ def test_a_log_that_opens_late_is_gone_on_writing_after_the_end_of_input(read: b
         play(*logged("count", seconds=3), script)
 
 
-def test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_begun_anew() -> None:
+def test_irreparable_copy_is_reported_and_log_is_restarted() -> None:
     """One copy is behind, and in the other a bit of what it alone has is not what it was."""
 
     async def script(cluster: FaultyCluster) -> None:
@@ -493,7 +493,7 @@ def test_a_copy_that_cannot_be_made_whole_from_the_other_is_told_and_the_log_beg
     assert origins(met)[2:] == ["log", "log"]
 
 
-def test_a_complete_slice_has_the_output_that_somebody_may_still_ask_for() -> None:
+def test_complete_slice_contains_output_clients_may_request() -> None:
     """The log before it, which had that too, cannot be read any more."""
 
     async def script(cluster: FaultyCluster) -> None:
@@ -525,7 +525,7 @@ def test_a_log_that_cannot_be_opened_is_in_the_status() -> None:
         play(*logged("count", seconds=3), script)
 
 
-def test_a_state_that_cannot_be_written_is_told_and_results_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_state_is_reported_and_results_continue(capsys: pytest.CaptureFixture[str]) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(6)
         assert all(r.state is NodeState.STABLE for r in cluster.replicas().values())
@@ -562,7 +562,7 @@ def test_a_standby_follows_the_log_and_takes_over(query: str) -> None:
     ]
 
 
-def test_a_standby_whose_log_is_refused_after_the_end_of_input_writes_its_successor() -> None:
+def test_standby_replaces_log_refused_after_end_of_input() -> None:
     """It makes nothing behind the end of the refused one; upstream would keep its input for ever, and a move wait."""
 
     async def script(cluster: FaultyCluster) -> None:
@@ -614,9 +614,7 @@ def told_maker(cluster: FaultyCluster) -> str:
 
 
 @pytest.mark.parametrize("seconds", long_but([6.0], [2.0, 6.0]))
-def test_a_standby_whose_maker_has_no_readable_log_takes_over_from_a_whole_snapshot(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standby_takes_over_from_full_snapshot_without_log(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or from the log, once it can be read again."""
     give = Snapshots._logged
     broken: list[bool] = []
@@ -679,7 +677,7 @@ def kept_by(cluster: FaultyCluster, node: str) -> set[str]:
         [("tumbling", "checkpoint"), ("count", "undo")], product(["count", "tumbling", "join", "topk"], RECONCILE)
     ),
 )
-def test_the_log_is_turned_on_and_off_and_on_for_all_replicas_at_once(query: str, reconcile: str) -> None:
+def test_log_can_be_switched_on_and_off_for_all_replicas(query: str, reconcile: str) -> None:
     """Each time they go on from what they have, which is kept until what is written now has more."""
     plan, on = logged(query, reconcile=reconcile, seconds=30)
     off = without_logs(on)
@@ -698,7 +696,7 @@ def test_the_log_is_turned_on_and_off_and_on_for_all_replicas_at_once(query: str
 
 
 @pytest.mark.parametrize("query", long_but(["count"], ["count", "join"]))
-def test_the_setting_changes_again_before_anything_is_written_the_new_way(query: str) -> None:
+def test_setting_changes_back_before_first_write(query: str) -> None:
     """The disk takes nothing: what was there before counts, and a log that is older than a checkpoint does not."""
     plan, on = logged(query, seconds=30)
     off = without_logs(on)
@@ -725,7 +723,7 @@ def test_the_setting_changes_again_before_anything_is_written_the_new_way(query:
     assert origins(met)[2:] == ["log"] * 2 + ["disk"] * 6
 
 
-def test_a_log_that_a_checkpoint_has_left_behind_is_not_gone_on_from() -> None:
+def test_log_older_than_checkpoint_is_not_resumed() -> None:
     """The disk did not let it go."""
     plan, on = logged("count", seconds=20)
 
@@ -771,7 +769,7 @@ def test_a_standby_has_what_it_held_before_the_setting_changed(first: str) -> No
     assert begun == [f"replica=f/0@nb origin={'log' if first == 'on' else 'disk'}"]
 
 
-def test_damage_in_both_copies_is_no_loss_where_a_checkpoint_is_there() -> None:
+def test_checkpoint_makes_up_for_log_damaged_in_both_copies() -> None:
     """It was written before the log was turned on, and upstream has all that follows."""
     plan, on = logged("count", replicas=1, seconds=16)
 

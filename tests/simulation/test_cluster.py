@@ -151,7 +151,7 @@ async def test_without_failures_all_results_are_stable(jump_clock: JumpClock) ->
             assert outcome.longest_wait_us() <= 150_000  # the first tuples wait for the start-up
 
 
-async def test_a_cut_source_makes_results_tentative_within_x_until_corrected(jump_clock: JumpClock) -> None:
+async def test_cut_source_gives_tentative_results_until_corrected(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()

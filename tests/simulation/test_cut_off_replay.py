@@ -146,7 +146,7 @@ def test_a_standby_that_takes_over_is_cut_off() -> None:
     ("query", "reconcile"),
     long_but([("count", "undo"), ("chain", "checkpoint")], product(["count", "join", "chain"], RECONCILE)),
 )
-def test_it_is_killed_again_while_tentative_and_while_it_corrects(query: str, reconcile: str) -> None:
+def test_replay_survives_kills_while_tentative_and_correcting(query: str, reconcile: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await restarted(cluster, "na", "nb")
         await gives_tentative_results(cluster)

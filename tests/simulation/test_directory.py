@@ -67,7 +67,7 @@ def consumers(cluster: FaultyCluster, replica: str) -> set[str]:
     return set(cluster.replicas()[replica].logs[0]._acks)
 
 
-def test_an_added_standby_takes_over_and_a_removed_one_holds_no_log() -> None:
+def test_added_standby_takes_over_and_removed_one_holds_no_log() -> None:
     plan, directory = two_units()
 
     async def script(cluster: FaultyCluster) -> None:
@@ -111,7 +111,7 @@ def test_an_added_replica_is_read_and_a_removed_one_is_not() -> None:
     assert tentative(met) == 0
 
 
-def test_a_new_version_reaches_all_processes_also_those_that_were_away() -> None:
+def test_new_version_reaches_processes_that_were_away() -> None:
     """Who was dead, cut off or without power learns of it; who knew it knows it after a restart without being told."""
     plan, directory = two_units()
 
@@ -142,7 +142,7 @@ def test_a_new_version_reaches_all_processes_also_those_that_were_away() -> None
     play(plan, directory, script)
 
 
-def test_a_coordinator_without_its_store_issues_what_the_nodes_know() -> None:
+def test_coordinator_without_store_issues_what_nodes_know() -> None:
     """Its disk is lost: the nodes know, and it asks them before it could take anything back."""
     plan, directory = two_units()
     changed = directory.with_role(SECOND, N2C, Role.STANDBY)
@@ -204,7 +204,7 @@ def test_a_standby_that_gets_the_active_role_runs() -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-def test_a_replica_made_again_writes_checkpoints_as_the_one_before() -> None:
+def test_recreated_replica_keeps_checkpoint_schedule() -> None:
     """Its tasks are those of the one before it; acknowledgements must not wait for checkpoints that nobody writes."""
     plan, directory = two_units()
 

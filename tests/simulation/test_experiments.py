@@ -40,7 +40,7 @@ def test_the_model_of_one_node() -> None:
     assert expected(Setup(failure_us=2 * SECOND)).tentative == 0
 
 
-def test_process_keeps_x_during_a_correction_and_suspend_does_not(tmp_path: Path) -> None:
+def test_process_policy_keeps_x_and_suspend_does_not(tmp_path: Path) -> None:
     works_on, waits = results("policies", tmp_path)
     assert (works_on["keeps_x"], waits["keeps_x"]) == (True, False)
     assert works_on["tentative"] > waits["tentative"]
@@ -104,7 +104,7 @@ def test_accuracy_follows_of_and_not_ic_for_joins(tmp_path: Path) -> None:
     assert at["top-100 pages", "greedy", 4]["of"] < at["top-100 pages", "structure-aware", 4]["of"]
 
 
-def test_active_replicas_recover_first_and_half_give_tentative_results(tmp_path: Path) -> None:
+def test_active_replicas_recover_before_checkpoints_and_half(tmp_path: Path) -> None:
     active, checkpoint, half = results("recovery", tmp_path)
     assert active["tentative_s"] is checkpoint["tentative_s"] is None, "all is there, or nothing"
     assert active["recovered_s"] < half["tentative_s"] < half["recovered_s"] <= half["caught_up_s"]
@@ -120,7 +120,7 @@ def test_checkpoints_lie_where_a_full_node_can_use_them(tmp_path: Path) -> None:
     assert four["correlated"]["score"] == pytest.approx(four["correlated"]["best_score"])
 
 
-def test_more_moves_are_assisted_where_checkpoints_follow_the_loads(tmp_path: Path) -> None:
+def test_load_aware_checkpoints_assist_more_moves(tmp_path: Path) -> None:
     at = {row["placement"]: row for row in results("elasticity", tmp_path)}
     assert at["correlated"]["assisted"] > at["even"]["assisted"]
     assert at["correlated"]["with_cpal_s"] < at["even"]["with_cpal_s"]
@@ -134,7 +134,7 @@ def test_the_densest_queries_are_near_the_optimum(tmp_path: Path) -> None:
         assert row["best_density"] <= row["optimum"]
 
 
-def test_of_nodes_that_come_one_by_one_each_completes_what_it_can(tmp_path: Path) -> None:
+def test_returning_nodes_each_complete_what_they_can(tmp_path: Path) -> None:
     at_once, operators, queries, fidelity = results("arrivals", tmp_path)
     assert [row["area_queries"] for row in (at_once, operators, queries)] == [4, 6, 9]
     assert at_once["area_of"] < operators["area_of"] < queries["area_of"] < fidelity["area_of"]
@@ -217,7 +217,7 @@ def test_queries_come_back_with_the_nodes_that_arrive(tmp_path: Path) -> None:
     assert abs(at["fidelity"]["fidelity"] - at["complete queries"]["fidelity"]) < 0.01
 
 
-def test_queries_that_do_not_depend_on_what_failed_notice_nothing(tmp_path: Path) -> None:
+def test_queries_independent_of_failure_are_unaffected(tmp_path: Path) -> None:
     downstream, upstream = results("locations", tmp_path)
     assert (downstream["failed"], upstream["failed"]) == (3, 6)
     assert downstream["normal_lag_s"] == downstream["lag_before_s"] < 0.2
@@ -227,7 +227,7 @@ def test_queries_that_do_not_depend_on_what_failed_notice_nothing(tmp_path: Path
 
 
 @pytest.mark.processes
-def test_an_owner_that_stops_first_leaves_a_gap_until_the_install(tmp_path: Path) -> None:
+def test_direct_migration_leaves_gap_until_install(tmp_path: Path) -> None:
     """How long depends on the machine; three heartbeats pass before an install begins."""
     ours, direct = results("migration", tmp_path)
     assert (ours["method"], ours["tentative"]) == ("ours", 0)
@@ -236,7 +236,7 @@ def test_an_owner_that_stops_first_leaves_a_gap_until_the_install(tmp_path: Path
 
 
 @pytest.mark.processes
-def test_all_tuples_are_counted_however_many_partitions_there_are(tmp_path: Path) -> None:
+def test_all_tuples_are_counted_for_any_number_of_partitions(tmp_path: Path) -> None:
     """What that costs depends on the machine."""
     few, more = results("partitions", tmp_path)
     assert (few["partitions"], more["partitions"], few["came"]) == (2, 10, 1)

@@ -144,7 +144,7 @@ def told(cluster: SimCluster, event: str) -> list[str]:
 
 
 @pytest.mark.parametrize("of", ["logs", "plan"])
-def test_a_disk_of_another_cluster_gives_no_state_to_who_moves_there(of: str) -> None:
+def test_disk_of_another_cluster_gives_no_state_to_a_move(of: str) -> None:
     """The partner's is taken, though it is not as far on."""
     plan, directory = two_units()
 
@@ -192,7 +192,7 @@ def test_a_standby_does_not_move_to_a_disk_of_other_source_logs(of: str) -> None
     ("source", "phase", "why"),
     [("na", "install", "n9 recovers"), ("nb", "follow", "n9 must hold 2 checkpoints first")],
 )
-def test_a_move_onto_a_checkpoint_log_of_other_source_logs_says_so(source: str, phase: str, why: str) -> None:
+def test_move_onto_log_of_other_sources_is_reported(source: str, phase: str, why: str) -> None:
     """Its target would go on from that log, and reads nothing then (S6); the source stays until the move ends."""
     plan, directory = logged("tumbling", replicas=1, standbys=1)
     left: dict[PurePosixPath, bytes] = {}
@@ -257,7 +257,7 @@ def test_who_runs_and_has_not_joined_is_not_settled(away: bool) -> None:
     play(plan, directory, script)
 
 
-def test_a_scenario_has_nodes_join_and_come_again_with_their_folder_without_it_and_after_they_left() -> None:
+def test_scenario_nodes_join_and_rejoin_with_and_without_folder() -> None:
     joins = [
         {"at_us": 1_000_000, "do": "join", "node": "new1", "own": {"capacity": 0.5}},
         {"at_us": 2_000_000, "do": "move", "node": "new1", "partition": "f1/0", "source": "n1b"},

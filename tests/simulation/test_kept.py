@@ -101,7 +101,7 @@ def test_with_tiny_buffers_the_client_syncs_in_time() -> None:
 
 
 @pytest.mark.parametrize("kind", long_but(["lie"], ["wipe", "lie"]))
-def test_a_client_whose_disk_lost_synced_data_ends_with_a_message(kind: str) -> None:
+def test_client_whose_disk_lost_synced_data_reports_it(kind: str) -> None:
     """If nodes have truncated what it acknowledged, it ends with that message; otherwise it gets everything."""
     faults: list[dict[str, Any]] = [{"at": "5s", "kind": "wipe", "target": "client:c", "for": "500ms"}]
     if kind == "lie":

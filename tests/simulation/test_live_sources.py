@@ -98,7 +98,7 @@ def test_without_idle_a_silent_source_makes_results_tentative() -> None:
     assert late(outcome) == 0
 
 
-def test_an_idle_time_that_check_warns_of_makes_results_tentative() -> None:
+def test_idle_time_below_warning_makes_results_tentative() -> None:
     """The idle time of the first test gives no warning and no tentative results."""
     live = {"a": BY_DATA, "b": {**BY_DATA, "idle_us": 900_000}}
     outcome = played(live)

@@ -53,7 +53,7 @@ async def test_samples_arrive_every_ten_seconds(jump_clock: JumpClock) -> None:
         assert load.memory > 0
 
 
-async def test_the_status_shows_the_latest_and_the_mean_and_the_balancer_is_told(jump_clock: JumpClock) -> None:
+async def test_status_shows_loads_and_balancer_uses_them(jump_clock: JumpClock) -> None:
     async with started() as cluster:
         await cluster.start()
         await trio.sleep(5)

@@ -84,7 +84,7 @@ def test_a_full_producer_and_its_consumer_restart_together(syncs: bool) -> None:
     assert origins(met)[2:] == ["log", "log"]
 
 
-def test_a_log_that_was_turned_off_is_needed_until_all_was_replayed() -> None:
+def test_disabled_log_is_kept_until_replay_ends() -> None:
     """Nothing else is on disk; who is killed meanwhile goes on from it again."""
     plan, on = logged("count")
     off = replace(on, logs={})
@@ -124,7 +124,7 @@ def test_a_log_that_was_turned_off_is_needed_until_all_was_replayed() -> None:
     assert origins(met)[2:] == ["log"] * 4
 
 
-def test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state() -> None:
+def test_refused_log_is_kept_until_both_new_copies_have_state() -> None:
     """People may still save something of it."""
 
     def numbers(cluster: FaultyCluster) -> set[str]:
@@ -151,7 +151,7 @@ def test_a_refused_log_is_kept_until_both_copies_of_the_next_one_hold_a_state() 
     assert len(told(met, "log_refused")) == 1
 
 
-def test_a_log_that_is_refused_while_it_is_synced_is_not_acknowledged() -> None:
+def test_log_refused_during_sync_is_not_acknowledged() -> None:
     """What it has more than had been acknowledged is nowhere else."""
     sync = StateLog.sync
     found: list[tuple[list[int], list[int] | None]] = []
@@ -183,7 +183,7 @@ def test_a_log_that_is_refused_while_it_is_synced_is_not_acknowledged() -> None:
     assert compared > 3
 
 
-def test_who_stops_to_write_a_log_and_who_begins_are_never_at_it_together() -> None:
+def test_old_and_new_log_writers_never_overlap() -> None:
     """A task that was cancelled waits for its thread, and a sync takes long here."""
     busy: set[int] = set()
     overlaps: list[bool] = []
@@ -254,7 +254,7 @@ def test_all_output_of_before_is_put_together_off_the_event_loop() -> None:
     assert max(many for inside, many in found if not inside) < 20
 
 
-def test_few_slices_are_read_also_where_a_join_keeps_rows_for_long() -> None:
+def test_few_slices_are_read_for_join_with_long_retention() -> None:
     """None of them can be left out by rewriting, so that they come less often."""
     read: list[int] = []
     plan, directory = logged("join", seconds=16)

@@ -61,7 +61,7 @@ async def lose(cluster: FaultyCluster, kept: SimDisk | None = None) -> SimDisk:
     return lost
 
 
-async def test_a_lost_log_is_an_error_on_both_sides_until_it_is_restored(jump_clock: JumpClock) -> None:
+async def test_lost_log_is_reported_on_both_sides_until_restored(jump_clock: JumpClock) -> None:
     """1. the folder is lost; 2. nobody reads the new log, and both sides report it; 3. the folder is restored"""
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
@@ -172,7 +172,7 @@ async def test_an_output_announces_its_origin_once_known(jump_clock: JumpClock, 
             assert compare({OUT: delivered(cluster)}, cluster.reference()) == []
 
 
-async def test_identities_follow_from_the_seed_and_a_new_disk_has_another(jump_clock: JumpClock) -> None:
+async def test_log_identities_follow_seed_and_change_with_disk(jump_clock: JumpClock) -> None:
     drawn = []
     for lost in (0, 0, 1):
         async with FaultyCluster(*make_plan(), seed=7) as cluster:
@@ -270,7 +270,7 @@ async def test_nothing_replays_behind_a_lost_log(jump_clock: JumpClock, lost_bef
             await until(lambda: runs(cluster, "u3/0@n3b"), within_s=40)
 
 
-async def test_who_waits_for_a_replay_that_does_not_come_goes_on_from_its_state(jump_clock: JumpClock) -> None:
+async def test_replica_without_replay_continues_from_its_state(jump_clock: JumpClock) -> None:
     """H8: n1a dies, and continues from its disk; n3a is back, so that nothing is ordered any more."""
     plan, directory = on_disk(*with_standbys(*longer(*make_plan(3, rate=50.0), 40)))
     async with FaultyCluster(plan, directory) as cluster:

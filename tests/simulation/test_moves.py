@@ -151,7 +151,7 @@ BESIDE = ("n1a", "n1c", {"n1b": Role.STANDBY, "n1c": Role.ACTIVE})
         [(*ONTO, True), (*BESIDE, False)], [(*way, kills) for kills in (False, True) for way in (ONTO, OF, BESIDE)]
     ),
 )
-def test_moves_end_beside_a_standby_that_the_budget_keeps_running(
+def test_moves_end_with_a_standby_that_budget_keeps_running(
     source: str, target: str, roles: dict[str, Role], kills: bool
 ) -> None:
     """Onto it, of it, and beside it: then the first standby that stays runs (H7); so says the next coordinator."""
@@ -201,7 +201,7 @@ def test_opposite_orders_are_refused_until_the_first_is_done() -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-async def test_a_node_asks_again_whether_it_may_join_where_the_coordinator_says_nothing(
+async def test_joining_node_asks_again_if_coordinator_is_silent(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, directory = two_units()

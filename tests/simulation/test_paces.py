@@ -62,7 +62,7 @@ def test_sources_of_one_speed_are_never_apart() -> None:
     assert apart(outcome.history, *deployed, InForce(*deployed, {})) == []
 
 
-def test_sources_are_apart_while_one_lags_by_more_than_a_bucket_waits() -> None:
+def test_sources_are_apart_while_lag_exceeds_bucket_wait() -> None:
     scenario = faulty(config({"rate": 100}, {"rate": 20}), 1, LENGTH_US)
     _, outcome = run(scenario)
     assert outcome is not None

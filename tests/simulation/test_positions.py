@@ -213,7 +213,7 @@ async def test_who_ends_at_once_has_told_the_nodes_before(jump_clock: JumpClock,
             assert len(cluster.replicas()) == 2 - dead
 
 
-async def test_who_ends_at_once_does_not_wait_for_nodes_that_end_meanwhile(jump_clock: JumpClock) -> None:
+async def test_departing_client_does_not_wait_for_ending_nodes(jump_clock: JumpClock) -> None:
     """As at the end of a run, which waits for what an external client acknowledges, and for no more."""
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
@@ -238,7 +238,7 @@ async def _kill_soon(cluster: FaultyCluster, host: str) -> None:
     cluster.kill(host)
 
 
-async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_clock: JumpClock) -> None:
+async def test_acknowledged_rows_are_refused_with_available_start(jump_clock: JumpClock) -> None:
     kept = Checkpoint()
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
@@ -261,7 +261,7 @@ async def test_what_was_acknowledged_is_refused_with_where_the_nodes_begin(jump_
                 await read(cluster, Excerpt("s1", 0, 0, 5, kept.origin))
 
 
-async def test_what_was_acknowledged_is_refused_in_the_end_while_a_replica_is_dead(jump_clock: JumpClock) -> None:
+async def test_acknowledged_rows_are_refused_while_replica_is_dead(jump_clock: JumpClock) -> None:
     """It is waited for, since it might have what is needed; for good only as long as the user has patience."""
     kept = Checkpoint()
     plan, directory = make_plan(rate=50.0)
@@ -331,7 +331,7 @@ async def test_an_unreachable_output_says_so_and_keeps_its_last_ids(jump_clock: 
                 nursery.cancel_scope.cancel()
 
 
-async def test_of_two_readers_of_one_name_the_second_is_refused_and_a_restarted_one_gets_in(
+async def test_second_reader_is_refused_and_restarted_reader_resumes(
     jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. a query reads; 2. another one of the same client is refused, while a node restarts; 3. the first one loses no
@@ -394,7 +394,7 @@ async def test_a_reader_that_keeps_nothing_takes_no_name(jump_clock: JumpClock) 
                 nursery.cancel_scope.cancel()
 
 
-async def test_logs_that_were_wiped_under_a_query_are_not_acknowledged_and_that_is_said(jump_clock: JumpClock) -> None:
+async def test_wiped_logs_are_reported_and_not_acknowledged(jump_clock: JumpClock) -> None:
     """Sources and nodes lose their disks: ids of the new logs mean other tuples (S6)."""
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:

@@ -161,7 +161,7 @@ def test_with_room_for_all_nothing_waits() -> None:
     play(*example(coordinator={"cap": 1.0}), script)
 
 
-def test_a_spare_restores_from_a_full_standby_and_returns_its_role() -> None:
+def test_spare_restores_from_full_standby_and_returns_role() -> None:
     """The two standbys have room for four of five; the fifth begins on n6, with the checkpoint of its standby."""
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 
@@ -199,7 +199,7 @@ def test_a_role_that_is_not_wanted_any_more_is_not_lent(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("dead", long_but([COORDINATOR], ["n6", COORDINATOR]))
-def test_a_recovery_survives_the_death_of_a_helper_or_the_coordinator(dead: str) -> None:
+def test_recovery_survives_death_of_helper_or_coordinator(dead: str) -> None:
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 
     async def script(cluster: FaultyCluster) -> None:
@@ -218,7 +218,7 @@ def test_a_recovery_survives_the_death_of_a_helper_or_the_coordinator(dead: str)
 
 
 @pytest.mark.long
-def test_without_a_standby_a_partition_begins_anew_on_another_node() -> None:
+def test_partition_without_standby_restarts_on_another_node() -> None:
     """n3 and both standbys of the alarms are gone: n6 gets them after a while, from the sources' logs (H8)."""
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
 

@@ -88,7 +88,7 @@ async def test_all_replicas_die_behind_what_is_deleted_and_go_on(jump_clock: Jum
             assert_complete(cluster)
 
 
-async def test_a_dead_replica_holds_the_log_and_is_named_until_it_returns(jump_clock: JumpClock) -> None:
+async def test_dead_replica_holds_log_and_is_named_until_it_returns(jump_clock: JumpClock) -> None:
     plan, directory = retaining(1)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():
@@ -127,7 +127,7 @@ async def test_a_node_with_a_new_disk_takes_the_state_of_its_partner(jump_clock:
             assert_complete(cluster)
 
 
-def test_where_no_disk_has_the_state_the_replica_says_what_it_lacks() -> None:
+def test_replica_without_state_names_missing_input() -> None:
     """Nothing wrong comes out, and nothing at all."""
     notes: list[Note] = []
 

@@ -46,7 +46,7 @@ def check_tables(cluster: FaultyCluster, servers: dict[str, TableServer]) -> Non
     assert len(expected) > 100
 
 
-async def test_a_server_that_is_away_blocks_its_client_and_nothing_else(
+async def test_absent_server_blocks_only_its_client(
     jump_clock: JumpClock, servers: dict[str, TableServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """1. one is away when the client starts, and comes; 2. another goes, and comes back."""

@@ -108,7 +108,7 @@ def test_a_change_that_check_would_refuse_changes_nothing() -> None:
     play(plan, directory, script)
 
 
-def test_a_node_that_was_away_gets_the_new_x_and_keeps_it_over_restarts() -> None:
+def test_absent_node_gets_new_x_and_keeps_it_over_restarts() -> None:
     """Also when the coordinator is away, and the next one issues it again."""
     plan, directory = two_units()
 

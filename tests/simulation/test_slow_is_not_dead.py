@@ -94,7 +94,7 @@ def test_a_slow_client_does_not_delay_others(monkeypatch: pytest.MonkeyPatch, la
     assert not any(isinstance(e.element, Undo) for e in met.deliveries("c"))
 
 
-def test_without_spilling_a_client_that_does_not_read_blocks_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_client_blocks_sources_without_spilling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A2, A7: full buffers block everything up to the sources; this is no failure, and nothing is lost."""
     monkeypatch.setattr(client, "WAITING_CHANGES", 20)
 
@@ -155,7 +155,7 @@ def test_a_frozen_last_node_fills_the_chain_without_a_failure() -> None:
 # --- replicas that stand still ---
 
 
-def test_a_thawed_replica_with_tentative_data_undoes_nothing_stable() -> None:
+def test_thawed_tentative_replica_undoes_nothing_stable() -> None:
     """It freezes in UP_FAILURE; when it thaws, all others are ahead, and its consumers have switched."""
     frozen: list[str] = []
 

@@ -199,7 +199,7 @@ def test_data_flow_without_a_coordinator() -> None:
     play(plan, directory, script)
 
 
-def test_a_standby_uses_the_older_checkpoint_if_the_newest_is_damaged() -> None:
+def test_standby_uses_older_checkpoint_if_newest_is_damaged() -> None:
     """H2: upstream still has what follows the older of the two, so nothing is lost; the damage is reported."""
     plan, directory = with_standbys(*longer(*make_plan(2), 14))
 
@@ -357,7 +357,7 @@ async def seen(cluster: FaultyCluster, what: str) -> None:
         ],
     ),
 )
-def test_the_next_coordinator_continues_after_a_death_at_any_step(step: str) -> None:
+def test_next_coordinator_continues_after_death_at_any_step(step: str) -> None:
     plan, directory = with_standbys(*longer(*make_plan(1), 14))
     retires = "retire" in step
 
@@ -404,7 +404,7 @@ def test_of_two_coordinators_the_later_one_is_followed() -> None:
 
 
 @pytest.mark.parametrize("host", ["n1b", "source:a"])
-def test_whoever_heard_of_a_later_coordinator_follows_no_older_one(host: str) -> None:
+def test_processes_follow_no_older_coordinator(host: str) -> None:
     """H6: its hello is enough, and is remembered; orders and directories go by one epoch."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
 

@@ -109,13 +109,13 @@ def test_a_partner_without_inputs_grants_no_correction() -> None:
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US
 
 
-def test_with_a_dead_partner_live_results_continue_during_a_correction() -> None:
+def test_live_results_continue_while_only_replica_corrects() -> None:
     met = slowly_corrected(lambda cluster: cluster.kill("n1a"))
     begin, end = met.corrected("u1/0@n1b")
     assert met.longest_gap_us("c", (begin, end)) <= GAP_US
 
 
-def test_partners_whose_answers_take_longer_than_the_time_to_the_next_request_take_turns() -> None:
+def test_partners_with_slow_answers_take_turns() -> None:
     """K1: a grant counts though the next request is under way."""
     plan, directory = make_plan(1, rate=50.0, replicas=2)
     plan = replace(plan, timing=replace(plan.timing, request_us=200_000))

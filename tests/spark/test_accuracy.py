@@ -164,7 +164,7 @@ def test_floats_of_a_key_meet_by_their_first_digits(
     assert [r["right"] for r in found] == ([right] if meet else [False, False])
 
 
-def test_a_source_whose_times_go_back_behind_the_last_stable_tuple(spark: SparkSession) -> None:
+def test_source_times_may_precede_last_stable_tuple(spark: SparkSession) -> None:
     """Ids of a source's output are in order of arrival, and its times need not be."""
     true = [(0, place, time, (place, 0.0, "s")) for place, time in enumerate([5, 9, 7, 12, 8, 20, 11], 1)]
     found = met(tables(spark, true, [], [(0, 0, 3, 8, 2, 2, 9, 11)]), in_order=False)

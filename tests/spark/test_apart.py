@@ -76,14 +76,14 @@ def archived(store: S3WithKeys, tmp_path_factory: pytest.TempPathFactory) -> Non
 
 
 @pytest.mark.usefixtures("archived")
-def test_a_run_in_s3_is_proved_by_executors_that_share_no_disk_with_the_driver(store: S3WithKeys, hidden: Path) -> None:
+def test_run_in_s3_is_proved_without_shared_disk(store: S3WithKeys, hidden: Path) -> None:
     found = spe(hidden, store.environment, "report", URI)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "CONSISTENT" in found.stdout
 
 
 @pytest.mark.usefixtures("archived")
-def test_an_executor_with_wrong_credentials_is_told_before_the_first_job(store: S3WithKeys, hidden: Path) -> None:
+def test_executor_with_wrong_credentials_fails_before_first_job(store: S3WithKeys, hidden: Path) -> None:
     found = spe(hidden, store.environment, "report", URI, sets="AWS_SECRET_ACCESS_KEY=wrong")
     assert found.returncode == 2
     assert "an executor of Spark on " in found.stderr
@@ -91,9 +91,7 @@ def test_an_executor_with_wrong_credentials_is_told_before_the_first_job(store: 
     assert "org.apache" not in found.stdout + found.stderr
 
 
-def test_a_directory_that_an_executor_does_not_see_is_told_before_the_first_job(
-    store: S3WithKeys, hidden: Path
-) -> None:
+def test_directory_unseen_by_executor_fails_before_first_job(store: S3WithKeys, hidden: Path) -> None:
     run = a_run(hidden / "mine")
     found = spe(hidden, {}, "report", str(run))
     assert found.returncode == 2

@@ -158,7 +158,7 @@ def test_floats_are_equal_within_a_tolerance_that_is_given(
     assert execute(["compare", str(run_dir), str(table), "--ignore", "x"]) == 0
 
 
-def test_a_run_that_has_not_ended_is_compared_as_far_as_it_is_final(
+def test_unfinished_run_is_compared_as_far_as_it_is_final(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = a_run(tmp_path / "part", ROWS[:4], "5000000")

@@ -32,7 +32,7 @@ PAIRS: list[tuple[float | None, float | None, bool]] = [
 ]
 
 
-def test_floats_are_equal_within_a_share_of_the_larger_one_and_nothing_else_is(spark: SparkSession) -> None:
+def test_floats_are_equal_only_within_relative_tolerance(spark: SparkSession) -> None:
     """To Spark NaN is the largest number, and ``NaN <= NaN`` holds: NaN and the infinities were equal to any number."""
     from pyspark.sql import functions as F
 

@@ -88,7 +88,7 @@ def test_tasks_read_the_truth_as_spark_does(truths: dict[str, Truth], output: st
     assert bool(found.counts) is (output != "none")
 
 
-def test_no_group_of_rows_is_read_without_a_time_that_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_row_groups_outside_requested_times_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     made = "0 AS partition, id + 1 AS place, 10 * id AS time_us, struct(id AS n) AS tuple"
     frame = LocalTables(spark, tmp_path).keep("truth", spark.sql(f"SELECT {made} FROM range(0, 8, 1, 4)"))
     files = TruthFiles(spark, local_files(frame), None)
@@ -127,7 +127,7 @@ def test_digests_of_files_are_those_that_spark_makes(truths: dict[str, Truth], o
     assert sorted(map(tuple, ours)) == sorted(map(tuple, theirs)) != []
 
 
-def test_footers_say_nothing_where_a_task_wrote_several_partitions(spark: SparkSession, tmp_path: Path) -> None:
+def test_footers_are_unused_if_a_task_wrote_several_partitions(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql("SELECT cast(id % 2 AS int) AS partition, id AS n, 7 * id AS time_us FROM range(0, 20, 1, 1)")
     both = LocalTables(spark, tmp_path).keep("both", frame)
     assert footers(local_files(both), "n") is None

@@ -157,9 +157,7 @@ def test_between_two_segments_a_record_is_missed_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", list(UPTO)[1:])
-def test_a_log_that_lost_its_end_is_inconsistent_with_what_was_received(
-    shortened: tuple[int, Report, str], client: str
-) -> None:
+def test_log_without_end_contradicts_received_output(shortened: tuple[int, Report, str], client: str) -> None:
     status, found, _ = shortened
     assert (status, of(found, client).verdict) == (INCONSISTENT, Verdict.INCONSISTENT)
     assert of(found, client).reasons[-1].endswith("a log has lost its end")

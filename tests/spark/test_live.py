@@ -142,9 +142,7 @@ def running(writer: DataStreamWriter) -> StreamingQuery:
     return running(writer) if "failed to connect back" in str(query.exception()) else query
 
 
-def test_each_stable_tuple_is_read_once_over_restarts_of_either_side(
-    spark: SparkSession, run: Path, tmp_path: Path
-) -> None:
+def test_each_stable_tuple_is_read_once_over_restarts(spark: SparkSession, run: Path, tmp_path: Path) -> None:
     sink, frame = Sink(), stream(spark, run, rows="500")
     query = start(frame, sink, tmp_path / "ck")
     until(lambda: len(sink.batches) >= 2, "micro-batch", query)
@@ -219,9 +217,7 @@ def test_all_changes_add_up_to_the_stable_stream(spark: SparkSession, run: Path,
                if r["_kind"] == "stable" and (p, r["_id"]) in board)  # fmt: skip
 
 
-def test_each_micro_batch_is_pushed_once_over_restarts_of_either_side(
-    spark: SparkSession, run: Path, tmp_path: Path
-) -> None:
+def test_each_micro_batch_is_pushed_once_over_restarts(spark: SparkSession, run: Path, tmp_path: Path) -> None:
     """Files of rows, each a micro-batch, in two tasks.  The source is killed while the query runs; the query is
     stopped, and its last batch is taken for unfinished when it begins again."""
     rows, folder = 400, tmp_path / "in"
@@ -282,9 +278,7 @@ def test_a_mistake_is_told(spark: SparkSession, run: Path, options: dict[str, st
         stream(spark, run, **options)
 
 
-def test_what_every_client_has_acknowledged_is_gone_and_a_table_has_the_rest(
-    spark: SparkSession, run: Path, tmp_path: Path
-) -> None:
+def test_rows_acknowledged_by_all_clients_are_deleted(spark: SparkSession, run: Path, tmp_path: Path) -> None:
     """A replica that restarts has to hear it again, and only a query that runs repeats it (A2).  A table takes nobody's
     name."""
     queries = [

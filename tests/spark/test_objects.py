@@ -135,7 +135,7 @@ def test_executors_read_the_same_there_as_on_this_machine(run_dir: Path, spark: 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("commands_use_it", "_spark_has_it")
-def test_a_run_is_archived_and_proved_verified_and_compared_where_it_is(
+def test_archived_run_is_proved_verified_and_compared_in_place(
     run_dir: Path,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
