@@ -145,7 +145,7 @@ UNITS: Final[dict[str, Test]] = {
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
     "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
     "corrections-wait-for-room-beside-a-partner": (
-        TestCorrecting().test_with_a_full_output_a_redo_ends_although_the_partner_serves
+        TestCorrecting().test_redo_with_full_output_ends_while_partner_serves
     ),
     "helper-leaves-those-that-are-behind": (coordination.test_a_thawed_replica_must_catch_up_before_the_helper_retires),
     "correction-waited-for-without-end": (
@@ -299,7 +299,7 @@ UNITS: Final[dict[str, Test]] = {
     "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
     "a-log-is-as-far-as-its-replica": standby.test_a_log_that_is_behind_its_replica_is_asked_for_again,
     "redo-ends-before-the-log-has-its-state": partial(
-        logging.test_a_redo_of_nothing_brings_the_log_a_slice_where_upstream_is_full, logging.UndoWorld
+        logging.test_empty_redo_advances_log_when_upstream_is_full, logging.UndoWorld
     ),
     "tentative-state-is-logged": partial(logging.test_while_tainted_nothing_is_taken, logging.World),
     "commit-before-footprints": checkpoint_log.test_what_follows_the_last_commit_is_void_at_any_cut,
@@ -360,7 +360,7 @@ UNITS: Final[dict[str, Test]] = {
     "who-replays-waits": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
     "redo-forgets-the-replay": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
     "live-waits-for-the-rest-of-the-replay": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
-    "redo-ends-in-the-replay": replays.test_a_redo_that_ends_before_the_replay_does_leaves_nobody_stable,
+    "redo-ends-in-the-replay": replays.test_redo_ending_before_replay_is_not_stable,
     "half-a-state-is-given": cut_off_replay.test_a_standby_that_takes_over_is_cut_off,
     "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
     "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,

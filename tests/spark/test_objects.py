@@ -192,7 +192,7 @@ def test_archived_run_is_proved_verified_and_compared_in_place(
 
 
 @pytest.mark.usefixtures("store")
-def test_only_a_run_that_is_over_is_archived_to_where_there_is_none(
+def test_only_finished_run_is_archived_to_unused_place(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"s3a://{BUCKET}/runs/other"

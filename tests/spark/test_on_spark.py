@@ -156,7 +156,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             one.process.wait()
 
 
-def test_a_run_whose_executor_is_killed_and_that_has_other_faults_is_consistent(
+def test_run_with_killed_executor_and_other_faults_is_consistent(
     start: Callable[..., Running], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The executor of n1 and the process of n2 are killed, one after the other, and a source is cut off for longer

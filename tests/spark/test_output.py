@@ -112,14 +112,14 @@ def test_a_corrected_stream_is_consistent(healed: OutputReport) -> None:
     assert (healed.truth, healed.stable) == (6, 6)
 
 
-def test_tentative_tuples_are_counted_as_right_or_wrong_with_their_time(healed: OutputReport) -> None:
+def test_tentative_tuples_are_counted_as_right_or_wrong(healed: OutputReport) -> None:
     found = healed.tentative
     assert (found.count, found.right, found.wrong, found.undone, found.corrections) == (3, 1, 2, 3, 1)
     assert found.stood_max_us == 3 * SECOND  # window 1, from 4 s to the undo at 7 s
     assert found.predicted == 3  # a cut of 6 s at 6 results in 12 s
 
 
-def test_accuracy_by_window_against_all_that_should_have_been_there(healed: OutputReport) -> None:
+def test_accuracy_by_window_compares_with_all_true_tuples(healed: OutputReport) -> None:
     assert healed.accuracy is not None
     assert healed.accuracy.key == ["key", "window_start", "window_end"]
     first, second = healed.accuracy.windows
@@ -146,7 +146,7 @@ def test_delay_is_of_new_tuples_only_on_first_receipt(healed: OutputReport) -> N
         pytest.param("Binf", Verdict.INCONSISTENT, marks=pytest.mark.long),
     ],
 )
-def test_stable_output_beyond_the_logs_shows_that_they_lost_their_end(
+def test_stable_output_beyond_logs_shows_lost_end(
     spark: SparkSession, tmp_path: Path, received_too: str, verdict: Verdict
 ) -> None:
     """No correct run publishes what its sources have not logged and synced (S3)."""
@@ -224,7 +224,7 @@ def test_bins_add_up(healed: OutputReport) -> None:
     ]
 
 
-def test_all_that_was_received_is_stored_once_whoever_asks_for_it(spark: SparkSession) -> None:
+def test_received_table_is_stored_once_for_all_callers(spark: SparkSession) -> None:
     """Verdict and figures are computed beside each other, and the table has one name."""
     stored: list[str] = []
 
@@ -260,7 +260,7 @@ def test_work_beside_other_work_has_a_pool_of_its_own(spark: SparkSession, monke
         assert beside(pool)() is None
 
 
-def test_a_wrong_tuple_is_shown_with_the_true_one_and_its_neighbours(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_tuple_is_shown_with_true_one_and_neighbours(spark: SparkSession, tmp_path: Path) -> None:
     found = judged(spark, tmp_path, "S1@0:1,10,1.5 B-1 S2@0:2,99,2.5 S3@1:1,11,3.5 B1 T4@2:1,12,4.5 b2")
     assert found.verdict is Verdict.INCONSISTENT
     assert found.reasons == ["1 tuple altered"]

@@ -125,7 +125,7 @@ def excerpts(pieces: Any) -> list[tuple[int, int, int, str]]:
     return found
 
 
-def test_batches_are_bounded_planned_from_ids_and_acknowledged_when_they_are_finished(output: LiveOutput) -> None:
+def test_batches_are_bounded_and_acknowledged_when_finished(output: LiveOutput) -> None:
     reader, nodes = StableReader(output), Nodes(output)
     reader._connected = nodes  # type: ignore[assignment]
     assert reader.reportLatestOffset() == {
@@ -161,7 +161,7 @@ def test_a_batch_is_acknowledged_when_nothing_follows_it(output: LiveOutput) -> 
     assert nodes.acknowledged == [{0: 4, 1: 3}]
 
 
-def test_a_portion_of_changes_is_acknowledged_when_nothing_follows_it(changed: LiveOutput) -> None:
+def test_final_portion_of_changes_is_acknowledged(changed: LiveOutput) -> None:
     reader, nodes = ChangesReader(changed), Nodes(changed)
     reader._connected = nodes  # type: ignore[assignment]
     start = through(reader.initialOffset())
@@ -185,7 +185,7 @@ def test_a_partition_whose_logs_are_not_known_waits(output: LiveOutput) -> None:
     assert (end["ids"], end["origins"]) == ({"0": 0, "1": 4}, {"0": "", "1": "log"})
 
 
-def test_what_must_be_whole_is_refused_where_a_partition_would_be_left_out(
+def test_incomplete_output_is_refused_if_it_must_be_complete(
     output: LiveOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = Nodes(output)
@@ -215,9 +215,7 @@ def test_available_now_ends_where_it_was_when_it_began(output: LiveOutput) -> No
     assert nodes.finished == [{0: 15, 1: 15}]  # Spark ends the process before the next heartbeat
 
 
-def test_the_next_session_acknowledges_as_a_later_one_whatever_its_clock_says(
-    output: LiveOutput, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_session_acknowledges_as_later_despite_clock(output: LiveOutput, monkeypatch: pytest.MonkeyPatch) -> None:
     after: list[int] = []
 
     def connected(of: LiveOutput, later_than: int) -> Nodes:
@@ -264,7 +262,7 @@ class Heartbeats:
         ("", r"some partition of totals was served by nobody within 0\.05 s .*n1 at here: serves none of it"),
     ],
 )
-def test_a_client_that_is_in_use_is_told_from_an_output_that_nobody_serves(
+def test_busy_client_is_distinguished_from_unserved_output(
     output: LiveOutput, monkeypatch: pytest.MonkeyPatch, used: str, said: str
 ) -> None:
     monkeypatch.setattr("replicas.spark.readers.OutputPositions", Heartbeats)
@@ -283,7 +281,7 @@ def test_what_goes_to_tasks_has_no_connection_and_no_token(output: LiveOutput, m
     assert pickle.loads(data)._output.plan.fingerprint == output.plan.fingerprint
 
 
-def test_the_first_batch_begins_where_it_began_though_spark_asks_again_later(output: LiveOutput) -> None:
+def test_first_batch_keeps_its_start_when_spark_asks_again(output: LiveOutput) -> None:
     """1. a query begins now, at 10; 2. more comes before Spark asks again, in this session, and after a restart"""
     reader, nodes = StableReader(output), Nodes(output)
     reader._connected = nodes  # type: ignore[assignment]
@@ -308,9 +306,7 @@ def test_the_first_portion_of_changes_begins_where_it_began(changed: LiveOutput)
     assert [(p.what.partition, p.what.from_id, p.what.upto_id) for p in parts] == [(0, 10, 15), (1, 7, 7)]
 
 
-def test_an_unfinished_first_batch_goes_by_its_checkpoint_also_where_a_new_query_could_not_begin(
-    output: LiveOutput, changed: LiveOutput
-) -> None:
+def test_unfinished_first_batch_follows_its_checkpoint(output: LiveOutput, changed: LiveOutput) -> None:
     """Spark asks a reader that begins anew where it would begin, though the checkpoint has an end of the batch."""
     nodes = Nodes(output)
     nodes.begins, nodes.ids = {0: 10, 1: 7}, {0: 15, 1: 9}
@@ -341,7 +337,7 @@ def test_a_batch_that_would_begin_behind_its_end_is_refused(output: LiveOutput) 
         reader.partitions(start, end)
 
 
-def test_a_portion_of_changes_travels_with_the_tasks_until_it_is_finished(changed: LiveOutput) -> None:
+def test_portion_of_changes_travels_with_tasks_until_finished(changed: LiveOutput) -> None:
     reader, nodes = ChangesReader(changed), Nodes(changed)
     reader._connected = nodes  # type: ignore[assignment]
     start = through(reader.initialOffset())
@@ -361,7 +357,7 @@ def test_a_portion_of_changes_travels_with_the_tasks_until_it_is_finished(change
     assert session.buffer.changes(0, 3) == []
 
 
-def test_a_portion_of_an_earlier_session_is_an_undo_and_what_is_stable(changed: LiveOutput) -> None:
+def test_portion_of_earlier_session_is_undo_and_stable_rows(changed: LiveOutput) -> None:
     reader = ChangesReader(changed)
     reader._connected = Nodes(changed)  # type: ignore[assignment]
     start = through(Offset("totals", "changes", changed.nowhere().query, {0: 4, 1: 4}, {}, 5, "then", 9).to_json())

@@ -178,7 +178,7 @@ def test_an_altered_tuple_is_named_in_the_report_of_the_run(found: Report) -> No
     assert found.verdict is Verdict.INCONSISTENT
 
 
-def test_a_recording_that_breaks_off_proves_nothing_of_what_follows(found: Report) -> None:
+def test_truncated_recording_proves_nothing_beyond_its_end(found: Report) -> None:
     cut_short = of(found, "cut_short")
     assert cut_short.verdict is Verdict.UNKNOWN
     assert cut_short.reasons[0].startswith("recording incomplete: final until 2026-01-01 00:00:0")
@@ -264,7 +264,7 @@ def stored(spark: SparkSession) -> int:
     return int(spark._jsparkSession.sharedState().cacheManager().numCachedEntries())
 
 
-def test_a_damaged_log_gives_no_verdict_and_removes_the_earlier_report(
+def test_damaged_log_gives_no_verdict_and_removes_old_report(
     spark: SparkSession, run_dir: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "damaged"

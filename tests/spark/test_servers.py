@@ -58,7 +58,7 @@ def server() -> Iterator[PostgresServer]:
         yield one
 
 
-def test_a_run_into_a_server_that_is_killed_and_paused_is_consistent(server: PostgresServer, tmp_path: Path) -> None:
+def test_run_into_killed_and_paused_server_is_consistent(server: PostgresServer, tmp_path: Path) -> None:
     """
     1. results come into the table; a source is cut off until tentative ones stand there, too
     2. the server is paused; then it is killed, and is away for a second

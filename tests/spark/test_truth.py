@@ -271,9 +271,7 @@ def test_windows_over_sources_are_aggregated_without_a_sort(spark: SparkSession,
 
 
 @pytest.mark.parametrize("merged", [True, False], ids=["read in order", "sorted"])
-def test_a_stream_that_the_times_of_segments_divide_equals_the_engine(
-    spark: SparkSession, tmp_path: Path, merged: bool
-) -> None:
+def test_stream_divided_at_segment_times_equals_engine(spark: SparkSession, tmp_path: Path, merged: bool) -> None:
     """Its logs merged and filtered; what windows make of them is divided by a sample."""
     some = {"some": {"filter": {"from": "both", "where": "n > 0"}}, "few": {"filter": {"from": "b", "where": "b"}}}
     config = CONFIG | {"query": {name: QUERY[name] for name in ("both", "tumbling_on")} | some}

@@ -50,7 +50,7 @@ def arrow(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**given, **columns})
 
 
-def test_columns_in_any_order_and_of_smaller_types_become_attributes() -> None:
+def test_columns_in_any_order_and_smaller_types_are_accepted() -> None:
     check_columns("c", SCHEMA, COLUMNS)
     rows = rows_of(arrow(), SCHEMA, "ts")
     assert rows.to_tuples() == [(5, 1, 0.5, "wörd", True), (7, None, 0.0, None, False)]
@@ -144,7 +144,7 @@ def test_a_task_stages_its_rows_and_the_driver_commits_all_parts(
     assert part != empty
 
 
-def test_a_batch_that_failed_is_dropped_and_one_without_tasks_needs_no_commit(
+def test_failed_batch_is_dropped_and_empty_one_needs_no_commit(
     source: tuple[LiveWriter, Source],
 ) -> None:
     one, there = source

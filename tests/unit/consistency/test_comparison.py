@@ -30,7 +30,7 @@ def first(recorded: str, reference: str) -> str:
     return str(difference)
 
 
-def test_equal_streams_with_other_dictionaries_have_no_differences() -> None:
+def test_equal_streams_with_other_dictionaries_compare_equal() -> None:
     text = "S1/5:1,0.5,a,true S2/6:null,null,null,null S3/7:3,nan,b,false"
     ids, one = rows(text)
     shuffled = StringDictionary(["b", "other", "a"])
@@ -83,7 +83,7 @@ def test_missing_extra_repeated_and_reordered_tuples_are_counted() -> None:
     ]
 
 
-def test_a_channel_that_one_side_lacks_is_missing_or_extra_as_a_whole() -> None:
+def test_channel_on_one_side_only_is_missing_or_extra() -> None:
     other = Channel(StreamId("out"), 1)
     one = rows("S1/1:1,0,a,true S2/2:2,0,a,true")
     found = compare({CHANNEL: one}, {other: one})

@@ -57,7 +57,7 @@ def test_a_table_that_grows_and_corrects_itself_is_right() -> None:
     assert (watch.looks, watch.final, watch.tentative, watch.twice) == (4, 6, 0, 0)
 
 
-def test_two_live_rows_of_one_result_are_seen_also_where_the_end_is_right() -> None:
+def test_duplicate_live_rows_are_seen_even_if_end_is_right() -> None:
     double = [*RIGHT[:2], row(0, "apple", 1, tentative=True)]
     watch = seen(RIGHT[:2], double, RIGHT)
     assert judge(RIGHT, RIGHT, watch, 12) == [
@@ -121,7 +121,7 @@ def server(started: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.servers
-def test_a_table_of_a_server_is_read_again_after_the_server_was_killed(server: PostgresServer) -> None:
+def test_server_table_is_read_again_after_server_restart(server: PostgresServer) -> None:
     table = PostgresTable("", "totals")
     assert table.rows() is None
     columns = "window_start timestamptz, window_end timestamptz, product text, orders bigint, revenue double precision"
@@ -146,7 +146,7 @@ def test_a_database_that_is_given_and_not_there_ends_it_at_once(tmp_path: Path) 
         results("dbname=nowhere", False, "totals", tmp_path, stack)
 
 
-def test_orders_are_those_of_the_seed_and_one_partition_is_idle_for_a_while() -> None:
+def test_orders_follow_seed_and_one_partition_pauses() -> None:
     first, again, other = (list(orders(seed, 10)) for seed in (1, 1, 2))
     assert first == again != other
     assert sum(sum(ends(first, shop)) for shop in SHOPS) == len(first) == 2_000

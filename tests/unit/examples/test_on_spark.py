@@ -25,7 +25,7 @@ def test_its_two_nodes_have_to_be_apart() -> None:
     assert partners(load(HERE / "shop.yaml")[1]) == {"n1": {"n2"}, "n2": {"n1"}}
 
 
-def test_all_is_right_where_each_order_is_counted_and_each_result_was_read_once() -> None:
+def test_run_with_each_order_and_result_once_is_right() -> None:
     assert judge(report(3, 30), read(1, 2, 3), 30) == []
     assert judge(report(3, 30), read(1, 2, 3), 20) == []  # of a batch that was not finished nobody knows
 

@@ -199,7 +199,7 @@ def test_who_has_read_a_lost_log_does_not_read_the_other(put_away: str, rules: l
     assert of_lost_logs(f"{put_away}3 open {READS_A} #2 main 0\n4 recv {READS_A} #2 main: S1/10b") == rules
 
 
-def test_an_output_goes_on_with_the_lost_log_or_begins_with_the_other() -> None:
+def test_output_continues_lost_log_or_begins_with_other() -> None:
     deliver = "4 open client:c n1b #1 main 0\n5 recv client:c n1b #1 main: S1/10y\n5 give client:c: S1/10y"
     assert of_lost_logs(deliver) == []
     held = "1 open client:c n1a #1 main 0\n2 recv client:c n1a #1 main: S1/10x\n2 give client:c: S1/10x\n"
@@ -419,14 +419,14 @@ def test_silence_while_a_source_is_cut_off_is_found() -> None:
     assert "tentative paths since 30.000 s" in judged.findings[0].what
 
 
-def test_tentative_boundaries_count_as_results_while_a_source_is_cut_off() -> None:
+def test_tentative_boundaries_count_while_source_is_cut_off() -> None:
     judged = verdict(running(60, kind="b", fault=CUT_B))
     assert judged.findings == []
     assert judged.counters.amounts["p1 tentative_us"] > 1_000_000
 
 
 @pytest.mark.parametrize("fault", [CUT_ALL, CLIENT_FROZEN, "fault 1 slow=20000 n1a>client:c", "fault 1 clock n1a"])
-def test_p1_claims_nothing_without_a_path_or_under_unknown_faults(fault: str) -> None:
+def test_p1_claims_nothing_without_path_or_under_unknown_faults(fault: str) -> None:
     judged = verdict(running(60, given=(0, 30), fault=fault))
     assert judged.findings == []
 
@@ -555,7 +555,7 @@ def test_small_buffers_are_an_excuse_once_a_partition_was_down(together: bool) -
 
 
 @pytest.mark.parametrize("capacity", [0.5, 1.0])
-def test_a_standby_counts_where_it_has_room_for_all_that_it_stands_by_for(capacity: float) -> None:
+def test_standby_counts_if_it_has_room_for_all_its_partitions(capacity: float) -> None:
     """Whose only other standby has no cores for it comes back without a state, and who feeds it blocks (A2, O1)."""
     plan, directory = make_plan()
     (of,) = directory.roles
@@ -617,7 +617,7 @@ def test_a_partition_that_is_lost_for_long_is_found() -> None:
     assert verdict(beside_a_cut, deployed=standing_by()).findings == []
 
 
-def test_a_partition_whose_checkpoints_may_be_damaged_is_not_judged() -> None:
+def test_partition_with_possibly_damaged_checkpoints_is_excused() -> None:
     """The checkpoints may be damaged, and a process that starts or stops may have been the next one to serve."""
     damaged = lost_at(30, given=30).replace("30 down n1a", "29 fault 7 flip n1b\n29 end 7\n30 down n1a")
     assert verdict(damaged, deployed=standing_by()).findings == []
@@ -702,7 +702,7 @@ def test_tentative_results_while_all_inputs_work_are_found() -> None:
 
 
 @pytest.mark.parametrize(("turn_us", "rules"), [(5_000, ["stable where a tree is whole"]), (50_000, [])])
-def test_replicas_that_correct_in_turn_have_a_turn_for_each_bucket_that_came(turn_us: int, rules: list[str]) -> None:
+def test_replicas_correcting_in_turn_get_a_turn_per_bucket(turn_us: int, rules: list[str]) -> None:
     """Forty seconds of input, in buckets of 20 ms."""
     heals = [*running(80, kind="b", fault=CUT_B).splitlines(), "40 end 1", "78.7 give client:c: T/80y"]
     plan, directory = make_plan()
@@ -713,7 +713,7 @@ def test_replicas_that_correct_in_turn_have_a_turn_for_each_bucket_that_came(tur
 
 
 @pytest.mark.parametrize(("more", "rules"), [("", set()), ("29.9 give client:c: S1/20x", {"results come within kX"})])
-def test_a_bucket_that_only_the_end_closes_is_covered_if_it_has_results(more: str, rules: set[str]) -> None:
+def test_bucket_closed_by_end_is_covered_if_it_has_results(more: str, rules: set[str]) -> None:
     """The end of an input starts no clock (B3)."""
     boundaries = [f"16.8 recv {r}<a source:a #1 main: B16(16)" for r in REPLICAS]
     lines = [*running(30, given=(0, 17)).splitlines(), *boundaries, more]
@@ -724,7 +724,7 @@ def test_a_bucket_that_only_the_end_closes_is_covered_if_it_has_results(more: st
 @pytest.mark.parametrize(
     "seconds", [0, 0.2, 3], ids=["no window", "a window with room in αX", "a window longer than αX"]
 )
-def test_tentative_results_as_a_source_ends_are_found_whatever_windows_it_closes(seconds: float) -> None:
+def test_tentative_results_at_source_end_are_reported(seconds: float) -> None:
     plan, directory = make_plan()
     if seconds:
         window = Window(WindowKind.TUMBLING, round(seconds * 1e6), round(seconds * 1e6))
@@ -753,7 +753,7 @@ def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
     assert found(FAILING + "9 state u1/0@n1b STABLE") == {("preferred", "a STABLE producer is taken")}
 
 
-def test_who_reads_one_that_corrects_need_not_prefer_a_stable_producer_that_may_be_full() -> None:
+def test_correcting_producer_kept_over_full_stable_one() -> None:
     """That one has nothing more than has been read, until somebody acknowledges."""
     plan, directory = make_plan()
     tight = Deployed(replace(plan, limits=replace(plan.limits, output_bytes=1_000)), directory)
@@ -853,7 +853,7 @@ def test_a_long_failure_may_make_something_tentative() -> None:
     assert judged.counters.amounts["masked runs"] == 0
 
 
-def test_of_a_failure_before_everything_was_well_nothing_is_claimed() -> None:
+def test_failure_before_all_was_well_is_not_judged() -> None:
     deployed = make_plan()
     well, cut = World(), World(cut=frozenset({("source:b", "n1a")}))
     starting = World(recovering=frozenset({"u1/0@n1a"}))
@@ -1110,7 +1110,7 @@ def test_a_caught_up_replica_that_does_not_serve_is_found() -> None:
 
 
 @pytest.mark.parametrize(("turn_us", "rules"), [(100_000, []), (10_000, [CAUGHT_UP])])
-def test_a_caught_up_replica_has_a_turn_for_each_bucket_that_came(turn_us: int, rules: list[str]) -> None:
+def test_caught_up_replica_gets_a_turn_per_bucket(turn_us: int, rules: list[str]) -> None:
     """Eleven seconds of input come at once, in buckets of a tenth."""
     plan, directory = make_plan()
     bounds = replace(Bounds.of(plan, directory), turn_us=turn_us)
@@ -1184,7 +1184,7 @@ def test_recovery_is_not_judged_where_buffers_are_small() -> None:
 CUT_OFF = f"9 down n1b\n9 {CUT_B}"
 
 
-def test_a_replica_that_is_cut_off_gives_results_once_something_new_came() -> None:
+def test_cut_off_replica_gives_results_after_new_input() -> None:
     (finding,) = [f for f in verdict(recovering(until=24, more=CUT_OFF)).findings if f.property == "recovering"]
     assert (finding.rule, finding.consumer) == ("who reads gives results", REPLICA)
     assert 14.1e6 < finding.at_us < 19e6

@@ -55,7 +55,7 @@ def test_a_slice_that_is_wanted_is_taken_before_a_redo_ends(one: type[World]) ->
 
 
 @worlds
-def test_a_redo_of_nothing_brings_the_log_a_slice_where_upstream_is_full(one: type[World]) -> None:
+def test_empty_redo_advances_log_when_upstream_is_full(one: type[World]) -> None:
     """The log lacks what was stable as the failure began; until it has that, what follows has no room."""
     log = Log()
     world = tentative(one(partners=(), logging=log))
@@ -77,7 +77,7 @@ def test_while_tainted_nothing_is_taken(one: type[World]) -> None:
 
 
 @worlds
-def test_the_redo_of_a_failure_that_is_over_gives_the_log_its_last_slice(one: type[World]) -> None:
+def test_redo_after_healed_failure_logs_its_last_slice(one: type[World]) -> None:
     log = Log()
     world = healed(one(partners=(), logging=log))
     log.wants = True

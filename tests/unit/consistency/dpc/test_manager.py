@@ -240,7 +240,7 @@ class TestGoingTentative:
         assert world.run(150) == "S1/12u S2/15x S3/24y B30(3)"
         assert world.states[-1] == "STABLE"
 
-    def test_a_suspended_replica_is_stable_when_no_late_bucket_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_suspended_replica_is_stable_without_late_buckets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who reads it would wait for all that came in meanwhile (T6)."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = failing(World(failure=Policy.SUSPEND))
@@ -272,7 +272,7 @@ class TestGoingTentative:
         world.blocked = False
         assert world.run(139) == "B20(0)"
 
-    def test_a_bucket_that_is_begun_is_ended_although_the_output_is_full(self) -> None:
+    def test_started_bucket_ends_although_output_is_full(self) -> None:
         """Who reads it acknowledges no part of a bucket: the output would be full for ever."""
 
         class Sliced(World):
@@ -402,7 +402,7 @@ class TestOtherSettings:
         world.grant(151)
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
 
-    def test_a_tentative_replica_that_begins_to_suspend_still_corrects(self) -> None:
+    def test_tentative_replica_that_starts_to_suspend_corrects(self) -> None:
         world = tentative(World())
         world.change(131, during_failure=Policy.SUSPEND)
         world.B(0, 132, 40)
@@ -643,7 +643,7 @@ class TestCorrecting:
         assert world.run(190) == "T/52z b60"
         assert world.sunion.restart == 50
 
-    def test_with_a_full_output_live_pauses_so_that_corrections_are_sent(self) -> None:
+    def test_full_output_pauses_live_so_corrections_are_sent(self) -> None:
         """While live runs, corrections are held back (V4), so consumers could never acknowledge and make room."""
         world = healed(World(partners=()))
         world.blocked = True
@@ -653,7 +653,7 @@ class TestCorrecting:
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
         assert world.states[-1] == "STABLE"
 
-    def test_with_a_full_output_a_redo_ends_although_the_partner_serves(self) -> None:
+    def test_redo_with_full_output_ends_while_partner_serves(self) -> None:
         """During a correction consumers read the partner (F4); they acknowledge here once this replica is STABLE."""
         world = healed(World())
         world.run(150)
@@ -943,7 +943,7 @@ class TestSlicesInPortions:
         assert released == GROUPS
         assert most == FEW
 
-    def test_a_suspended_replica_is_stable_when_no_late_bucket_is_left(self) -> None:
+    def test_suspended_replica_is_stable_without_late_buckets(self) -> None:
         """T6: also where a slice of its backlog takes several steps."""
         world = stable_until_ten(with_windows(failure=Policy.SUSPEND))
         for begin in (10, 30):

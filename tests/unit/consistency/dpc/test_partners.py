@@ -32,7 +32,7 @@ def test_no_partner_is_asked_without_a_request() -> None:
     assert poll(make(), 0, {"n2": STABLE}) is None
 
 
-def test_a_useful_partner_is_asked_again_each_interval_with_a_new_number() -> None:
+def test_useful_partner_is_asked_each_interval_with_new_number() -> None:
     one = make()
     one.want(0)
     assert poll(one, 0, {"n2": FAILING}) == Ask("n2", 1)
@@ -41,7 +41,7 @@ def test_a_useful_partner_is_asked_again_each_interval_with_a_new_number() -> No
     assert one.granted(3) is None
 
 
-def test_a_grant_counts_that_takes_longer_than_the_time_to_the_next_request() -> None:
+def test_grant_slower_than_request_interval_counts() -> None:
     """K1: else a partner at the other end of a slow link would grant, and nobody would ever begin."""
     one = make("n1", "n2", "n3")
     one.want(0)
@@ -73,7 +73,7 @@ def test_a_withdrawn_request_cannot_be_granted() -> None:
     assert one.granted(1) is None
 
 
-def test_without_a_useful_partner_for_an_interval_it_begins_alone() -> None:
+def test_replica_begins_alone_without_useful_partner() -> None:
     one = make()
     one.want(0)
     assert poll(one, 0, {"n2": None}) is None

@@ -15,7 +15,7 @@ from tests.unit.spe.runtime.test_spill import World as Disk
 from tests.unit.spe.runtime.test_spill import batch
 
 
-def test_live_pauses_though_a_piece_that_its_end_divides_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_pauses_while_divided_piece_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else corrections would be held back for ever, behind tentative tuples of a live that has paused (V4)."""
     disk = Disk()
     piece, on_disk = disk.write(batch(0)), [True]

@@ -70,7 +70,7 @@ def tentative(**options: Any) -> World:
     return world
 
 
-def test_what_is_in_the_log_and_what_is_here_counts_tentatively_and_all_of_it_in_the_end() -> None:
+def test_partial_replay_is_tentative_until_complete() -> None:
     world = tentative()
     world.live[1] = True
     world.S(1, 250, (28, "v"))
@@ -91,7 +91,7 @@ def test_a_partner_that_serves_meanwhile_is_asked_first() -> None:
     assert world.run(251) == "S1/996 B110(1) clear"
 
 
-def test_a_redo_that_would_end_before_the_replay_does_is_not_begun() -> None:
+def test_redo_ending_before_replay_is_not_begun() -> None:
     """R1: it would leave nobody STABLE."""
     world = tentative()
     world.live[1] = True
@@ -117,7 +117,7 @@ def test_a_redo_that_makes_room_may_end_before_the_replay_does() -> None:
     assert world.states[-1] == "STABLE"
 
 
-def test_a_redo_that_ends_before_the_replay_does_leaves_nobody_stable() -> None:
+def test_redo_ending_before_replay_is_not_stable() -> None:
     """Though nothing is due: what waited for long is stable now, and all else is young."""
     world = replaying(reaches=29, redo_bytes=1)
     assert world.run(236) == ""
@@ -162,7 +162,7 @@ def test_a_replay_in_portions_ends_nowhere_else(monkeypatch: pytest.MonkeyPatch)
     assert world.states == ["STABLE"]
 
 
-def test_under_suspend_nothing_is_tainted_and_the_policy_may_change() -> None:
+def test_suspend_taints_nothing_and_policy_may_change() -> None:
     world = replaying(failure=Policy.SUSPEND)
     assert world.run(230) == ""
     assert world.states == ["UP_FAILURE"]

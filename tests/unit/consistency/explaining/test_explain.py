@@ -227,7 +227,7 @@ def test_why_a_source_that_answers_is_not_reached(said: str, kind: CauseKind, wh
     assert why in found.causes[0].why
 
 
-def test_a_node_that_answers_late_is_slow_rather_than_its_links_cut() -> None:
+def test_slow_node_is_reported_instead_of_cut_links() -> None:
     client = {"held": True}
     reads = {"main": None}
     late = AT_US - 5 * SECOND

@@ -40,7 +40,7 @@ def plan(policy: str = "process", more: str = "") -> Deployed:
 # --- the verdict ---
 
 
-def test_without_flaws_a_run_that_failed_and_healed_is_consistent() -> None:
+def test_healed_run_without_flaws_is_consistent() -> None:
     assert decide({}, to_come=0, now=WELL) == (Verdict.CONSISTENT, [])
 
 
@@ -56,7 +56,7 @@ def test_a_run_without_failures_is_unknown() -> None:
     assert why == ["nothing failed: whether failures are put right was not tried"]
 
 
-def test_tentative_tuples_at_the_end_of_a_broken_recording_are_unknown() -> None:
+def test_tentative_end_of_broken_recording_is_unknown() -> None:
     now = Circumstances(END_OF_TIME, 5 * SECOND, 5 * SECOND, failed=True, cause="interrupted after 5 s")
     verdict, why = decide({Flaw.UNCORRECTED: 3}, to_come=4, now=now)
     assert verdict is Verdict.UNKNOWN
@@ -77,7 +77,7 @@ def test_nothing_is_proved_behind_an_incomplete_log() -> None:
 
 
 @pytest.mark.parametrize("reached_us", [5 * SECOND + 1, END_OF_TIME])
-def test_stable_output_beyond_the_logs_proves_that_a_log_lost_its_end(reached_us: int) -> None:
+def test_stable_output_beyond_logs_proves_lost_end(reached_us: int) -> None:
     """Also without tuples there: a boundary is published only after it was logged and synced (S2, S3)."""
     now = Circumstances(5 * SECOND, 4 * SECOND, reached_us, failed=True)
     verdict, why = decide({}, to_come=0, now=now)
@@ -206,7 +206,7 @@ def test_states_noted_by_the_node_take_precedence() -> None:
     assert first.spans == [Span(name="STABILIZATION", from_us=50, until_us=700)]
 
 
-def test_a_replica_for_which_the_configuration_gives_its_node_no_role_has_a_track() -> None:
+def test_replica_outside_configured_roles_has_a_track() -> None:
     """It moved there, or a recovery gave the role."""
     own = [{"t": 250, "event": "state", "replica": "main/0@n9", "state": "STABLE"}]
     killed = {"t": 300, "event": "process_killed", "process": "n9", "status": -9}
@@ -217,7 +217,7 @@ def test_a_replica_for_which_the_configuration_gives_its_node_no_role_has_a_trac
     )
 
 
-def test_a_node_that_is_stopped_to_be_restarted_is_down_meanwhile() -> None:
+def test_restarting_node_is_shown_as_down() -> None:
     stopped = {"t": 300, "event": "process_stopped", "process": "n1", "status": 0}
     first, _ = tracks(plan().directory, [EVENTS[0], stopped, EVENTS[4]], {}, 200, 900)
     assert [(span.name, span.from_us, span.until_us) for span in first.spans] == [

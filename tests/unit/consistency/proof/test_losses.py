@@ -29,7 +29,7 @@ def share(lost: Collection[PartitionId]) -> float:
     return 1 - len(lost) / 10
 
 
-def test_a_partition_is_lost_while_none_of_its_replicas_serves_anybody() -> None:
+def test_partition_is_lost_while_no_replica_serves_it() -> None:
     tracks = [
         track("speeds/0@n1", ("STABLE", 0, 40), ("down", 40, 100)),
         track("speeds/0@b1", ("RECOVERING", 60, 70), ("UP_FAILURE", 70, 80), ("STABLE", 80, 100)),

@@ -49,9 +49,7 @@ async def test_a_recording_of_other_logs_is_refused(tmp_path: Path, identity: st
 
 
 @pytest.mark.parametrize(("identity", "recorded"), [(ONE, ONE), (ONE, ""), ("", "")])
-async def test_a_recording_of_these_logs_or_of_an_earlier_version_is_judged(
-    tmp_path: Path, identity: str, recorded: str
-) -> None:
+async def test_recording_of_these_or_earlier_logs_is_judged(tmp_path: Path, identity: str, recorded: str) -> None:
     (await run_of(tmp_path, identity, recorded))._check_origins()
 
 

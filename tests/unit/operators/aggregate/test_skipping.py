@@ -95,7 +95,7 @@ def brief(found: Sequence[Rejected]) -> list[str]:
     )
 
 
-def test_a_value_that_add_refuses_is_left_out_of_this_function_only() -> None:
+def test_value_refused_by_add_is_skipped_in_that_function_only() -> None:
     calls = {"count": AggregateCall("count"), "sum": AggregateCall("sum", "n"), "total": CALLS["total"]}
     out, found = rejected(skipping(TUMBLING, calls), tuples(SCHEMA, "0 a 1 \n 1 a 7 \n 2 a - \n 3 b 14 \n 3 a 1"))
     assert text(out) == "3 a 0 4 4 9 2\n3 b 0 4 1 14 -"

@@ -119,7 +119,7 @@ class TestOrder:
         assert show(sunion.release_stable(100)) == f"4a 999z | {END_OF_TIME}"
         assert sunion.release_stable(100) is None
 
-    def test_large_backlogs_come_in_bounded_slices_with_the_same_tuples(self) -> None:
+    def test_large_backlog_comes_in_bounded_slices(self) -> None:
         sunion = make(1)
         for first in range(1, 100, 3):
             S(sunion, 0, 0, first, (first * 4, "a"), (first * 4 + 1, "b"), (first * 4 + 2, "c"))
@@ -213,7 +213,7 @@ class TestWaiting:
         assert show(sunion.release_stable(100)) == "12u 15x 24y | 30"
         assert due(sunion, 149, True, True) is None  # the clock of [30, 40) runs from B30 at τ120
 
-    def test_the_clock_starts_at_a_boundary_at_the_start_of_the_bucket(self) -> None:
+    def test_clock_starts_at_boundary_at_bucket_start(self) -> None:
         """The clock of [10, 20) starts at boundary 10, so a node is due with its upstream, not αX later (B3)."""
         sunion = make(1)
         B(sunion, 0, 101, 10)
@@ -222,7 +222,7 @@ class TestWaiting:
         assert due(sunion, 130, True) is None
         assert due(sunion, 131, True) == 20
 
-    def test_an_unheard_input_does_not_hold_the_first_bucket_for_ever(self) -> None:
+    def test_silent_input_does_not_hold_first_bucket_forever(self) -> None:
         sunion = make()
         S(sunion, 0, 5, 1, (12, "a"))
         B(sunion, 0, 6, 20, 1)
@@ -360,7 +360,7 @@ class TestCorrecting:
         assert sunion.tentative_dropped == 1
         assert show(sunion.release_tentative(20, 100)) == "12b | 20"
 
-    def test_tentative_tuples_are_released_again_after_a_forced_rec_done(self) -> None:
+    def test_tentative_tuples_are_released_after_forced_rec_done(self) -> None:
         sunion = make(2)
         B(sunion, 0, 0, 10)
         B(sunion, 1, 0, 10)
@@ -397,7 +397,7 @@ class TestAcknowledging:
         sunion.release_stable(100)
         assert sunion.acknowledged() == [1]
 
-    def test_while_tainted_everything_from_the_checkpoint_on_is_needed(self) -> None:
+    def test_tainted_union_needs_everything_since_checkpoint(self) -> None:
         sunion = TestWaiting().start()
         sunion.taint()
         sunion.release_tentative(30, 100)

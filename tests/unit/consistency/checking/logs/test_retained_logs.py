@@ -33,7 +33,7 @@ def test_what_one_has_not_acknowledged_may_not() -> None:
     assert len(found(ack(TWO, 9), LogReleased(1, A, 7))) == 1, "nor what one has not been heard of"
 
 
-def test_what_was_told_before_a_restart_of_the_source_does_not_count() -> None:
+def test_acknowledgement_before_source_restart_does_not_count() -> None:
     assert len(found(ack(ONE, 7), ack(TWO, 9), ProcessUp(1, "source:a", 1), LogReleased(2, A, 7))) == 2
 
 
@@ -41,7 +41,7 @@ def test_a_new_incarnation_counts_for_itself() -> None:
     assert len(found(ack(ONE, 7), ack(TWO, 9), ack(ONE, 5, 2), LogReleased(1, A, 7))) == 1
 
 
-def test_who_needs_what_it_had_not_acknowledged_and_is_deleted_is_named() -> None:
+def test_reader_of_deleted_unacknowledged_rows_is_named() -> None:
     events = (ack(ONE, 5), ack(TWO, 9))
     assert found(*events, LogBehind(1, A, ONE, 3, 7)) == [], "its disk was lost"
     assert len(found(*events, LogBehind(1, A, ONE, 5, 7))) == 1

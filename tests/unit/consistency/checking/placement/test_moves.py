@@ -50,7 +50,7 @@ def test_each_order_has_its_time_once_it_is_the_oldest() -> None:
     assert found(ordered(0, 1), ordered(0, 2), phase(BOUND, 1, "done"), late) == ["move 2"]
 
 
-def test_while_somebody_is_away_nothing_is_claimed_unless_for_good() -> None:
+def test_move_is_not_judged_while_a_node_is_away_temporarily() -> None:
     down, up = ProcessDown(BOUND // 2, "n1b"), ProcessUp(BOUND, "n1b", 2)
     late = phase(BOUND + SECOND, 1, "done")
     assert found(ordered(0, 1), down, up, late) == []

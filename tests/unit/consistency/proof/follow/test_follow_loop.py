@@ -177,9 +177,7 @@ def test_after_ctrl_c_the_next_start_goes_on(
     assert judged == []
 
 
-def test_a_proof_does_not_go_on_without_the_rows_that_it_has_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proof_stops_without_its_stored_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = a_run(tmp_path / "run")
     stopped_after(3, path, monkeypatch)
     proof = following.Following(path, 1)

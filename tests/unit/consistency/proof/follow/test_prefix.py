@@ -50,7 +50,7 @@ def test_a_byte_that_was_altered_is_found(tmp_path: Path, at: int) -> None:
     assert ("of the first 10 segments, until 2027-01-15 08:00:00.000009" if at < 10 else f"{path} is not as") in said
 
 
-def test_without_reading_all_a_change_is_found_by_the_time_of_the_file(tmp_path: Path) -> None:
+def test_quick_check_detects_change_by_file_time(tmp_path: Path) -> None:
     found = Prefix()
     for number in range(2):
         (tmp_path / segment(number)).write_bytes(b"records")

@@ -187,7 +187,7 @@ TWO: dict[str, Any] = {
 }
 
 
-def test_of_several_sources_the_one_that_is_cut_most_counts_and_how_far_it_is_needed(tmp_path: Path) -> None:
+def test_most_truncated_source_decides_start_and_need(tmp_path: Path) -> None:
     path = tmp_path / "run"
     windows = " ".join(f"S{n}/{50 * n - 1}:{50 * (n - 1)},{50 * n},1 B{50 * n}({n})" for n in range(1, 41))
     schema = Run.open(a_shape(tmp_path, TWO)).plan.query.schema_of(OUT)
@@ -308,7 +308,7 @@ def test_a_failure_before_is_none_that_was_tried(tmp_path: Path, at: int, status
     assert found.reasons[-1].startswith("before 1970-01-01 00:00:00.000300: not judged")
 
 
-def test_a_wrong_stamp_in_the_first_segment_that_is_left_is_found(tmp_path: Path) -> None:
+def test_wrong_stamp_in_first_remaining_segment_is_reported(tmp_path: Path) -> None:
     elements = stream(200)
     elements[2 * 44] = parse("S45/455:450,45", SCHEMA, position=44)[0]
     make_run(tmp_path / "run", CONFIG, {A: elements}, {"one": changes(elements)}, BEGUN, segment_bytes=300)
@@ -362,7 +362,7 @@ def test_what_cannot_be_proved_is_refused_with_the_reason(
     assert judged == []
 
 
-def test_while_the_run_goes_on_a_client_that_is_behind_is_waited_for(
+def test_running_proof_waits_for_slow_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: list[tuple[int, int]]
 ) -> None:
     path = no_client(tmp_path / "run")

@@ -53,7 +53,7 @@ def sequences(reader: LogOfSource | RecordingOfChannel, read: Any) -> list[int]:
     return [r.position.sequence for s in read for r in scan_stretch(reader.folder, s)]
 
 
-def test_a_log_is_taken_in_steps_and_read_again_as_far_as_it_is_needed(tmp_path: Path) -> None:
+def test_log_is_taken_in_steps_and_reread_as_needed(tmp_path: Path) -> None:
     log = logged(10, 20, 30, 40, 50, 60)  # records: tuple, boundary, tuple, boundary, …, end
     run = a_run(tmp_path / "run", log, log, log)
     table = source_table(run, A)
@@ -77,7 +77,7 @@ def test_a_log_is_taken_in_steps_and_read_again_as_far_as_it_is_needed(tmp_path:
     assert two.bytes > 0
 
 
-def test_a_recording_is_taken_up_to_the_boundary_that_covers_the_range(tmp_path: Path) -> None:
+def test_recording_is_taken_up_to_boundary_covering_range(tmp_path: Path) -> None:
     log = logged(10, 20, 30, 40, 50)
     run = a_run(tmp_path / "run", log, log, log)
     table = recording_table(run, "one", OUT, CHANGES)
@@ -119,7 +119,7 @@ def test_the_range_goes_as_far_as_the_slowest_client(tmp_path: Path) -> None:
     assert found.waits_for == "client other, which has out until 1970-01-01 00:00:00.000027"
 
 
-def test_the_range_goes_as_far_as_the_slowest_log_and_over_means_all(tmp_path: Path) -> None:
+def test_range_follows_slowest_log_and_ended_run_takes_all(tmp_path: Path) -> None:
     log = logged(10, 20, end=33)
     run = a_run(tmp_path / "run", log, log, log)
     state = State(fingerprint="", origins={})

@@ -113,9 +113,7 @@ def cut_recording(
     return trio.run(release)
 
 
-def test_what_is_proved_is_let_go_and_the_proof_goes_on_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proved_segments_are_released_and_proof_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow(str(a_run(tmp_path / "whole", 200, segment_bytes=300))) == UNKNOWN
     path = a_run(tmp_path / "run", 200, segment_bytes=300)
     assert proved_of_source(DiskStorage(path), A, "") is None, "nobody proves it"

@@ -139,7 +139,7 @@ def test_a_file_of_any_size_has_few_blocks(tmp_path: Path, size: int) -> None:
     assert found.sha256 == hashlib.sha256(bytes(size)).hexdigest()
 
 
-def test_digests_that_somebody_wrote_are_compared_as_far_as_they_go(tmp_path: Path) -> None:
+def test_written_digests_are_compared_as_far_as_they_go(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(os.urandom(100_000))
     kept = file_digest(file, "f")
@@ -163,7 +163,7 @@ def test_what_has_a_digest_is_what_is_read(run_dir: Path) -> None:
     assert not {"faults.json", "nodes/n1/1.seg"} & read
 
 
-def test_an_archived_run_has_its_logs_where_their_folder_is_a_link(run_dir: Path, tmp_path: Path) -> None:
+def test_archived_run_follows_link_to_log_folder(run_dir: Path, tmp_path: Path) -> None:
     (run_dir / "sources").rename(tmp_path / "large disk")
     (run_dir / "sources").symlink_to(tmp_path / "large disk")
     archive(Run.open(run_dir), DiskFolder(str(tmp_path / "copy")), lambda step: None)
@@ -179,7 +179,7 @@ def test_modules_of_the_query_have_a_digest(tmp_path: Path, monkeypatch: pytest.
     assert [d.path for d in digests_outside(opened)] == [str(module)]
 
 
-def test_a_file_that_is_written_while_the_run_is_judged_is_an_error(run_dir: Path) -> None:
+def test_file_written_while_run_is_judged_is_an_error(run_dir: Path) -> None:
     run = Run.open(run_dir)
     before = stamps(run)
     unchanged(before, run)
@@ -188,7 +188,7 @@ def test_a_file_that_is_written_while_the_run_is_judged_is_an_error(run_dir: Pat
         unchanged(before, run)
 
 
-def test_a_log_of_another_version_is_named_before_anything_is_read(run_dir: Path) -> None:
+def test_log_of_another_version_is_named_before_reading(run_dir: Path) -> None:
     whole = (run_dir / LOG).read_bytes()
     (run_dir / LOG).write_bytes(whole.replace(b"SPELOG1\n", b"SPELOG2\n"))
     with pytest.raises(SpeError, match=rf"{LOG} is a log of version 2; this release reads version 1"):
@@ -210,16 +210,14 @@ def test_notes_that_a_power_failure_tore_can_be_read(run_dir: Path) -> None:
     }
 
 
-def test_a_segment_that_is_deleted_while_a_run_is_opened_is_passed_over(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segment_deleted_while_run_is_opened_is_skipped(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (log,) = Run.open(run_dir).source_segments(StreamId("a"))
     listed = [log, log._replace(first=2)]
     monkeypatch.setattr(Run, "source_segments", lambda run, stream: listed)
     assert Run.open(run_dir).source_segments(StreamId("a")) == listed
 
 
-def test_a_run_goes_on_while_its_supervisor_runs_and_has_no_summary(run_dir: Path) -> None:
+def test_run_is_going_on_while_supervisor_runs_without_summary(run_dir: Path) -> None:
     facts = json.loads((run_dir / "cluster.json").read_text())
     assert not Run.open(run_dir).going_on
     (run_dir / "cluster.json").write_text(json.dumps(facts | {"pid": os.getpid()}))

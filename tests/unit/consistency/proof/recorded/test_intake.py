@@ -176,7 +176,7 @@ def test_malformed_rows_read_twice_are_counted_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", [b'{"line": 4, "rea', b"\x00" * 9, b'{"line": 4, "rea{"line": 5}\n{"line": 6}\n', b"7\n"]
 )
-def test_malformed_rows_that_a_power_failure_tore_leave_the_count_open(tmp_path: Path, torn: bytes) -> None:
+def test_torn_malformed_rows_leave_count_open(tmp_path: Path, torn: bytes) -> None:
     """The run was broken off, so no summary says how many there were."""
     keep(tmp_path, 1, 2, 3)
     with (tmp_path / "malformed" / "a.jsonl").open("ab") as file:
@@ -188,7 +188,7 @@ def test_malformed_rows_that_a_power_failure_tore_leave_the_count_open(tmp_path:
     ]
 
 
-def test_a_missing_row_is_found_although_malformed_rows_were_read_twice(tmp_path: Path) -> None:
+def test_missing_row_is_reported_although_malformed_are_reread(tmp_path: Path) -> None:
     keep(tmp_path, 3, 7, 8, 9, 3, 7)
     assert found(run_of(tmp_path, counters(2), counters(4))) == [
         "1 row of its input is missing in its log: 100 rows, 95 tuples, 4 malformed, 0 refused"
@@ -228,7 +228,7 @@ def test_with_one_start_its_count_replaces_lost_malformed_rows(tmp_path: Path) -
     ]
 
 
-def test_with_several_starts_lost_malformed_rows_leave_the_count_open(tmp_path: Path) -> None:
+def test_lost_malformed_rows_of_several_starts_leave_count_open(tmp_path: Path) -> None:
     keep(tmp_path, *range(10_000))
     many = source("generator", count="20000")
     assert found(run_of(tmp_path), many) == []

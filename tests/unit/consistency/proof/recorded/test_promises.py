@@ -71,7 +71,7 @@ def test_the_bound_changes_while_a_node_runs() -> None:
     assert bounds(PLAN, BIGGER, heard) == [(at_us, s * SECOND) for at_us, s in expected]
 
 
-def test_a_node_to_which_a_partition_has_moved_counts_from_then_on() -> None:
+def test_node_counts_after_partition_moves_to_it() -> None:
     heard = [
         at(6, said("n1", FIRST, 2)),
         at(6, said("n3", SECOND_UNIT, 4)),

@@ -60,7 +60,7 @@ def shown(steps: Sequence[RecoveryStep]) -> list[str]:
     ]
 
 
-def test_partitions_come_back_in_the_order_in_which_nodes_are_told() -> None:
+def test_partitions_recover_in_order_of_instructions() -> None:
     lines = [
         planned(12.5, "revenue/1@n5", "revenue/0"),
         told(12.6, "revenue/1@n5"),
@@ -112,7 +112,7 @@ def test_what_comes_back_without_an_order_is_shown_once() -> None:
     assert shown(steps) == ["revenue/1@n5 12.5 12.6 14", "revenue/0@n1 12.5 - 20"]
 
 
-def test_a_node_that_does_not_restore_what_it_was_told_to_is_shown_with_the_reason() -> None:
+def test_failed_restore_is_shown_with_its_reason() -> None:
     lines = [
         planned(12.5, "revenue/0@n4,revenue/1@n4"),
         told(12.6, "revenue/0@n4"),

@@ -17,7 +17,7 @@ def suite(*reports: Report) -> ET.Element:
     return ET.fromstring(junit([(one.name, 1.5, cases_of(one)) for one in reports]))
 
 
-def test_a_case_for_each_output_and_source_passes_in_a_consistent_run() -> None:
+def test_consistent_run_passes_a_case_per_output_and_source() -> None:
     (one,) = suite(report())
     assert one.attrib == {"name": "demo", "tests": "3", "failures": "0", "errors": "0", "time": "1.500"}
     assert [case.get("name") for case in one] == ["dashboard · per_second", "source shop_a", "source shop_b"]
@@ -41,7 +41,7 @@ def test_what_could_not_be_proved_is_an_error() -> None:
     assert (one.get("failures"), one.get("errors")) == ("0", "1")
 
 
-def test_a_wrong_source_fails_and_a_reason_of_the_whole_run_is_a_case() -> None:
+def test_wrong_source_fails_and_reason_of_run_is_a_case() -> None:
     wrong = report().model_copy(
         update={"sources": [SourceFacts(name="a", tuples=1, late=0, complete=True, flaws=["1 row is missing"])]}
     )

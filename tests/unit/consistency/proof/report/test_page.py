@@ -40,7 +40,7 @@ def test_the_page_needs_nothing_from_a_network() -> None:
     assert not re.search(r"https?://|@import|<link|\bsrc=", made)
 
 
-def test_every_offender_is_shown_with_expected_values_and_context() -> None:
+def test_offenders_are_shown_with_expected_values_and_context() -> None:
     made = page(report([altered()], Verdict.INCONSISTENT))
     for part in ("altered", "44729.22", "true: 44729.0", "id 17", "stable 16: key 2"):
         assert part in made
@@ -75,14 +75,14 @@ def test_a_run_without_tentative_tuples_or_delays_has_a_page_too() -> None:
     assert "unknown" in made
 
 
-def test_versions_of_the_directory_are_shown_with_who_wanted_them() -> None:
+def test_directory_versions_are_shown_with_their_reasons() -> None:
     change = DirectoryChange(at_us=12_000_000, number=3, why="set n3 x=4s & more")
     made = page(report().model_copy(update={"changes": [change]}))
     assert "set n3 x=4s &amp; more" in made.partition("Versions of the directory")[2]
     assert "Versions of the directory" not in page(report())
 
 
-def test_announced_x_and_waits_are_shown_beside_the_configuration() -> None:
+def test_announced_x_and_waits_are_shown_with_configuration() -> None:
     one = report()
     broken = one.promises[0].model_copy(update={"waited_us": 3_000_000, "kept": False, "differs": "X 1m"})
     found = one.model_copy(update={"promises": [broken, one.promises[1]]})
@@ -168,7 +168,7 @@ def test_a_move_is_shown_with_its_time_and_its_effect_on_clients() -> None:
     assert "<h3>Moves</h3>" not in page(report())
 
 
-def test_a_move_that_did_not_begin_or_is_not_over_has_no_such_figures() -> None:
+def test_waiting_or_unfinished_move_has_no_such_figures() -> None:
     waits, follows = move_reports(
         [MOVE._replace(phases=(), predicted_us=None), MOVE._replace(phases=((1_039_000_000, "join"),))],
         report().outputs,

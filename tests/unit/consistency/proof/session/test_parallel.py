@@ -22,7 +22,7 @@ def test_work_goes_on_beside_what_follows_and_gives_its_result() -> None:
         assert found()
 
 
-def test_what_work_raises_is_raised_where_its_result_is_asked_for() -> None:
+def test_background_error_is_raised_where_result_is_used() -> None:
     with meanwhile() as beside:
         broken = beside(lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
