@@ -80,7 +80,7 @@ UNITS: Final[dict[str, Test]] = {
     "more-of-a-slice-replaces-it": state_log.test_more_of_a_slice_needs_what_was_written_of_it_before,
     "slices-cost-nothing": partial(extent.test_slices_without_anything_are_counted, Continuous(200_000), 2_000),
     "groups-begin-anew": partial(logged.test_log_is_bounded_and_rebuilt_states_are_equal, "count"),
-    "nothing-is-too-long": log_targets.test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time,
+    "nothing-is-too-long": log_targets.test_rows_are_replayed_if_rewriting_would_miss_the_target,
     "time-for-rewriting-is-ignored": extent.test_whoever_has_little_time_begins_with_the_oldest,
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
     "who-restores-in-vain-is-waited-for": partial(
@@ -313,17 +313,15 @@ UNITS: Final[dict[str, Test]] = {
     "live-array-as-footprint": fragment_log.test_footprints_are_copies,
     "final-too-early": fragment_log.test_a_footprint_before_the_end_of_its_pane_is_not_final,
     "passed-pane-is-not-written-again": fragment_log.test_cells_of_panes_that_have_passed_hold_no_replay,
-    "sequence-restarts": fragment_log.test_rows_are_numbered_from_the_commit_that_they_are_replayed_from,
-    "forgotten-footprints-count": fragment_log.test_everything_is_written_after_what_was_written_is_forgotten,
+    "sequence-restarts": fragment_log.test_rows_are_numbered_from_the_replayed_commit,
+    "forgotten-footprints-count": fragment_log.test_everything_is_rewritten_after_forget,
     "rows-from-before-the-log-are-not-kept": fragment_log.test_rows_from_before_the_log_are_in_it_while_needed,
     "only-new-keys-are-written": keyed.test_only_keys_that_changed_are_written,
     "deleted-keys-are-not-told": keyed.test_only_keys_that_changed_are_written,
-    "changes-are-forgotten-in-a-mark": keyed.test_a_state_that_is_brought_back_knows_what_changed_since_then,
+    "changes-are-forgotten-in-a-mark": keyed.test_restored_state_knows_what_changed_since_then,
     "keys-in-the-order-of-the-log": keyed.test_only_keys_that_changed_are_written,
     "keys-take-rows-again": keyed.test_what_comes_again_for_others_is_in_the_state_already,
-    "keys-in-a-replay-begin-too-early": (
-        keyed.test_a_state_that_is_brought_back_in_the_midst_of_a_replay_waits_for_its_end
-    ),
+    "keys-in-a-replay-begin-too-early": (keyed.test_state_restored_during_replay_waits_for_its_end),
     "damaged-record-is-taken-as-it-is": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,
     "void-records-are-read": checkpoint_log.test_what_follows_the_last_commit_is_void_at_any_cut,
     "loss-in-both-is-taken-for-a-torn-tail": checkpoint_log.test_a_record_damaged_in_both_is_refused_by_number,
@@ -333,14 +331,12 @@ UNITS: Final[dict[str, Test]] = {
     "one-copy-is-enough": checkpoint_log.test_a_commit_in_one_copy_is_read_but_not_acknowledged,
     "what-comes-during-a-sync-counts": checkpoint_log.test_what_is_written_during_a_sync_does_not_count,
     "refused-sync-is-tried-again": checkpoint_log.test_a_commit_in_one_copy_only_does_not_count,
-    "part-of-a-slice-stays": partial(
-        checkpoint_log.test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on, False
-    ),
+    "part-of-a-slice-stays": partial(checkpoint_log.test_full_disk_takes_no_part_of_slice_and_log_continues, False),
     "copy-without-room-is-written-on": partial(
-        checkpoint_log.test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on, False
+        checkpoint_log.test_full_disk_takes_no_part_of_slice_and_log_continues, False
     ),
     "written-while-a-copy-is-made-whole": checkpoint_log.test_what_is_written_while_a_restore_syncs_is_refused,
-    "segment-left-without-a-mark": checkpoint_log.test_a_mark_without_room_counts_for_nothing_and_is_written_later,
+    "segment-left-without-a-mark": checkpoint_log.test_mark_without_room_is_ignored_and_written_later,
     "cut-by-a-commit-that-is-not-synced": checkpoint_log.test_whole_segments_below_what_both_need_are_cut,
     "what-is-read-is-cut-off": checkpoint_log.test_what_is_being_read_is_not_cut_off_and_does_not_grow,
     "nothing-new-is-never-written": pauses.test_where_nothing_comes_a_slice_comes_in_the_end,
@@ -352,9 +348,7 @@ UNITS: Final[dict[str, Test]] = {
     "closings-of-before-a-redo-are-lost": partial(
         fragment_log.test_a_restored_state_is_behind_the_newest_log_slice, fragment_log.COUNT_3
     ),
-    "state-from-before-the-log-goes-on-with-it": (
-        fragment_log.test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_anew
-    ),
+    "state-from-before-the-log-goes-on-with-it": (fragment_log.test_state_restored_to_older_slice_is_rewritten),
     "output-is-not-in-the-log": logged.test_results_that_a_client_has_not_read_outlive_all_replicas,
     "replay-lets-results-out": partial(logged.test_all_replicas_are_killed_at_once, "chain", "checkpoint"),
     "who-replays-waits": cut_off_replay.test_its_results_are_asked_for_by_the_checkers,
@@ -363,7 +357,7 @@ UNITS: Final[dict[str, Test]] = {
     "redo-ends-in-the-replay": replays.test_redo_ending_before_replay_is_not_stable,
     "half-a-state-is-given": cut_off_replay.test_a_standby_that_takes_over_is_cut_off,
     "a-full-producer-waits-for-the-log": logged.test_a_full_producer_is_told_what_it_can_forget,
-    "slice-after-a-refused-one-is-taken": state_log.test_after_a_slice_that_the_disk_refused_the_whole_state_is_written,
+    "slice-after-a-refused-one-is-taken": state_log.test_full_state_is_written_after_refused_slice,
     "complete-slice-lacks-output": logged.test_complete_slice_contains_output_clients_may_request,
     "complete-slice-is-not-asked-for": logged.test_complete_slice_contains_output_clients_may_request,
     "refused-slice-of-the-end-is-lost": log_side.test_the_last_slice_is_made_again_where_it_was_refused,
@@ -371,9 +365,7 @@ UNITS: Final[dict[str, Test]] = {
     "double-failure-is-tried-for-ever": (logged.test_irreparable_copy_is_reported_and_log_is_restarted),
     "log-counts-whatever-a-checkpoint-has": (logged.test_log_older_than_checkpoint_is_not_resumed),
     "checkpoint-goes-before-the-log-has-more": partial(logged.test_setting_changes_back_before_first_write, "count"),
-    "what-comes-while-a-state-is-read-is-in-it": (
-        state_log.test_what_a_thread_writes_for_the_replica_before_is_not_taken_for_what_was_read
-    ),
+    "what-comes-while-a-state-is-read-is-in-it": (state_log.test_late_write_for_old_replica_is_not_taken_as_read),
     "replay-acknowledges-nothing": partial(
         acknowledges.test_a_full_producer_and_its_consumer_restart_together, syncs=False
     ),
@@ -381,11 +373,11 @@ UNITS: Final[dict[str, Test]] = {
     "refused-log-goes-too-early": (acknowledges.test_refused_log_is_kept_until_both_new_copies_have_state),
     "log-goes-before-it-was-replayed": (acknowledges.test_disabled_log_is_kept_until_replay_ends),
     "unsynced-log-is-acknowledged": partial(
-        log_taker.test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledged, works=False, follows=True
+        log_taker.test_only_synced_log_of_retiring_replica_is_acknowledged, works=False, follows=True
     ),
     "older-log-is-taken": partial(log_taker.test_a_log_from_before_what_is_held_is_told_and_waited_for, False),
-    "no-snapshot-in-place-of-a-log": log_taker.test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had,
-    "snapshots-outlive-the-log": log_taker.test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had,
+    "no-snapshot-in-place-of-a-log": log_taker.test_standby_takes_full_snapshots_while_no_log_exists,
+    "snapshots-outlive-the-log": log_taker.test_standby_takes_full_snapshots_while_no_log_exists,
     "makers-by-chance": standby.test_it_stays_with_whose_log_it_follows_until_that_is_an_interval_behind,
     "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),
     "log-cut-at-t": extent.test_final_cells_hold_the_log_but_no_replay,

@@ -84,7 +84,7 @@ def test_rows_exchanged_between_blocks_change_the_digest() -> None:
     assert len({digest(one) for one in (stream, stream.take(order), stream.take(blocks))}) == 3
 
 
-def test_a_changed_value_a_null_and_an_exchange_change_the_digest() -> None:
+def test_changed_value_null_and_exchange_change_digest() -> None:
     plain = numbered(100)
     number, text, on = plain.columns
     at = np.arange(100)

@@ -121,7 +121,7 @@ def test_a_row_at_the_time_of_a_footprint_is_not_in_it() -> None:
     assert goes_on(run, fragment, 30) == "20 a 3 13 5"
 
 
-def test_a_window_closed_and_opened_in_one_slice_needs_no_closing() -> None:
+def test_window_closed_and_opened_in_one_slice_needs_no_closing() -> None:
     """The window of a is closed and the next one opened by the same slice (G2)."""
     run, added = run_to(sums(Window(WindowKind.COUNT, count=2)), tuples(SCHEMA, "1 a 1\n2 a 2\n3 a 4"), 10)
     assert added == ["a(1,4)"]
@@ -162,7 +162,7 @@ def test_replay_makes_no_cell_and_counts_nothing_twice() -> None:
     run.remade([13])  # finds any difference
 
 
-def test_rows_are_numbered_from_the_commit_that_they_are_replayed_from() -> None:
+def test_rows_are_numbered_from_the_replayed_commit() -> None:
     """Which row is the first is told by numbers (G4)."""
     run, _ = run_to(sums(COUNT_3), tuples(SCHEMA, "1 a 5\n2 b 1\n12 a 2\n13 c 3\n22 c 4"), 10, 20, 30)
     fragment, log = run.remade()
@@ -230,7 +230,7 @@ def test_footprints_are_copies() -> None:
         assert encode_state(run.made[0].footprints) == before
 
 
-def test_everything_is_written_after_what_was_written_is_forgotten() -> None:
+def test_everything_is_rewritten_after_forget() -> None:
     """As after a slice that the disk refused: its closings are missing, and earlier records count no more."""
     run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
     run.log.forget()
@@ -286,7 +286,7 @@ def test_no_row_is_kept_behind_the_end_of_time() -> None:
     assert run.log.oldest_row() is None
 
 
-def test_a_state_that_is_one_record_is_written_when_it_is_too_old_only() -> None:
+def test_single_record_state_is_written_only_when_too_old() -> None:
     spec = CustomSpec((IN,), "tests.support.operators_for_tests:Places", {})
     run, _ = run_to({"out": spec}, TRACE_11, 10, 20)
     assert [made.written for made in run.made] == [1, 0]
@@ -337,7 +337,7 @@ def test_a_restored_state_is_behind_the_newest_log_slice(window: Window, written
     run.remade()
 
 
-def test_a_state_that_is_brought_back_from_before_the_newest_slice_is_written_anew() -> None:
+def test_state_restored_to_older_slice_is_rewritten() -> None:
     run = Written(sums(COUNT_3), TRACE_11)
     run.slice(10)
     before = run.fragment.snapshot()

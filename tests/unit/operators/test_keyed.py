@@ -113,7 +113,7 @@ def test_without_a_log_nothing_is_remembered_of_changes() -> None:
     assert state._snapshot().keys() == {"next", "cells"}
 
 
-def test_what_changed_while_the_log_lags_takes_no_more_memory_than_the_keys() -> None:
+def test_changes_during_log_lag_take_no_more_memory_than_keys() -> None:
     """For hours no slice is logged, and keys come and go."""
     state = KeyedState()
     state._begin_log()
@@ -176,7 +176,7 @@ def test_what_comes_again_for_others_is_in_the_state_already() -> None:
     assert text(given(fragment, run.unit, run.ports, 30, 40)[0]) == "37 b 1\n38 a 1"
 
 
-def test_a_state_that_is_brought_back_in_the_midst_of_a_replay_waits_for_its_end() -> None:
+def test_state_restored_during_replay_waits_for_its_end() -> None:
     """As a redo that begins before all is replayed."""
     counting = AggregateSpec(IN, Window(WindowKind.COUNT, count=9), {"key": "key"}, {"n": AggregateCall("count")})
     run = Run(VISITS, tuples(SCHEMA, "1 a 0\n12 a 0\n13 b 0\n27 b 0\n28 a 0"), other=counting)
@@ -198,7 +198,7 @@ def test_a_state_that_is_brought_back_in_the_midst_of_a_replay_waits_for_its_end
     assert live_of(continued).times.tolist() == live_of(run.log).times.tolist()
 
 
-def test_old_footprints_are_rewritten_and_changed_ones_are_not_written_twice() -> None:
+def test_old_footprints_are_rewritten_but_changed_ones_once() -> None:
     run = settings("1 a 1\n2 b 2\n3 c 3\n12 d 4\n23 b 5\n24 e 6\n25 d 7")
     assert [run.added(end) for end in (10, 20)] == ["a=1 b=2 c=3", "d=4"]
     run.below, run.most = 10, 1
@@ -214,7 +214,7 @@ def test_old_footprints_are_rewritten_and_changed_ones_are_not_written_twice() -
     run.remade()
 
 
-def test_everything_is_written_after_what_was_written_is_forgotten() -> None:
+def test_everything_is_rewritten_after_forget() -> None:
     """As after a slice that the disk refused: its records are missing."""
     run = settings("1 a 1\n2 b 2\n12 b -\n13 c 3\n24 a 4")
     assert [run.added(end) for end in (10, 20)] == ["a=1 b=2", "-b c=3"]
@@ -241,7 +241,7 @@ def test_a_state_of_another_replica_is_written_whole() -> None:
         moved.remade()
 
 
-def test_a_state_that_is_brought_back_knows_what_changed_since_then() -> None:
+def test_restored_state_knows_what_changed_since_then() -> None:
     """A failure begins at 15, behind the slice to 10; what it adds is taken back."""
     run = settings("1 a 1\n2 b 2\n12 a 5\n13 b -\n16 c 9\n17 a -\n26 d 4")
     run.slice(10)
@@ -270,7 +270,7 @@ def test_a_missing_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("before", "now"), [("Places", "Visits"), ("Visits", "Places")])
-def test_a_class_that_keeps_its_state_in_another_way_than_before_is_named(before: str, now: str) -> None:
+def test_class_with_another_form_of_state_is_named(before: str, now: str) -> None:
     ints = Schema.of(key="int64", value="int64")
     arguments = {"by": ["key"], "gap": 10}
     units = [unit_of({"out": CustomSpec((IN,), f"{OWN}:{name}", arguments)}, {"in": ints}) for name in (before, now)]

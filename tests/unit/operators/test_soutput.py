@@ -76,7 +76,7 @@ def test_live_and_redo_make_separate_ids() -> None:
     assert show(redo.stable(rows("24y"), 50)) == "S5/24y B50(5)"
 
 
-def test_nothing_stable_follows_something_tentative_without_a_restore() -> None:
+def test_stable_rows_follow_tentative_rows_only_after_restore() -> None:
     out = after_ten()
     checkpoint = out.snapshot()
     out.tentative(None, 20)

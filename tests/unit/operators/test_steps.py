@@ -187,7 +187,7 @@ def test_a_top_k_of_many_groups_is_ranked_in_steps(window: Window | None) -> Non
     assert pauses(iter(work)) > GROUPS // steps.INDEXED
 
 
-def test_keys_of_two_attributes_get_wide_pairs_while_they_are_few() -> None:
+def test_keys_of_two_attributes_use_wide_pairs_while_few() -> None:
     """New values of the second attribute never cause a new table of all pairs."""
     index = KeyIndex([AttributeType.INT64, AttributeType.INT64])
     first = np.arange(GROUPS)

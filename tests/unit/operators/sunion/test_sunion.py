@@ -403,7 +403,7 @@ class TestAcknowledging:
         sunion.release_tentative(30, 100)
         assert sunion.acknowledged() == [3, 0]
 
-    def test_tuples_below_the_restart_point_of_an_install_are_skipped(self) -> None:
+    def test_tuples_below_installed_restart_point_are_skipped(self) -> None:
         """B7, A3: upstream resends from the acknowledged id; tuples below the restart point are skipped."""
         sunion = make(1, sources=True)
         sunion.install(10, [1])

@@ -170,7 +170,7 @@ async def test_both_lost_with_their_marks_is_an_empty_log() -> None:
 
 
 @pytest.mark.parametrize("restored", [False, True])
-async def test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on(restored: bool) -> None:
+async def test_full_disk_takes_no_part_of_slice_and_log_continues(restored: bool) -> None:
     """Where one copy has no room, it has to be restored; where both have none, the next slice is simply written."""
     space = 0
     while True:
@@ -204,7 +204,7 @@ async def test_a_full_disk_takes_no_part_of_a_slice_and_the_log_goes_on(restored
         space += 7
 
 
-async def test_a_mark_without_room_counts_for_nothing_and_is_written_later() -> None:
+async def test_mark_without_room_is_ignored_and_written_later() -> None:
     storage = await written(SLICES[:1])
     log = await CheckpointLog.open(storage := storage.restarted(), LOG)
     log.write(*SLICES[1], needs=1)
@@ -224,7 +224,7 @@ async def test_a_mark_without_room_counts_for_nothing_and_is_written_later() -> 
 
 
 @pytest.mark.parametrize("lost", ["", "0", "1"])
-async def test_a_log_on_a_full_disk_is_read_and_written_when_there_is_room(lost: str) -> None:
+async def test_log_on_full_disk_is_readable_and_written_later(lost: str) -> None:
     storage = (await written(SLICES[:2])).restarted()
     for path in [p for p in storage.files if lost and LOG / lost in p.parents]:
         storage.remove(path)
@@ -269,7 +269,7 @@ async def test_a_reader_refuses_what_the_writer_refuses() -> None:
         await LogReader.open_to_read(storage, LOG)
 
 
-async def test_what_is_damaged_in_both_after_the_log_was_opened_is_refused_by_the_first_portion() -> None:
+async def test_first_portion_refuses_later_damage_in_both_copies() -> None:
     """There was an empty portion before, of which who read a commit took the first record."""
     storage = await written(segment_bytes=1)
     log = await LogReader.open_to_read(storage, LOG)
@@ -399,7 +399,7 @@ async def test_what_is_being_read_is_not_cut_off_and_does_not_grow() -> None:
     assert [c.time for c in log.commits] == [40]
 
 
-async def test_what_is_cut_off_is_not_looked_for_while_its_files_are_removed() -> None:
+async def test_cut_records_are_not_read_while_files_are_removed() -> None:
     """They are removed in a thread: a reading that began meanwhile found a log that was damaged."""
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
@@ -496,7 +496,7 @@ async def test_a_log_in_files_is_read_in_threads_while_it_is_written(tmp_path: P
     again.close()
 
 
-async def test_a_log_is_closed_behind_the_slice_that_a_thread_is_writing(tmp_path: Path) -> None:
+async def test_closing_log_waits_for_slice_in_writer_thread(tmp_path: Path) -> None:
     """Its files are not closed under it: their numbers could be those of others by then."""
     begun, goes_on = Event(), Event()
     append = DiskFile.append
@@ -606,7 +606,7 @@ async def test_a_copy_is_restored_after_one_sync_that_failed(fails: int, emptied
     assert contents(await CheckpointLog.open(left, LOG)) == SLICES
 
 
-async def test_a_restored_copy_keeps_the_last_synced_mark_until_it_has_another() -> None:
+async def test_restored_copy_keeps_synced_mark_until_next_one() -> None:
     """The mark that failed began an emptied file: the other one is not emptied, too."""
     storage = _OneSyncFails()
     log = await CheckpointLog.open(storage, LOG)
@@ -705,7 +705,7 @@ async def test_a_damaged_copy_that_cannot_be_mended_does_not_count() -> None:
     assert log.held_by_both is None
 
 
-async def test_void_records_of_a_copy_that_cannot_be_mended_do_not_come_back() -> None:
+async def test_void_records_of_unrepaired_copy_do_not_return() -> None:
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG)
     log.write(*SLICES[0], needs=1)

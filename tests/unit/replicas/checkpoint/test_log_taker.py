@@ -177,7 +177,7 @@ def made(maker: Maker, of: Standby, disk: SimDisk) -> LogTaker:
     return LogTaker(env, maker.plan, of, kept, store, maker.fetch)
 
 
-async def test_a_standby_takes_whole_snapshots_while_no_log_is_to_be_had() -> None:
+async def test_standby_takes_full_snapshots_while_no_log_exists() -> None:
     """It says so once, holds what it acknowledges also after a restart, and follows the log again when there is one."""
     maker = Maker()
     disk, one = SimDisk(), standby()
@@ -242,7 +242,7 @@ async def test_a_log_from_before_what_is_held_is_told_and_waited_for(full: bool)
 
 @pytest.mark.parametrize("works", [True, False])
 @pytest.mark.parametrize("follows", [True, False])
-async def test_of_the_log_of_a_replica_that_retires_what_is_synced_is_acknowledged(works: bool, follows: bool) -> None:
+async def test_only_synced_log_of_retiring_replica_is_acknowledged(works: bool, follows: bool) -> None:
     """The same process has it open, with a commit that no copy has synced; the power may fail.
 
     Args:

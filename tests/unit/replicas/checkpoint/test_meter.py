@@ -101,7 +101,7 @@ async def test_status() -> None:
     assert status.trouble == ""
 
 
-def test_what_a_recovery_takes_whatever_there_is_to_load_is_no_part_of_the_speed() -> None:
+def test_fixed_recovery_time_does_not_count_in_load_speed() -> None:
     """It is three milliseconds: so one of little is a guide to a large one; one of next to nothing is none."""
     meter = LogMeter()
     meter.recovered(10_000, 7_000, 0, 0)
@@ -110,7 +110,7 @@ def test_what_a_recovery_takes_whatever_there_is_to_load_is_no_part_of_the_speed
     assert meter.expected_us == 403_000
 
 
-def test_expected_is_what_recoveries_took_not_what_is_assumed_beside_them() -> None:
+def test_expected_recovery_time_follows_measurements() -> None:
     """Also after a restart; a thousand records at what is assumed would double the time of these."""
     before, after = LogMeter(), LogMeter()
     after.learn(before.learnt)

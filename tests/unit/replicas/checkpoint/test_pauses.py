@@ -38,7 +38,7 @@ def first(pauses: Pauses, rows: int, *, hurries: bool = False) -> int:
     return next(us for us in range(0, 20_000_000, 10_000) if pauses.is_over(us, rows, hurries=hurries))
 
 
-def test_the_first_slice_comes_at_once_and_the_next_ones_not_too_close() -> None:
+def test_first_slice_is_immediate_and_next_ones_are_spaced() -> None:
     assert first(Pauses(), 0) == EVERY_US
     assert first(after(extent(0)), 1) == EVERY_US
     assert first(after(extent(0), 200_000), 1) == 800_000, "four times what it took"
@@ -46,7 +46,7 @@ def test_the_first_slice_comes_at_once_and_the_next_ones_not_too_close() -> None
     assert first(after(extent(0), 2_000), 1) == SYNC_US, "up to the next sync"
 
 
-def test_the_next_slice_waits_for_a_sixteenth_of_the_rows_that_upstream_keeps() -> None:
+def test_next_slice_waits_for_sixteenth_of_upstream_rows() -> None:
     pauses = after(extent(1_600))
     assert first(pauses, 101) == EVERY_US
     assert first(pauses, 100) == LATEST_US
@@ -102,7 +102,7 @@ def test_an_experiment_sets_the_pause() -> None:
 
 
 @pytest.mark.parametrize(("took_us", "waited_us"), [(QUICK_US, SYNC_US - EVERY_US), (1_000, 0)])
-def test_a_slice_is_synced_at_once_where_the_next_one_comes_after_the_next_sync(took_us: float, waited_us: int) -> None:
+def test_slice_is_synced_at_once_if_next_comes_after_next_sync(took_us: float, waited_us: int) -> None:
     pauses = after(extent(0), took_us)
     assert pauses.syncs(waited_us)
     assert not pauses.syncs(waited_us - 1)

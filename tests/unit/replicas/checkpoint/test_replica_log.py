@@ -67,7 +67,7 @@ def ends(log: ReplicaLog) -> list[int]:
     return [c.time for c in log.log.commits]
 
 
-async def test_a_log_that_the_disk_kept_from_counting_does_not_count_after_a_restart() -> None:
+async def test_log_not_marked_on_disk_does_not_count_after_restart() -> None:
     """It was whole, but the one before could not be marked; the next one, which did get there, is the one to read."""
     disk, log = await no_longer_refusable()
     with pytest.raises(OSError, match="No space left"):
@@ -78,7 +78,7 @@ async def test_a_log_that_the_disk_kept_from_counting_does_not_count_after_a_res
     assert ends(log) == ends(await log_on(disk.restarted())) == [30]
 
 
-async def test_a_log_that_counts_though_its_making_was_cancelled_can_be_opened() -> None:
+async def test_log_whose_creation_was_cancelled_late_can_be_opened() -> None:
     scope = trio.CancelScope()
 
     class Cancelling(SimDisk):
@@ -114,7 +114,7 @@ async def test_a_log_whose_opening_was_cancelled_can_be_opened() -> None:
     assert (log.trouble, ends(log)) == ("", [10])
 
 
-async def test_a_log_that_the_disk_kept_from_being_refused_is_refused_later() -> None:
+async def test_log_is_refused_later_if_disk_prevents_it_now() -> None:
     disk, log = await no_longer_refusable()
     await log.refuse("damaged")
     assert (log.trouble, log.state) == ("damaged; No space left on device", None)
@@ -145,7 +145,7 @@ async def test_a_log_whose_refusal_was_cancelled_is_refused_later() -> None:
     assert (log.trouble, ends(log)) == ("", [])
 
 
-async def test_a_log_that_takes_the_place_of_one_not_yet_refused_can_be_read() -> None:
+async def test_log_replacing_one_not_yet_refused_can_be_read() -> None:
     disk, log = await no_longer_refusable()
     await log.refuse("damaged")
     disk.refused = None
@@ -157,7 +157,7 @@ async def test_a_log_that_takes_the_place_of_one_not_yet_refused_can_be_read() -
     assert (log.trouble, ends(log)) == ("", [])
 
 
-async def test_a_log_counts_at_any_power_loss_once_the_one_before_does_not() -> None:
+async def test_new_log_survives_power_loss_once_old_one_is_void() -> None:
     """A file that was removed may be there again, unless its folder was synced since."""
     lost: list[SimDisk] = []
 
@@ -203,7 +203,7 @@ async def test_the_files_of_each_refused_log_go_once() -> None:
     assert cleared == []
 
 
-async def test_a_log_counts_though_the_files_of_the_one_before_do_not_go() -> None:
+async def test_log_counts_even_if_files_of_old_log_remain() -> None:
     class Keeping(SimDisk):
         keeps: PurePosixPath | None = None
 

@@ -176,7 +176,7 @@ async def test_what_is_not_synced_is_made_again() -> None:
     assert (one.end, one.begins) == (25, [10, 10])
 
 
-async def test_after_a_slice_that_the_disk_refused_the_whole_state_is_written() -> None:
+async def test_full_state_is_written_after_refused_slice() -> None:
     """Until it is, the log ends before, and upstream keeps what follows."""
     one = await replica_with(TRACE_11)
     await one.slice(10)
@@ -255,7 +255,7 @@ async def test_more_of_a_slice_needs_what_was_written_of_it_before() -> None:
         assert len(one.log.commits) == 1, "nothing needs it any more"
 
 
-async def test_a_complete_slice_needs_nothing_that_was_written_of_it_before() -> None:
+async def test_complete_slice_needs_no_earlier_records() -> None:
     one = await replica_with(TRACE_11, segment_bytes=1)
     await one.slice(10)
     await one.sync()
@@ -268,7 +268,7 @@ async def test_a_complete_slice_needs_nothing_that_was_written_of_it_before() ->
     assert one.begins == [10]
 
 
-async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_synced() -> None:
+async def test_recreated_replica_continues_from_unsynced_slices() -> None:
     """Of the replica before slices with an older T wait for a sync."""
     one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
     for end in (10, 20):
@@ -282,7 +282,7 @@ async def test_a_replica_made_anew_in_the_same_process_goes_on_from_what_is_not_
     assert one.acknowledged == [2, 0]
 
 
-async def test_what_a_thread_writes_for_the_replica_before_is_not_taken_for_what_was_read() -> None:
+async def test_late_write_for_old_replica_is_not_taken_as_read() -> None:
     """Its records are in the log before the commit is known, and the commit before the next replica goes on."""
     one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
     for end in (10, 20, 30):

@@ -121,7 +121,7 @@ def test_few_rows_are_kept_upstream_as_far_as_the_share_allows(
     assert wanted.share <= max(share * 1.001, any_rows.share * NEAR)
 
 
-def test_rows_are_not_kept_from_being_replayed_where_that_would_miss_the_time() -> None:
+def test_rows_are_replayed_if_rewriting_would_miss_the_target() -> None:
     """Rewriting all leaves more records to read than there is time for."""
     choices = Choices(*(np.array(c) for c in ([10, 20, 30], [0, 50, 90], [100, 120, 250], [400, 300, 0], [3, 2, 1])))
     assert choosing.to_rewrite(choices, Continuous(2_000), TRACE_15) == 0
@@ -180,7 +180,7 @@ def test_a_slower_machine_takes_longer(
 
 
 @given(speeds, workloads, shares)
-def test_the_least_is_reached_with_that_share_and_nothing_below_it(
+def test_least_time_is_reached_with_its_share_and_none_below(
     machine: LogSpeeds, workload: Workload, share: float
 ) -> None:
     found = least(machine, workload, share).seconds

@@ -197,9 +197,7 @@ def test_a_users_mistake_is_reported_without_a_traceback(
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_an_interrupt_is_told_in_one_line_also_from_inside_nurseries(
-    depth: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupt_inside_nurseries_gives_one_line(depth: int, capsys: pytest.CaptureFixture[str]) -> None:
     error: BaseException = KeyboardInterrupt()
     for _ in range(depth):
         error = BaseExceptionGroup("Exceptions from Trio nursery", [SpeError("n1 did not answer"), error])
@@ -525,7 +523,7 @@ def test_wait_for_what_is_no_node_names_the_nodes_only(
 
 
 @pytest.mark.parametrize("address", ["nowhere", "in use"])
-def test_a_dashboard_that_cannot_be_served_leaves_no_directory_behind(
+def test_unservable_dashboard_leaves_no_run_directory(
     address: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise the next try would be refused, because the directory of the run is there already."""
@@ -572,9 +570,7 @@ def test_what_a_disk_refuses_is_told_without_a_traceback(
     assert said in capsys.readouterr().err
 
 
-def test_a_configuration_that_is_no_file_is_told_without_numbers_of_errors(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_configuration_gives_error_without_errno(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["check", str(config.parent)]) == 2
     assert capsys.readouterr().err == (
         f"spe: {config.parent}: is a directory; expected a YAML file or a Python script\n"
@@ -675,7 +671,7 @@ def test_a_damaged_run_directory_is_reported(config: Path) -> None:
         load_target(run.path)
 
 
-def test_a_process_serves_metrics_where_the_run_or_its_command_line_says(config: Path) -> None:
+def test_process_serves_metrics_where_run_or_option_says(config: Path) -> None:
     target = load_target(a_run(config, metrics={"n1": "127.0.0.1:20003"}).path)
 
     assert metrics_address(target, "n1", None) == "127.0.0.1:20003"
@@ -719,7 +715,7 @@ def test_a_run_without_a_client_gets_one_that_reads_everything() -> None:
     assert given.clients["client"].reads == ("per_second",)
 
 
-def test_an_external_client_is_kept_for_by_nodes_and_not_started_by_a_run() -> None:
+def test_external_client_holds_output_but_is_not_started() -> None:
     plan, directory = plan_of(CONFIG + "clients: {board: , spark: {external: true}}\n")
     channel = Channel(StreamId("per_second"), 0)
     assert directory.consumers_of(plan, channel) == ("client:board", "client:spark")
@@ -807,7 +803,7 @@ def test_an_output_of_sources_with_different_speeds_has_no_delay() -> None:
 CHANNEL = Channel(StreamId("per_second"), 0)
 
 
-def test_a_switch_is_timed_between_arrivals_of_the_old_and_the_new() -> None:
+def test_switch_is_timed_between_old_and_new_arrivals() -> None:
     watch = SwitchWatch()
     for producer, now in (("n1", 100), ("n1", 200), (None, 250), ("n2", 500), ("n2", 600), ("n1", 610)):
         watch.arrived(CHANNEL, producer, now)
@@ -855,7 +851,7 @@ def test_a_run_is_complete_when_clients_have_everything() -> None:
     assert watch.complete
 
 
-def test_external_clients_have_read_all_when_nothing_is_kept_for_them() -> None:
+def test_external_clients_are_done_when_nothing_is_held() -> None:
     """Or when they get no further: they have died, or never came."""
     plan, directory = plan_of(CONFIG + "clients: {board: , spark: {external: true}}\n")
     external = {name: client.reads for name, client in directory.clients.items() if client.external}
@@ -918,7 +914,7 @@ def test_a_run_without_progress_for_too_long_is_stuck() -> None:
     assert not watch.stuck(18 * SECOND, SECOND)
 
 
-def test_a_run_in_which_a_process_starts_is_not_stuck_but_not_for_ever() -> None:
+def test_run_with_starting_process_is_not_stuck_for_a_while() -> None:
     """On a busy machine a node that is started again takes longer than a run may stand still (17 s here)."""
     watch = ProgressWatch(*plan_of())
     watch.look(statuses(), 0)
@@ -933,7 +929,7 @@ def test_a_run_in_which_a_process_starts_is_not_stuck_but_not_for_ever() -> None
     assert not watch.stuck(69 * SECOND, SECOND), "it starts once more"
 
 
-def test_a_run_is_hopeless_once_a_source_failed_and_the_rest_came() -> None:
+def test_run_is_hopeless_once_source_failed_and_rest_arrived() -> None:
     watch = ProgressWatch(*plan_of())
     watch.look(statuses(), 0)
     assert watch.hopeless(0, SECOND) == ""
@@ -943,9 +939,7 @@ def test_a_run_is_hopeless_once_a_source_failed_and_the_rest_came() -> None:
 
 
 @pytest.mark.parametrize(("n2", "gone", "hopeless"), [("x", [], True), ("", [], False), ("", ["n2"], True)])
-def test_a_run_is_hopeless_when_all_replicas_of_a_partition_have_stopped(
-    n2: str, gone: list[str], hopeless: bool
-) -> None:
+def test_run_is_hopeless_when_all_replicas_have_stopped(n2: str, gone: list[str], hopeless: bool) -> None:
     watch = ProgressWatch(*plan_of())
     replicas = {
         "n1": a_node("n1", a_replica(error="operator 'hot' raised")),
@@ -1131,7 +1125,7 @@ def test_a_replica_that_never_returned_fails_a_run() -> None:
     assert text.count("trace/n2.jsonl") == 1
 
 
-def test_replicas_that_have_yet_to_return_are_those_of_running_processes() -> None:
+def test_recovering_replicas_are_those_of_running_processes() -> None:
     watch = ProgressWatch(*plan_of())
     watch.look({n: a_node(n, a_replica(NodeState.RECOVERING)) for n in ("n1", "n2")}, 0)
     assert watch.recovering() == ["main/0@n1", "main/0@n2"]
@@ -1171,7 +1165,7 @@ def test_the_first_malformed_row_is_read_from_the_kept_rows(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("verdict", "said"), [({"late": []}, True), ({"late": ["P1: x"]}, False), ({}, False)])
-def test_a_delay_above_the_bound_without_a_broken_promise_says_so(verdict: dict[str, Any], said: bool) -> None:
+def test_delay_above_bound_says_if_no_promise_is_broken(verdict: dict[str, Any], said: bool) -> None:
     summary = a_summary(**verdict)
     summary["worst"]["delay_max_us"] = 3 * SECOND
     text = shown(summary_text(summary), 120)
@@ -1289,7 +1283,7 @@ def line_of(text: str, beginning: str) -> list[str]:
     return next(line.split() for line in text.splitlines() if line.startswith(beginning))
 
 
-def test_the_view_shows_states_counts_and_delay_in_eighty_columns() -> None:
+def test_view_shows_states_counts_and_delay_in_80_columns() -> None:
     text = drawn(a_sight())
     assert line_of(text, "small")[-2:] == ["4.00", "s"]
     assert line_of(text, "shop") == ["shop", "running", "1,234", "01-01", "00:00:03.5", "5"]
@@ -1306,7 +1300,7 @@ def test_the_shown_delay_grows_while_nothing_arrives() -> None:
     assert "████████ 2.50" in text
 
 
-def test_a_node_that_was_told_otherwise_than_the_file_says_is_shown() -> None:
+def test_node_with_settings_other_than_file_is_shown() -> None:
     def has(x_us: int) -> Sight:
         told = SettingsStatus(x_us=x_us, alpha=0.9, during_failure="process", during_stabilization="process")
         seen = {**a_sight().seen, "n1": Seen(replace(a_node("n1", a_replica()), settings=told), NOW)}
@@ -1407,7 +1401,7 @@ def a_load(cpu: float, **changes: Any) -> LoadStatus:
     return LoadStatus(cpu=cpu, **{**standard, **changes})
 
 
-def test_loads_are_drawn_of_replicas_and_of_partitions_in_the_mean() -> None:
+def test_loads_are_drawn_for_replicas_and_mean_of_partitions() -> None:
     sight = a_sight()
     replicas = [
         a_replica(load=a_load(share), load_age_us=age) for share, age in ((0.124, 3 * SECOND), (0.2, 40 * SECOND))

@@ -23,7 +23,7 @@ def threads() -> int:
     return sum(t.name == "spe" for t in threading.enumerate())
 
 
-def test_a_call_gives_its_result_or_its_error_or_runs_out_of_time() -> None:
+def test_background_call_gives_result_error_or_timeout() -> None:
     async def double(n: int) -> int:
         return 2 * n
 

@@ -73,7 +73,7 @@ def test_portions_are_bounded_but_never_empty() -> None:
     assert (buffer.backlog(), buffer.tentative, buffer.undone) == (0, 30, 30)
 
 
-def test_what_was_given_can_be_asked_for_again_until_it_is_dropped() -> None:
+def test_portion_can_be_requested_again_until_dropped() -> None:
     buffer = buffer_of(stable(0, 5), stable(5, 5), rows_max=10)
     assert buffer.full
     one = buffer.portion(0, 5, 1)
@@ -88,7 +88,7 @@ def test_what_was_given_can_be_asked_for_again_until_it_is_dropped() -> None:
     assert two.ids == {0: 10, 1: 0}
 
 
-def test_boundaries_alone_are_worth_a_portion_only_now_and_then_and_the_newest_is_kept() -> None:
+def test_boundaries_alone_form_a_portion_only_now_and_then() -> None:
     buffer = buffer_of()
     first = buffer.portion(0, None, 10)
     assert first is not None
@@ -120,14 +120,14 @@ def test_boundaries_of_partitions_and_kinds_in_turn_are_one_each() -> None:
     ]
 
 
-def test_a_boundary_is_not_taken_before_a_change_of_its_partition() -> None:
+def test_boundary_does_not_precede_change_of_its_partition() -> None:
     buffer = buffer_of(boundary(1), stable(0, 2), boundary(2, 2))
     assert kinds(buffer, 2, 9) == ["Boundary", "Batch", "Boundary"]
     first, _, second = buffer.changes(2, 9)
     assert (repr(first.change.element), repr(second.change.element)) == (repr(boundary(1)), repr(boundary(2, 2)))
 
 
-def test_changes_without_rows_fill_a_buffer_too_and_what_was_given_does_not() -> None:
+def test_changes_without_rows_fill_buffer_until_given() -> None:
     buffer = buffer_of(rows_max=10)
     for _ in range(4):
         assert not buffer.full

@@ -112,7 +112,7 @@ def test_position_and_frontier_are_restored_over_segments() -> None:
     assert again.position(ONE) == (1, 10)
 
 
-def test_tentative_tuples_of_a_session_that_died_are_undone_in_the_next() -> None:
+def test_tentative_tuples_of_dead_session_are_undone_in_next() -> None:
     """Nobody holds them any more; an undo is recorded, so that stable tuples never follow tentative ones."""
     storage = SimDisk()
     record(storage, "S1/5a B10(1) T/12b b20")

@@ -69,7 +69,7 @@ async def test_by_age_counts_when_it_was_received(autojump_clock: trio.testing.M
     assert 30 * SECOND < first.arrived_us <= 40 * SECOND
 
 
-async def test_what_a_clock_that_went_back_stamped_is_archived_before_it_goes(
+async def test_rows_stamped_by_reset_clock_are_archived_first(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Deleted is a prefix of each channel, and each of its segments was due and copied."""

@@ -52,7 +52,7 @@ def test_new_elements_are_passed_on_unchanged() -> None:
     )
 
 
-def test_stable_tuples_that_a_second_producer_repeats_are_dropped_by_id() -> None:
+def test_stable_tuples_repeated_by_second_producer_are_dropped() -> None:
     client = Received()
     client.feed("S1/5a S2/7b B10(2)")
     client.port.add_stable(parse("S1/5a S2/7b S3/8c")[0], 0)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_a_repeated_boundary_only_covers_its_ids() -> None:
     assert client.port.position == 4
 
 
-def test_switching_between_tentative_producers_brings_no_duplicate() -> None:
+def test_switch_between_tentative_producers_gives_no_duplicate() -> None:
     """r1 dies after T/24 T/31 b40; r2 repeats them before it goes on."""
     client = Received()
     client.feed("S1/19z B20(1) T/24a T/31b b40")
@@ -92,7 +92,7 @@ def test_tentative_ids_continue_the_clients_own_ids() -> None:
     assert tentative_ids(client) == [4, 5]
 
 
-def test_tentative_ids_continue_over_a_switch_and_restart_after_an_undo() -> None:
+def test_tentative_ids_continue_over_switch_until_undo() -> None:
     client = Received()
     client.feed("S1/5a T/12b T/13c")
     client.port.main_changed()
@@ -193,7 +193,7 @@ def _current(view: CurrentView) -> str:
     return " ".join(f"{'T' if t else 'S'}/{time}{v[0]}" for t, time, v in cells)
 
 
-def test_the_current_view_includes_tentative_tuples_until_their_undo() -> None:
+def test_current_view_has_tentative_tuples_until_undo() -> None:
     view = CurrentView()
     assert _current(view) == ""
     for change in _changes(0, "S1/5a B10(1) T/12b") + _changes(1, "S1/11x"):

@@ -71,7 +71,7 @@ def test_a_replica_is_shown_with_its_figures() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.KILLED, Phase.FROZEN, Phase.DIED, Phase.STARTING])
-def test_what_a_supervisor_says_of_a_process_hides_its_last_status(phase: Phase) -> None:
+def test_supervisor_phase_hides_last_status_of_process(phase: Phase) -> None:
     sight = a_sight(phases={"n1": phase, "source:b": phase, "client:client": phase})
     found = shown(sight)
     assert found["replicas"]["main/0@n1"]["state"] == process_word(sight, "n1") == phase
@@ -87,7 +87,7 @@ def test_why_a_process_is_down_is_a_sentence(phase: Phase, said: str) -> None:
     assert said_of(phase) == said
 
 
-def test_who_does_not_answer_is_silent_or_unreachable_with_the_reason() -> None:
+def test_silent_and_unreachable_nodes_are_shown_with_reason() -> None:
     sight = a_sight(phases={}, without=["n2"], errors={"n1": "no answer", "n2": "cannot connect"})
     seen = {**sight.seen, "n1": replace(sight.seen["n1"], at_us=NOW - 5 * SECOND)}
     found = shown(replace(sight, seen=seen))
@@ -105,7 +105,7 @@ def test_a_stopped_replica_and_one_that_stands_by_say_so() -> None:
     assert found["main/0@n2"]["state"] == "stands by"
 
 
-def test_inputs_that_nobody_serves_and_corrections_beside_are_named() -> None:
+def test_unserved_inputs_and_separate_corrections_are_named() -> None:
     inputs = (
         an_input(channel="a/0", main=None, frontier=NOW - 3 * SECOND),
         an_input(channel="b/0", main="source:b", corrections="n9", frontier=NOW),
@@ -126,7 +126,7 @@ class TestSources:
         assert [found["a"][k] for k in ("lag", "behind", "holds")] == [3 * SECOND, True, 2]
         assert [found["b"][k] for k in ("lag", "behind", "holds")] == [0, False, 0]
 
-    def test_one_that_is_not_heard_holds_replicas_up_without_being_behind(self) -> None:
+    def test_unheard_source_holds_replicas_without_being_behind(self) -> None:
         inputs = (
             an_input(channel="a/0", main=None, frontier=NOW - 3 * SECOND),
             an_input(channel="b/0", main="source:b", frontier=NOW),
@@ -134,7 +134,7 @@ class TestSources:
         found = shown(a_sight(NOW, a_node("n1", a_small_replica(inputs=inputs))))["sources"]["a"]
         assert (found["lag"], found["behind"], found["holds"]) == (0, False, 1)
 
-    def test_who_waits_for_a_unit_that_waits_for_a_source_waits_for_that_source(self) -> None:
+    def test_unit_waiting_for_unit_waits_for_its_source(self) -> None:
         text = """
 cluster: chain
 sources:
@@ -194,7 +194,7 @@ class TestChannels:
             (Condition.SILENT, {"ended": True}, "ended"),
         ],
     )
-    def test_its_state_is_what_the_client_says_then_what_was_explained(
+    def test_channel_state_is_clients_state_then_explanation(
         self, explained: Condition, changes: dict[str, Any], state: str
     ) -> None:
         memory = Memory()

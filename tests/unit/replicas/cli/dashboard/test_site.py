@@ -82,7 +82,7 @@ async def served(title: str = "small   runs/x", *, inject: bool = True) -> Async
 
 
 class TestPages:
-    async def test_the_page_and_its_files_come_from_here_alone_and_hold_no_inline_script(self) -> None:
+    async def test_page_uses_local_files_only_and_no_inline_script(self) -> None:
         async with served() as one:
             page = await one.get("/")
             names = re.findall(r'(?:src|href)="([^"#]+)"', page.text)
@@ -205,7 +205,7 @@ class TestFaults:
 
 class TestWhoMayAsk:
     @pytest.mark.parametrize("host", ["127.0.0.1:80", "localhost", "localhost:8080", "[::1]:9"])
-    async def test_this_machine_may_by_all_of_its_names_and_through_a_tunnel(self, host: str) -> None:
+    async def test_local_host_names_and_tunnels_are_allowed(self, host: str) -> None:
         async with served() as one:
             assert (await one.get("/", headers={"Host": host})).status == 200
 
@@ -228,9 +228,7 @@ class TestWhoMayAsk:
         with pytest.raises(SpeError, match="--dashboard: expected an address"):
             bind_address("8080")
 
-    def test_without_the_extra_the_default_is_none_and_another_address_an_error(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_missing_dashboard_extra_disables_default_address_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("replicas.cli.dashboard.page.installed", lambda: False)
         assert bind_address("127.0.0.1:0") == ""
         with pytest.raises(SpeError, match=r"pip install '\.\[dashboard\]'"):
@@ -244,7 +242,7 @@ class TestWhoMayAsk:
 
 
 class TestBadBrowsers:
-    async def test_one_that_does_not_read_misses_frames_and_holds_nothing_up(self) -> None:
+    async def test_client_that_does_not_read_misses_frames_only(self) -> None:
         """Others go on; it gets no more than the sockets between hold."""
         async with served("x" * 60_000) as one, await dial(one.address) as hanging:
             await hanging.send_all(request_text("GET", "/api/events", {}))

@@ -88,7 +88,7 @@ class TestBounds:
         assert len(lane[1]) <= 20
         assert lane[1][-1] == (199 * S, "UP_FAILURE")
 
-    def test_points_become_sparser_with_their_age_and_keep_the_largest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_old_points_become_sparser_and_keep_largest_value(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(timeline, "POINTS", (8, 12))
         frames = [a_frame(at * S, waiting=2 * S if at == 3 else 0) for at in range(1, 201)]
         points = filled(*frames).since(0)["points"]

@@ -57,7 +57,7 @@ def test_the_reporter_ends_with_an_aborted_run(started: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
-def test_once_the_run_is_over_a_report_and_its_java_have_the_priority_of_others() -> None:
+def test_report_after_run_has_normal_priority_with_its_java() -> None:
     """With the least priority it took minutes beside any work on the machine."""
     program = """
 import os, subprocess, threading, time

@@ -67,7 +67,7 @@ class TestLogs:
         ]
         assert not [line for line in lines(CONFIG, a_sight()) if "whole from" in line]
 
-    def test_it_says_from_when_a_log_is_whole_and_who_needs_how_much_of_what_is_due(self) -> None:
+    def test_log_lines_show_start_and_space_held_by_readers(self) -> None:
         held = [HolderStatus(holder=h, since_us=NOW + n * SECOND, bytes=n * 1_000) for n, h in enumerate("wxyz", 1)]
         source = a_source("source:a", bytes=2_000_000, first_us=NOW - 3_600 * SECOND, held=tuple(held[:1]))
         recording = RecordingStatus(bytes=3_000, deleted_bytes=7, held=tuple(held), archive="")

@@ -214,7 +214,7 @@ async def test_positions_are_transaction_identifiers_of_the_table(path: str) -> 
     assert [table.transaction_version(f"tentative-spe/client:c/{c}") for c in (ONE, TWO)] == [2, 0]
 
 
-async def test_a_restart_goes_on_behind_what_the_log_has_also_from_a_checkpoint(path: str) -> None:
+async def test_restart_continues_after_log_and_checkpoint(path: str) -> None:
     sink = await written(path, "S1/5a")
     DeltaTable(path).create_checkpoint()
     assert (await opened(path)).reached(ONE) == 1
@@ -339,9 +339,7 @@ async def test_another_query_or_mode_or_a_restored_table_is_refused(path: str) -
         await opened(path)
 
 
-async def test_a_log_that_has_forgotten_us_is_refused_with_what_is_there(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_without_our_commit_is_refused_with_its_ids(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await written(path, "S1/5a S2/6b")
     monkeypatch.setattr(delta_place.DeltaPlace, "commit_info", lambda *_: None)
     with pytest.raises(SpeError, match=r"has forgotten our last commit.*out/0 up to id 2, out/1 up to id 0"):

@@ -419,7 +419,7 @@ async def half_read(folder: Path, one: Source, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("skips", [False, True])
 @pytest.mark.parametrize("gone", [False, True])
-async def test_a_file_that_changes_or_vanishes_while_we_are_down_is_noticed(
+async def test_file_changed_or_removed_while_stopped_is_noticed(
     tmp_path: Path, gone: bool, skips: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
 ) -> None:
     one = source(tmp_path, bad_files="skip" if skips else "stop")
@@ -470,7 +470,7 @@ async def test_a_file_that_was_read_may_vanish(tmp_path: Path, autojump_clock: A
     assert "it changed after it was read" in str(proxy.fault)
 
 
-async def test_a_file_that_is_removed_before_it_is_read_stops_the_source(
+async def test_file_removed_before_reading_stops_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
 ) -> None:
     disk = await half_read(tmp_path, one := source(tmp_path), monkeypatch)

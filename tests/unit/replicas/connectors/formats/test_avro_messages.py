@@ -129,7 +129,7 @@ async def test_a_schema_that_was_missing_is_asked_for_again_later(autojump_clock
     assert there.asked == [7, 7]
 
 
-async def test_ids_that_are_no_schemas_are_asked_for_once_however_long_that_takes(autojump_clock: Any) -> None:
+async def test_unknown_schema_ids_are_requested_once(autojump_clock: Any) -> None:
     of = messages({"registry": {"url": "http://registry"}})
     of._registry = there = Told(answer_s=5.0)
     values = [struct.pack(">bI", 0, id_) for id_ in range(10)]

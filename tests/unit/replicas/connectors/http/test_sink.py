@@ -79,7 +79,7 @@ async def test_a_source_of_ours_is_a_receiver_that_keeps_numbers(autojump_clock:
         assert one.rows == [1, 2, 3]
 
 
-async def test_a_slow_receiver_has_each_row_once_and_its_client_holds_up_nobody_else() -> None:
+async def test_slow_receiver_gets_each_row_once_and_blocks_only_itself() -> None:
     """Each piece of a request or an answer waits until another client's request is answered.
 
     Requests are given up on the way, after more pieces each time, and sent again.

@@ -160,7 +160,7 @@ async def test_the_answer_comes_after_the_sync(autojump_clock: trio.testing.Mock
         assert (replies[0].status, replies[0].body) == (200, {"rows": 1})
 
 
-async def test_a_request_that_comes_again_is_answered_and_not_taken_again(
+async def test_repeated_request_is_answered_but_not_taken_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with receiving() as one:
@@ -361,7 +361,7 @@ async def test_too_large_and_too_many(autojump_clock: trio.testing.MockClock) ->
         ("\r\n".join(f"X{n}: y" for n in range(3_000)), 431),
     ],
 )
-async def test_a_request_that_could_be_understood_in_two_ways_is_refused_and_closed(
+async def test_ambiguous_request_is_refused_and_closed(
     head: str, status: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Behind it stands another one, which must not be taken for a request of its own."""

@@ -70,7 +70,7 @@ def test_a_partition_that_has_given_nothing_yet_is_waited_for() -> None:
     assert names(one.give(ended(False, False))) == []
 
 
-def test_malformed_messages_go_with_their_place_and_are_behind_the_cursor() -> None:
+def test_malformed_messages_have_places_below_the_cursor() -> None:
     one = merge(2)
     one.add(arrived([(0, 0, None), (0, 1, 10), (0, 2, None), (1, 0, 5), (1, 1, None)]))
     (found,) = one.give(ended(True, True))
@@ -90,7 +90,7 @@ def test_a_row_that_is_refused_holds_up_none_behind_it() -> None:
     assert names(one.give(ended(True, False))) == ["0/0", "0/1", "1/0", "0/2", "1/1"]
 
 
-def test_each_message_has_a_place_and_malformed_ones_are_in_order() -> None:
+def test_messages_have_places_and_malformed_ones_are_in_order() -> None:
     """Of several batches as well."""
     one = merge(2)
     one.add(arrived([(0, 7, 10), (0, 8, None), (0, 9, 30)]))
@@ -124,9 +124,7 @@ def test_without_event_times_rows_go_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_row_comes_once_in_the_order_of_its_partition_and_none_is_late(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_row_comes_once_in_partition_order_and_not_late(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions have a history each, out of order by at most the disorder; batches are cut and mixed at random."""
     monkeypatch.setattr(kafka_merge, "CHUNK_ROWS", 7)
     random = Random(seed)

@@ -73,7 +73,7 @@ def test_attributes_are_in_the_value_or_are_parts_of_the_message() -> None:
     assert found.events.tolist() == [5_000, 6_000]
 
 
-def test_a_message_that_fits_no_row_is_kept_aside_and_the_others_are_taken() -> None:
+def test_message_that_fits_no_row_is_rejected_alone() -> None:
     of = schema(at=(TIME, False), who=(TEXT, False), n=(INT, False))
     messages = [
         Sent(b'{"n": 1}', b"ann"),

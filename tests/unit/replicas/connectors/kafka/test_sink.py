@@ -62,7 +62,7 @@ def feed(one: KafkaSink, text: str, channel: Channel = ONE, position: int = 0) -
 
 @pytest.mark.parametrize("failing", [0.0, 0.1])
 @pytest.mark.parametrize("mode", [STABLE, CORRECTIONS])
-def test_it_keeps_what_it_states_wherever_it_is_killed_and_whatever_fails(
+def test_kafka_sink_keeps_guarantees_despite_kills_and_failures(
     mode: str, failing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[FakeKafka] = []
@@ -107,7 +107,7 @@ async def test_a_forgotten_position_lets_rows_come_anew(monkeypatch: pytest.Monk
     assert [r["_id"] for r in there.rows(partition=0)] == [1, 2, 1]
 
 
-async def test_with_a_key_each_partition_of_the_topic_has_a_whole_story(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_topic_partition_has_whole_history_of_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     name = PAYLOAD.names[0]
     one = await opened(sink(CORRECTIONS, key=(name,)))
@@ -127,7 +127,7 @@ async def test_with_a_key_each_partition_of_the_topic_has_a_whole_story(monkeypa
     assert sorted(kept) == [1, 2, 3, 4]
 
 
-async def test_what_is_withdrawn_is_so_in_partitions_that_the_topic_got_since(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_withdrawal_reaches_partitions_added_since(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     one = await opened(sink(CORRECTIONS, key=(PAYLOAD.names[0],)))
     there.partitions["out"] = 3
@@ -140,7 +140,7 @@ async def test_what_is_withdrawn_is_so_in_partitions_that_the_topic_got_since(mo
     assert all("insert" in each and "undo" in each for each in kinds)
 
 
-async def test_the_process_that_came_last_goes_on_and_the_other_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_latest_process_continues_and_earlier_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     first = await opened(sink(), 1)
     feed(first, "S1/5a")
@@ -158,7 +158,7 @@ async def test_the_process_that_came_last_goes_on_and_the_other_one_ends(monkeyp
     assert [r["_id"] for r in there.rows()] == [1, 2]
 
 
-async def test_a_position_behind_an_open_transaction_of_others_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_position_behind_open_foreign_transaction_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of what is committed see nothing behind it, and an older position would bring rows twice."""
     fake_kafka.use(monkeypatch, there := cluster())
     one = await opened(sink())
@@ -191,7 +191,7 @@ async def test_the_newest_position_of_an_id_is_found_far_back(monkeypatch: pytes
         (KafkaError.INVALID_RECORD, "kafka out: played", False),
     ],
 )
-async def test_a_transaction_that_must_be_aborted_is_tried_again_where_that_helps(
+async def test_aborted_transaction_is_retried_where_that_helps(
     code: int, said: str, away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_kafka.use(monkeypatch, cluster())
@@ -242,7 +242,7 @@ def mock() -> Iterator[Brokers]:
         yield running
 
 
-async def test_librdkafka_sends_rows_and_position_and_goes_on_after_a_restart(mock: Brokers) -> None:
+async def test_librdkafka_sends_rows_and_position_and_resumes(mock: Brokers) -> None:
     options = {"servers": mock.servers, "id": "restart", "topic": "restarted"}
     mock.make("restarted")
     one = await opened(sink(**options))

@@ -149,7 +149,7 @@ async def test_a_backlog_of_all_partitions_comes_in_order_of_time(mock: Brokers,
     assert Offsets.decode(run.reader._durable).topics == {topic: [500] * 4}
 
 
-async def test_a_message_from_the_future_does_not_hold_up_those_behind_it(mock: Brokers, topic: str) -> None:
+async def test_message_from_future_does_not_delay_later_messages(mock: Brokers, topic: str) -> None:
     """It is refused, so the order of others must not be that of its time: all of its partition would be late."""
     mock.send(topic, [{"value": {"ts": 10**18, "n": -1}, "key": "1", "partition": 1}])
     mock.send(topic, messages(2_000))
