@@ -191,9 +191,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "replicas/placement/coordination.py",
         "known.get(id) or _Partition(now + self._recovery_us)",
         "known.get(id) or _Partition(now)",
-        tests=(
-            "tests/unit/replicas/placement/test_coordination.py::test_a_partition_with_its_first_standby_is_not_taken_for_lost",
-        ),
+        tests=("tests/unit/replicas/placement/test_coordination.py::test_partition_on_its_first_standby_is_not_lost",),
     ),
     "last-output-says-where-it-begins": TextMutant(
         "of several outputs of a replica the last one says whether it has its beginning (H8)",

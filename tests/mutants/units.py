@@ -123,7 +123,7 @@ UNITS: Final[dict[str, Test]] = {
     "feed-promoted-without-a-cut": TestCorrections().test_tuples_of_the_old_main_do_not_count_twice,
     "undo-of-the-correcting-feed-counts": TestCorrections().test_an_undo_on_corrections_removes_nothing,
     "one-that-suspends-is-read-all-the-same": TestChoice().test_live_results_are_preferred_to_suspended_ones,
-    "useless-producer-is-kept": TestUsefulness().test_a_silent_stable_main_is_left_for_up_failure_with_results,
+    "useless-producer-is-kept": TestUsefulness().test_silent_stable_main_is_left_for_up_failure_with_results,
     "caught-up-with-the-slowest": TestUsefulness().test_caught_up_is_not_judged_by_the_slowest_producer,
     "caught-up-with-the-furthest": TestUsefulness().test_caught_up_means_as_far_as_main,
     "own-silence-counts": replica.test_a_freeze_of_the_node_ages_no_input,
@@ -147,7 +147,7 @@ UNITS: Final[dict[str, Test]] = {
     "corrections-wait-for-room-beside-a-partner": (
         TestCorrecting().test_redo_with_full_output_ends_while_partner_serves
     ),
-    "helper-leaves-those-that-are-behind": (coordination.test_a_thawed_replica_must_catch_up_before_the_helper_retires),
+    "helper-leaves-those-that-are-behind": (coordination.test_thawed_replica_catches_up_before_helper_retires),
     "correction-waited-for-without-end": (
         TestHoldingForACorrection().test_stable_buckets_wait_for_the_grant_up_to_hard
     ),
@@ -175,7 +175,7 @@ UNITS: Final[dict[str, Test]] = {
     "failed-move-is-tried-again": balancing.test_after_a_failed_move_another_target_is_tried,
     "nobody-makes-room-first": balancing.test_a_node_makes_room_for_what_is_to_come,
     "load-while-it-corrects": partial(
-        load_meter.test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none, NodeState.UP_FAILURE
+        load_meter.test_interval_not_entirely_stable_gives_no_sample, NodeState.UP_FAILURE
     ),
     "rows-in-two-samples": load_meter.test_a_sample_is_what_came_and_left_per_second,
     "sample-with-every-heartbeat": load_meter.test_a_sample_is_reported_once_unless_it_is_old,
@@ -233,27 +233,25 @@ UNITS: Final[dict[str, Test]] = {
     "who-lacks-a-state-waits-for-room": restoring.test_a_replica_back_without_a_state_is_helped_without_room,
     "what-nobody-can-restore-spreads": restoring.test_what_nobody_comes_to_an_end_with_is_restored_on_two_nodes_at_most,
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
-    "installed-before-producers-know": moves.test_nothing_is_installed_before_all_live_producers_know_the_target,
-    "snapshot-restores-frontiers": replica.test_an_installed_snapshot_says_nothing_of_how_far_inputs_are,
+    "installed-before-producers-know": moves.test_install_waits_until_live_producers_know_target,
+    "snapshot-restores-frontiers": replica.test_installed_snapshot_leaves_input_positions_open,
     "whose-disk-it-is-does-not-matter": partial(joining.test_disk_of_another_cluster_gives_no_state_to_a_move, "logs"),
-    "left-before-the-mark": moves.test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were,
-    "left-before-consumers-know": moves.test_the_old_replica_stays_while_a_node_does_not_know_the_target,
+    "left-before-the-mark": moves.test_old_replica_stays_until_target_is_level_with_others,
+    "left-before-consumers-know": moves.test_old_replica_stays_while_a_node_does_not_know_target,
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
-    "one-checkpoint-is-enough": moves.test_a_standby_moves_when_its_successor_holds_two_checkpoints,
-    "who-runs-must-hold-checkpoints": partial(
-        moves.test_a_standby_moves_to_a_node_that_runs_in_the_place_of_the_dead, False
-    ),
+    "one-checkpoint-is-enough": moves.test_standby_moves_when_successor_holds_two_checkpoints,
+    "who-runs-must-hold-checkpoints": partial(moves.test_standby_moves_to_node_running_for_dead_nodes, False),
     "who-is-cut-off-replays": partial(coordination.test_who_has_its_input_replays, NodeState.UP_FAILURE),
     "two-replay": partial(coordination.test_who_has_its_input_replays, NodeState.UP_FAILURE),
     "who-stands-still-is-waited-for": coordination.test_another_one_replays_where_the_first_one_stands_still,
     "who-waits-for-a-replay-stands-still": coordination.test_who_waits_for_a_replay_before_it_does_not_stand_still,
-    "replays-from-another-log": coordination.test_nothing_replays_where_a_source_does_not_answer_or_has_another_log,
+    "replays-from-another-log": coordination.test_nothing_replays_from_silent_source_or_other_log,
     "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
     "a-drained-node-gets-load-back": balance.test_a_drained_node_gets_no_partition_by_balancing,
     "what-people-moved-does-not-rest": balance.test_ordered_moves_come_first_and_their_partitions_rest,
-    "standbys-move-while-one-stands-in": balance.test_standbys_stay_where_they_are_unless_they_are_to_follow_loads,
-    "a-joined-node-has-any-room": balance.test_a_node_that_joins_is_known_by_its_room_before_it_answers,
-    "a-helper-is-moved": balance.test_a_partition_that_runs_on_its_standby_counts_and_stays_there,
+    "standbys-move-while-one-stands-in": balance.test_standbys_stay_unless_configured_to_follow_loads,
+    "a-joined-node-has-any-room": balance.test_joining_node_counts_by_its_room_before_it_answers,
+    "a-helper-is-moved": balance.test_partition_running_on_its_standby_counts_there,
     "a-full-node-is-a-target": balance.test_a_node_without_room_is_no_target_and_says_so,
     "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "checkpoints-of-targets-are-not-known": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
@@ -296,7 +294,7 @@ UNITS: Final[dict[str, Test]] = {
     "a-dead-replica-keeps-who-moves": moves.test_a_replica_leaves_though_another_one_is_dead,
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
     "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,
-    "a-target-is-no-helper": moves.test_the_target_runs_before_the_old_replica_retires_and_leaves,
+    "a-target-is-no-helper": moves.test_target_runs_before_old_replica_retires,
     "a-log-is-as-far-as-its-replica": standby.test_a_log_that_is_behind_its_replica_is_asked_for_again,
     "redo-ends-before-the-log-has-its-state": partial(
         logging.test_empty_redo_advances_log_when_upstream_is_full, logging.UndoWorld

@@ -131,7 +131,7 @@ class Pipeline:
         self.over = connection.whole
 
 
-def test_lines_of_standard_input_are_lost_only_where_the_source_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_stdin_are_lost_only_when_source_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines: list[Pipeline] = []
 
     class Piped(StandardInput):

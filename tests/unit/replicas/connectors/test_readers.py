@@ -279,7 +279,7 @@ def test_json_lines_take_typed_values_and_missing_keys_are_null(tmp_path: Path) 
     assert tuples(chunks) == [(SECOND, "a", 1.0, 2, True), (3, None, None, None, None)]
 
 
-def test_malformed_json_lines_are_kept_aside_with_line_and_reason(tmp_path: Path) -> None:
+def test_malformed_json_lines_are_stored_with_line_and_reason(tmp_path: Path) -> None:
     lines = [
         '{"ts": 1}',
         "{",
@@ -442,7 +442,7 @@ def test_parquet_types_are_widened_and_nulls_stay_null(tmp_path: Path) -> None:
     assert [c.values.dtype for c in chunks[0].columns] == [a.type.dtype for a in TRADES]
 
 
-def test_parquet_dictionary_columns_and_sliced_timestamps_are_read(tmp_path: Path) -> None:
+def test_parquet_dictionaries_and_sliced_timestamps_are_read(tmp_path: Path) -> None:
     path = parquet(
         tmp_path,
         ts=pyarrow.array([1_500, -500, 2_999], pyarrow.timestamp("ns")),
@@ -586,7 +586,7 @@ def schema_of(name: str) -> Schema:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_makes_its_schema_and_depends_on_the_seed_only(name: str) -> None:
+def test_generator_follows_its_schema_and_seed(name: str) -> None:
     schema = schema_of(name)
     chunks = list(replay({"kind": "generator", "generator": name, "start": 0, "count": 50}, schema).chunks(0))
     for attribute, column in zip(schema, chunks[0].columns, strict=True):
@@ -610,7 +610,7 @@ def test_the_event_time_of_row_i_is_start_plus_i_over_rate() -> None:
     assert [r[1] for r in generated("sequence", rate=3, count=4)] == [0, 1, 2, 3]
 
 
-def test_disorder_moves_each_event_time_back_by_less_than_the_bound() -> None:
+def test_disorder_moves_times_back_by_less_than_its_bound() -> None:
     exact = [r[0] for r in generated("orders", rate=1000)]
     moved = [r[0] for r in generated("orders", rate=1000, disorder="20ms")]
     back = [a - b for a, b in zip(exact, moved)]
@@ -618,7 +618,7 @@ def test_disorder_moves_each_event_time_back_by_less_than_the_bound() -> None:
     assert moved != sorted(moved)
 
 
-def test_a_burst_puts_the_rows_of_an_interval_into_its_first_quarter() -> None:
+def test_burst_squeezes_rows_of_interval_into_first_quarter() -> None:
     start = parse_timestamp("2020-01-01")
     squeezed = [r[0] - start for r in generated("sequence", rate=4, count=8, burst="1s")]
     assert squeezed == [0, 62_500, 125_000, 187_500, 1_000_000, 1_062_500, 1_125_000, 1_187_500]

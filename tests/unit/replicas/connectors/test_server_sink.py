@@ -111,7 +111,7 @@ async def test_rows_stand_once_though_a_request_or_an_answer_is_lost(
 
 
 @pytest.mark.parametrize("ends", ["R+", "T/13g", "Binf", "after a second", "with many rows"])
-async def test_a_correction_goes_in_one_transaction_with_what_it_replaces(
+async def test_correction_and_replaced_rows_share_one_transaction(
     ends: str, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = TableServer()

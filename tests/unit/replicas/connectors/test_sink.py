@@ -129,7 +129,7 @@ def test_repeated_changes_after_a_restart_are_written_once(reopen: Open, read: R
     assert brief(read()) == "S1a S2b S3c S4d"
 
 
-def test_tentative_tuples_of_an_earlier_session_are_undone_in_the_next(reopen: Open, read: Read) -> None:
+def test_tentative_tuples_of_earlier_session_are_undone(reopen: Open, read: Read) -> None:
     sink = reopen(CORRECTIONS)
     feed(sink, "S1/5a B10(1) T/12b b20")
     sink.close()
@@ -470,7 +470,7 @@ def test_a_part_whose_sync_failed_never_gets_its_name(
     assert brief(table(tmp_path)) == "S1a S2b S3c"
 
 
-def test_a_sink_closed_on_a_full_disk_continues_from_complete_parts(tmp_path: Path) -> None:
+def test_sink_closed_on_full_disk_resumes_from_complete_parts(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path, {ONE: PAYLOAD}, STABLE, group_rows=1)
     feed(sink, "S1/5a")
     commit(sink)

@@ -203,7 +203,7 @@ class TestChoice:
             case.input.part_came(generation)
             assert case.choose(now) == []
 
-    def test_where_another_one_has_more_bits_count_once_each_was_tried_in_vain(self) -> None:
+    def test_producer_with_more_bits_wins_after_vain_attempts(self) -> None:
         case = Case()
         case.reading("r1", now=0)
         switched = []
@@ -231,7 +231,7 @@ class TestChoice:
         assert case.choose(20 + STALL) == []
         assert opens(case.choose(21 + 2 * STALL)) == [("r2", MAIN)]
 
-    def test_a_half_open_feed_is_found_although_tentative_data_are_ahead(self) -> None:
+    def test_half_open_feed_is_detected_despite_tentative_data(self) -> None:
         """Tentative data beyond the stable frontier say nothing about missing stable tuples."""
         case = Case()
         generation = case.reading("r1", FAILING, now=0)
@@ -240,7 +240,7 @@ class TestChoice:
         assert case.choose(10) == []
         assert opens(case.choose(11 + STALL)) == [("r1", MAIN)]
 
-    def test_a_feed_that_is_not_read_for_lack_of_room_is_not_half_open(self) -> None:
+    def test_feed_paused_for_lack_of_room_is_not_half_open(self) -> None:
         case = Case()
         generation = case.reading("r1", now=0)
         case.hear("r1", STABLE, frontier=50)
@@ -397,7 +397,7 @@ class TestUsefulness:
                 case.shows(name, FAILING, now, 0, 100)
             assert case.choose(now) == []
 
-    def test_a_silent_stable_main_is_left_for_up_failure_with_results(self) -> None:
+    def test_silent_stable_main_is_left_for_up_failure_with_results(self) -> None:
         case = Case()
         case.reading("r1", STABLE)
         for now in range(0, USELESS + 1, 50):
@@ -566,7 +566,7 @@ class TestCorrections:
         case.hear("r1", STABLE)
         assert case.choose() == []
 
-    def test_a_producer_stable_before_the_subscription_owes_no_rec_done(self) -> None:
+    def test_producer_stable_before_subscription_owes_no_rec_done(self) -> None:
         """The heartbeat said STABILIZATION, the first frame of its answer says STABLE (F2)."""
         case = Case()
         main = case.reading("r2", FAILING)
@@ -578,7 +578,7 @@ class TestCorrections:
         assert [type(a) for a in case.choose()] == [Close, SwitchMode]
         assert case.input.feed(main) is None
 
-    def test_a_producer_that_failed_again_is_replaced_by_a_correcting_one(self) -> None:
+    def test_producer_that_failed_again_loses_corrections_feed(self) -> None:
         case = Case()
         case.reading("r2", FAILING)
         case.hear("r1", STABILIZING)
@@ -625,7 +625,7 @@ class TestCorrections:
         case.hear("r2", STABLE)
         assert opens(case.choose()) == [("r2", MAIN)]
 
-    def test_an_only_producer_with_live_results_is_read_over_two_feeds(self) -> None:
+    def test_only_producer_with_live_results_gets_two_feeds(self) -> None:
         case = Case()
         case.hear("r1", STABILIZING, fresh=True)
         assert opens(case.choose()) == [("r1", MAIN), ("r1", CORRECTIONS)]
@@ -660,7 +660,7 @@ class TestRules:
         with pytest.raises(RemoteProtocolError, match=why):
             case.input.element(generation, elements[-1], 0)
 
-    def test_an_incarnation_that_broke_the_protocol_is_not_read_again(self) -> None:
+    def test_incarnation_that_broke_protocol_is_not_read_again(self) -> None:
         case = Case()
         generation = case.reading("r1")
         assert case.input.quarantine(generation, 1, 0)
@@ -669,7 +669,7 @@ class TestRules:
         case.hear("r1", STABLE, incarnation=2)
         assert opens(case.choose(10_000_000)) == [("r1", MAIN)]
 
-    def test_what_an_earlier_incarnation_did_is_not_held_against_the_next(self) -> None:
+    def test_next_incarnation_is_not_blamed_for_earlier_one(self) -> None:
         """Heartbeats may tell of the next one before the last bytes of the earlier one are read."""
         case = Case()
         generation = case.reading("r1")
@@ -703,7 +703,7 @@ class TestRules:
 class TestOtherProducers:
     """A new version of the directory names other producers of the stream (D2, D3)."""
 
-    def test_a_removed_producer_is_not_read_and_a_new_one_is_once_heard(self) -> None:
+    def test_removed_producer_is_closed_and_new_one_read_once_heard(self) -> None:
         case = Case()
         generation = case.reading("r1")
         assert case.input.set_producers(["r2", "r3"]) == [Close(generation, "r1 has left")]

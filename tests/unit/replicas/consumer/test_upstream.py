@@ -251,7 +251,7 @@ async def test_a_refusal_is_logged_on_both_sides_repeatedly(jump_clock: JumpCloc
     assert all("the token does not match" in line for line in told)
 
 
-async def test_a_producer_that_does_not_answer_a_subscription_is_given_up(jump_clock: JumpClock) -> None:
+async def test_producer_not_answering_subscription_is_abandoned(jump_clock: JumpClock) -> None:
     """A connection may become half open after the hello; heartbeats, on another one, go on."""
     cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
@@ -314,7 +314,7 @@ class Reading(Opening):
         return [(CHANNEL, 5)]
 
 
-async def test_a_producer_of_another_log_is_acknowledged_again_once_it_restarts(jump_clock: JumpClock) -> None:
+async def test_restarted_producer_of_another_log_is_acknowledged_again(jump_clock: JumpClock) -> None:
     """Its output is kept for whoever does not acknowledge it; started anew it has what we have read (S6)."""
     cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
@@ -553,7 +553,7 @@ async def test_the_first_frame_of_a_subscription_causes_a_choice(
     assert owner.knew == [NodeState.RECOVERING, NodeState.UP_FAILURE]
 
 
-async def test_a_late_heartbeat_answer_does_not_replace_the_first_frame(jump_clock: JumpClock) -> None:
+async def test_late_heartbeat_does_not_replace_first_frame(jump_clock: JumpClock) -> None:
     cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
     before = OutputStatus("s", 0, NodeState.STABLE, False, 0, 0, 0, 1, 0.0, sequence=1)
@@ -590,7 +590,7 @@ async def test_a_partner_that_stops_inside_a_snapshot_is_given_up(
         await fetch_snapshot(Connection(ours), SnapshotRequest("u1", 0, 100_000), 1.0)
 
 
-async def test_a_partner_that_is_at_work_on_a_snapshot_for_ever_is_given_up(jump_clock: JumpClock) -> None:
+async def test_partner_that_never_ends_its_snapshot_is_abandoned(jump_clock: JumpClock) -> None:
     """Its disk hangs: it lives, says so, and another partner may have a snapshot."""
     ours, theirs = trio.testing.memory_stream_pair()
 

@@ -54,7 +54,7 @@ def mistakes(text: str) -> list[str]:
 # -- as written ------------------------------------------------------------------------------------------------------
 
 
-def test_the_processes_of_a_plan_are_its_nodes_sources_and_clients() -> None:
+def test_processes_of_plan_are_its_nodes_sources_and_clients() -> None:
     assert NAMES == ["n1a", "n1b", "source:a", "source:b", "client:c"]
 
 
@@ -73,7 +73,7 @@ def test_faults_are_read_in_order_of_time() -> None:
     ]
 
 
-def test_json_is_read_as_well_and_the_list_may_stand_under_faults() -> None:
+def test_faults_are_read_from_json_and_from_a_faults_key() -> None:
     expected = [Fault(FaultKind.FREEZE, ("n1b",), for_us=SECOND, at_us=0)]
     assert read('[{"at": 0, "kind": "freeze", "target": "n1b", "for": "1s"}]') == expected
     assert read('{"faults": [{"at": 0, "kind": "freeze", "target": ["n1b"], "for": "1s"}]}') == expected
@@ -335,7 +335,7 @@ class Hands:
         return "it does not run" if action.process == self._broken else ""
 
 
-async def test_faults_happen_at_their_times_and_end_after_their_lengths(jump_clock: JumpClock) -> None:
+async def test_faults_start_at_their_times_and_end_after_lengths(jump_clock: JumpClock) -> None:
     clock = SimClock()
     hands = Hands(clock)
     told: list[str] = []

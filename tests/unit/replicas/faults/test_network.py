@@ -59,7 +59,7 @@ async def test_without_faults_bytes_pass(autojump_clock: Any) -> None:
         assert await received(there, 1) == b""
 
 
-async def test_a_cut_holds_both_directions_and_healing_delivers_in_order(autojump_clock: Any) -> None:
+async def test_cut_holds_both_directions_and_heal_delivers_in_order(autojump_clock: Any) -> None:
     async with linked() as (faulty, here, there, _below):
         faulty.cut("there")
         await here.send_all(b"a")
@@ -150,7 +150,7 @@ async def test_bytes_sent_before_closing_still_arrive(autojump_clock: Any) -> No
         assert await received(there, 60) == b""
 
 
-async def test_a_connection_that_breaks_with_held_bytes_fails_the_sender(autojump_clock: Any) -> None:
+async def test_connection_broken_with_held_bytes_fails_sender(autojump_clock: Any) -> None:
     async with linked() as (faulty, here, there, _below):
         faulty.cut("there")
         await here.send_all(b"lost")
@@ -161,7 +161,7 @@ async def test_a_connection_that_breaks_with_held_bytes_fails_the_sender(autojum
             await here.send_all(b"x")
 
 
-async def test_an_accepted_connection_obeys_faults_once_its_peer_has_a_name(autojump_clock: Any) -> None:
+async def test_accepted_connection_obeys_faults_once_peer_is_named(autojump_clock: Any) -> None:
     """Across a real cut it would not exist, so nothing passes from the hello on, in either direction.
 
     1. "n2" is cut off, incoming only; a connection comes in and says that it is n2

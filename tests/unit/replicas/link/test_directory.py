@@ -74,7 +74,7 @@ async def test_a_process_never_returns_to_an_older_version() -> None:
     assert [finding.rule for finding in check_directories(history, Counters())] == []
 
 
-async def test_a_version_of_an_older_epoch_is_refused_whatever_its_number() -> None:
+async def test_version_of_older_epoch_is_refused() -> None:
     one = keeper()
     await one.take(version(3, 1))
     one.heard_of(9)
@@ -95,7 +95,7 @@ async def refused_while_written(one: DirectoryKeeper, disk: SimDisk) -> None:
         disk.sync_gate.set()
 
 
-async def test_a_version_whose_epoch_ends_while_it_is_written_is_refused() -> None:
+async def test_version_whose_epoch_ends_during_write_is_refused() -> None:
     """A coordinator that began meanwhile was told of the version before, by which a restart goes as well."""
     disk = SimDisk()
     one = keeper(disk)
@@ -134,7 +134,7 @@ async def test_a_full_disk_or_a_damaged_file_does_not_stop_a_process() -> None:
     assert keeper(disk.with_file(PATH, b"\0" * 90)).version == CONFIGURED
 
 
-async def test_a_restart_with_other_roles_in_the_file_says_so_and_what_to_do() -> None:
+async def test_restart_with_other_roles_in_file_says_what_to_do() -> None:
     disk, other = SimDisk(), deployed().directory.with_role(FIRST, NodeId("n1b"), None)
     assert keeper(disk, other).version == CONFIGURED, "nothing has changed yet, so nothing is compared"
     await keeper(disk).take(version(1, 1))

@@ -40,7 +40,7 @@ async def test_a_flipped_digit_does_not_make_a_later_incarnation(jump_clock: Jum
     assert any("incarnation_damaged" in line for line in cluster.log)
 
 
-async def test_on_a_damaged_or_full_disk_the_clock_gives_the_incarnation(jump_clock: JumpClock) -> None:
+async def test_clock_gives_incarnation_if_disk_is_damaged_or_full(jump_clock: JumpClock) -> None:
     cluster = FaultyCluster(*make_plan())
     env = cluster.env("n1a")
     await env.storage.write_atomic(PATH, b"nonsense")
@@ -50,7 +50,7 @@ async def test_on_a_damaged_or_full_disk_the_clock_gives_the_incarnation(jump_cl
     assert any("incarnation_not_kept" in line for line in cluster.log)
 
 
-async def test_a_node_whose_clock_stepped_back_over_a_restart_is_still_heard(jump_clock: JumpClock) -> None:
+async def test_node_whose_clock_stepped_back_is_still_heard(jump_clock: JumpClock) -> None:
     """Its acknowledgements count, so upstream's buffers shrink again."""
     plan, directory = make_plan(2)
     async with FaultyCluster(plan, directory) as cluster:

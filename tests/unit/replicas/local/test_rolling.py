@@ -85,7 +85,7 @@ def test_a_node_that_does_not_answer_runs_what_the_file_says() -> None:
     assert hindrances(DIRECTORY, {}, "n1") == ["u1/0: n2 is silent"]
 
 
-def test_a_node_is_back_when_another_process_runs_all_that_the_first_did() -> None:
+def test_node_is_back_when_new_process_runs_all_its_replicas() -> None:
     before, after = a_node("n2", incarnation=1), a_node("n2", a_replica(unit="u1"), incarnation=2)
     assert not_back(None, 1, [U1]) == not_back(before, 1, [U1]) == ["it does not answer yet"]
     assert not_back(after, 1, [U1, U2]) == ["u2/0 does not run yet"]

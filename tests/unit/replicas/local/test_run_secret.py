@@ -29,7 +29,7 @@ def test_only_its_owner_reads_it_and_only_while_the_run_lasts(home: Path) -> Non
     assert read_secret(str(path)) == read_secret("") == ""
 
 
-def test_each_run_has_its_own_and_those_of_dead_supervisors_are_removed(home: Path) -> None:
+def test_each_run_has_a_secret_and_dead_ones_are_removed(home: Path) -> None:
     folder = home / "state/spe"
     folder.mkdir(parents=True, mode=0o700)
     (folder / f"{2**22 + 1}-ab.token").write_text("old")  # beyond the largest pid

@@ -27,7 +27,7 @@ def executors(*names: str) -> list[Executor]:
     return [Executor(Spot(name, "h"), 1) for name in names]
 
 
-def test_nodes_have_names_and_who_talks_to_them_is_reached_from_other_machines() -> None:
+def test_spark_nodes_have_names_and_others_reachable_addresses() -> None:
     found = SparkNodes(None, (), "127.0.0.2", False).addresses(deployed(STANDBY).directory)  # type: ignore[arg-type]
     assert {name: address.rpartition(":")[0] for name, address in found.items()} == {
         "n1": "n1.node",
@@ -42,7 +42,7 @@ def test_nodes_have_names_and_who_talks_to_them_is_reached_from_other_machines()
     assert len(set(ports)) == len(ports)
 
 
-def test_a_node_finds_the_secret_beside_its_files_and_serves_no_metrics() -> None:
+def test_node_reads_secret_next_to_its_files_without_metrics() -> None:
     text = json.dumps({"secret": "/home/me/x.token", "metrics": {"n1": "127.0.0.1:1"}, "cluster": "c"})
     assert json.loads(cluster_file(text)) == {"secret": "token", "metrics": {}, "cluster": "c"}
 

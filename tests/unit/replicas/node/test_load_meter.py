@@ -63,7 +63,7 @@ def test_the_cpu_of_the_process_is_shared_out_by_steps() -> None:
     assert cpu(world.sampled(4.0)) == [0.3, 0.1]
 
 
-def test_a_replica_that_corrects_takes_its_share_and_has_no_sample() -> None:
+def test_correcting_replica_uses_its_share_and_has_no_sample() -> None:
     world = World(2).stable()
     world.meters[0].became(NodeState.UP_FAILURE)
     for meter in world.meters:
@@ -72,7 +72,7 @@ def test_a_replica_that_corrects_takes_its_share_and_has_no_sample() -> None:
 
 
 @pytest.mark.parametrize("state", [s for s in NodeState if s is not STABLE])
-def test_a_time_in_which_it_was_not_stable_for_a_moment_gives_none(state: NodeState) -> None:
+def test_interval_not_entirely_stable_gives_no_sample(state: NodeState) -> None:
     world = World().stable()
     assert world.sampled() == [LoadSample(0.0)]
     world.meters[0].became(state)

@@ -52,12 +52,12 @@ def test_small_batches_are_put_together() -> None:
     assert told(found) == [(0, 5, 51, [1, 2, 3, 4, 5])]
 
 
-def test_the_last_boundary_counts_also_where_none_follows_the_last_batch() -> None:
+def test_last_boundary_counts_even_after_last_batch() -> None:
     found = logged_output([entries(0, 2, 3, last_boundary=BEFORE_TIME)], [0], [3])
     assert told(found) == [(0, 3, 21, [1, 2, 3])]
 
 
-def test_what_was_logged_and_what_is_not_yet_in_the_slice_stays_out() -> None:
+def test_logged_rows_and_rows_after_slice_are_left_out() -> None:
     found = logged_output([entries(0, 2, 3, 5, 6)], [2], [5])
     assert told(found) == [(2, 5, 51, [3, 4, 5])]
     assert logged_output([entries(0, 2)], [2], [2]) is None

@@ -142,7 +142,7 @@ def test_who_no_log_waits_for_is_forgotten_once_it_is_dead() -> None:
     assert set(outputs._speakers) == set(outputs._heard) == {NEAR, "client:98", "client:99"}
 
 
-def test_a_later_process_of_a_node_speaks_at_once_and_one_with_a_smaller_number_once_the_other_is_dead() -> None:
+def test_later_node_process_counts_at_once_and_lower_after_death() -> None:
     outputs, gone_us = full(), Timing().gone_us()
     (log,) = outputs.logs
     said(outputs, FAR, 2, 1, 0)
@@ -157,7 +157,7 @@ def test_a_later_process_of_a_node_speaks_at_once_and_one_with_a_smaller_number_
     assert log.truncation_line == 2
 
 
-def test_what_the_next_process_of_a_client_says_counts_though_it_is_less() -> None:
+def test_next_client_process_counts_even_with_lower_position() -> None:
     plan, directory = two_units(limits=Limits())
     client = next(iter(directory.clients.values()))
     directory = replace(directory, clients={"c": replace(client, name="c", reads=(StreamId("s"),))})

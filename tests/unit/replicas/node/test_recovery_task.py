@@ -13,7 +13,7 @@ from spe.stream.names import NodeId, UnitId
 PARTITION = PartitionId(UnitId("u"), 0)
 
 
-async def test_an_operator_that_cannot_be_made_again_stops_its_replica_only() -> None:
+async def test_failed_operator_stops_only_its_replica() -> None:
     """The node goes on: nobody else would catch it."""
     raised = OperatorFailed("s", "", ValueError("its factory raised"))
     host: Any = SimpleNamespace(replica=SimpleNamespace(id=ReplicaId(*PARTITION, NodeId("n"))))

@@ -111,7 +111,7 @@ def test_a_freeze_of_the_node_ages_no_input() -> None:
     assert one.sunion.clocks.waited(1200) == 100
 
 
-def test_an_installed_snapshot_says_nothing_of_how_far_inputs_are() -> None:
+def test_installed_snapshot_leaves_input_positions_open() -> None:
     """A3: its maker has read further on one of them than the snapshot goes, and that comes again."""
     maker = validation.replica()
     bucket, of = maker.plan.bucket_us, maker.id.of

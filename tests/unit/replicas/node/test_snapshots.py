@@ -61,14 +61,14 @@ def _on_disk(running: dict[PartitionId, Any]) -> tuple[Any, _Piece]:
     return host, piece
 
 
-async def test_what_was_loaded_for_a_snapshot_of_a_replica_that_ends_is_released() -> None:
+async def test_data_loaded_for_ended_replica_snapshot_is_released() -> None:
     hosting: Any = SimpleNamespace(running={})
     host, piece = _on_disk(hosting.running)
     assert await Snapshots(hosting, ME).of(host) is None
     assert piece.told == ["loaded", "released"]
 
 
-async def test_the_pause_after_a_slice_that_was_refused_ends_with_the_replica(jump_clock: JumpClock) -> None:
+async def test_pause_after_refused_slice_ends_with_replica(jump_clock: JumpClock) -> None:
     """It may be ten seconds; another replica's log cannot be written before."""
     current, log_work = True, Signal()
     clock = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)])).env("n1a").clock
@@ -89,7 +89,7 @@ async def test_the_pause_after_a_slice_that_was_refused_ends_with_the_replica(ju
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_loaded_for_the_log_of_a_replica_that_ends_is_released() -> None:
+async def test_data_loaded_for_ended_replica_log_is_released() -> None:
     hosting: Any = SimpleNamespace(running={})
     host, piece = _on_disk(hosting.running)
     writer: Any = SimpleNamespace(_host=host, _is_current=lambda: bool(hosting.running))

@@ -24,7 +24,7 @@ def context(*executors: SimpleNamespace, stopped: bool = False) -> Any:
     return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala))
 
 
-def test_executors_are_known_by_host_also_those_that_have_just_registered() -> None:
+def test_executors_are_identified_by_host_even_without_port() -> None:
     """Of these Spark knows no port yet: taken for another host, partners would wait for one for ever."""
     found = registered(
         context(

@@ -45,7 +45,7 @@ def placed(*, by_host: bool = False) -> SparkPlacement:
     return found
 
 
-def test_a_task_beside_a_partner_gives_its_place_back_and_the_node_is_submitted_again() -> None:
+def test_task_next_to_partner_is_returned_and_resubmitted() -> None:
     one = placed()
     assert one.handle(Landed("n2", 1, A), 0) == [GiveBack("n2", 1, "n1 runs on executor 0 on h1")]
     assert one.handle(JobEnded("n2", 1, ""), 0) == []
@@ -55,14 +55,14 @@ def test_a_task_beside_a_partner_gives_its_place_back_and_the_node_is_submitted_
     assert one.placed == {"n1": A, "n2": B}
 
 
-def test_where_hosts_count_another_executor_of_the_same_host_is_given_back() -> None:
+def test_by_host_another_executor_of_the_host_is_returned() -> None:
     one = placed(by_host=True)
     assert one.handle(Landed("n2", 1, B), 0) == [GiveBack("n2", 1, "n1 runs on host h1")]
     one.handle(Tick(), FIRST_PAUSE_US)
     assert one.handle(Landed("n2", 2, C), FIRST_PAUSE_US) == [Accept("n2", 2)]
 
 
-def test_pauses_grow_up_to_a_limit_and_are_short_again_after_a_place_was_found() -> None:
+def test_pauses_grow_to_limit_and_restart_after_placement() -> None:
     one, now, pauses = placed(), 0, []
     for attempt in range(1, 7):
         one.handle(Landed("n2", attempt, A), now)
@@ -80,7 +80,7 @@ def test_pauses_grow_up_to_a_limit_and_are_short_again_after_a_place_was_found()
 
 
 @pytest.mark.parametrize("event", [Lost("n1", 1), JobEnded("n1", 1, "executor 0 was lost")])
-def test_a_lost_node_is_told_once_and_submitted_when_it_is_wanted_again(event: Event) -> None:
+def test_lost_node_is_reported_once_and_resubmitted_on_request(event: Event) -> None:
     one = placed()
     assert one.handle(event, 5) == [Cancel("n1", 1), PlaceLost("n1", A)]
     assert one.handle(Lost("n1", 1), 5) == []
@@ -143,7 +143,7 @@ def test_who_waits_long_is_spoken_of_with_what_is_needed() -> None:
     assert len(one.handle(Tick(), 2 * SAY_US)) == 1
 
 
-def test_a_place_that_somebody_else_cannot_do_without_is_given_back() -> None:
+def test_place_that_another_node_requires_is_returned() -> None:
     one = SparkPlacement({"a": ["b"], "b": ["a", "c"], "c": ["b"]}, by_host=False)
     one.handle(Registered((Executor(A, 1), Executor(B, 2))), 0)
     for node in "abc":

@@ -53,13 +53,13 @@ def test_spark_connect_and_a_yarn_that_nobody_knows_are_refused(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["spark.speculation", "spark.dynamicAllocation.enabled"])
-def test_settings_that_would_end_nodes_are_refused_with_the_reason(name: str) -> None:
+def test_settings_that_would_stop_nodes_are_refused(name: str) -> None:
     check_settings({name: "false"})
     with pytest.raises(SpeError, match=f"{name} must be false for nodes: it (starts|takes) "):
         check_settings({name: "True"})
 
 
-def test_executors_that_are_to_come_are_known_from_the_master_or_a_setting() -> None:
+def test_expected_executors_come_from_master_or_setting() -> None:
     assert expected_executors("local-cluster[3, 1, 1024]", {}) == 3
     assert expected_executors("yarn", {"spark.executor.instances": "4"}) == 4
     assert expected_executors("spark://host:7077", {}) is None

@@ -27,7 +27,7 @@ def executors(*hosts: str, slots: int = 1) -> tuple[Executor, ...]:
     return tuple(Executor(Spot(str(i), host), slots) for i, host in enumerate(hosts))
 
 
-def test_partners_are_all_nodes_with_a_role_for_the_same_partition() -> None:
+def test_partners_are_all_nodes_with_role_for_same_partition() -> None:
     _, directory = deployed(
         """
         sources: {a: {from: {generator: {name: orders, rate: 10}}}}
@@ -67,7 +67,7 @@ def test_a_place_is_found_by_going_back() -> None:
     assert not possible(apart, some, {"a": Spot("0", "h")}, by_host=False)
 
 
-def test_the_search_gives_up_in_time_and_then_says_that_it_may_be_possible() -> None:
+def test_placement_search_gives_up_in_time_as_possible() -> None:
     """40 nodes that must all be apart, on 20 executors: to see that this cannot be takes longer than the universe."""
     names = [f"n{i}" for i in range(40)]
     apart = {n: [o for o in names if o != n] for n in names}

@@ -117,7 +117,7 @@ def moved(said: list[object]) -> list[tuple[int, NodeId, NodeId]]:
     return [(a.partition.partition, a.source, a.target) for a in said if isinstance(a, MovePartition)]
 
 
-def test_a_full_node_is_relieved_and_a_move_in_the_directory_is_its_end() -> None:
+def test_full_node_is_relieved_by_a_move_in_the_directory() -> None:
     world = World({0: 0.5, 1: 0.4, 2: 0.1}, config([["n1"], ["n1"], ["n2"]]))
     assert moved(world.periods(2)) == [(1, N1, N2)]
     assert moved(world.periods(8)) == []
@@ -169,7 +169,7 @@ def test_a_move_that_is_dropped_is_not_asked_for_again_at_once() -> None:
     assert said.count((1, N1, N2)) == 1
 
 
-def test_a_partition_that_runs_on_its_standby_counts_and_stays_there() -> None:
+def test_partition_running_on_its_standby_counts_there() -> None:
     nodes = {"n1": {}, "n2": {"capacity": 2}, "n3": {}}
     world = World({0: 0.1, 1: 0.85, 2: 0.1}, config([["n1"], ["n1"], ["n2"]], [["n3"]] * 3, nodes=nodes))
     world.running = {p(0): (N1,), p(1): (N3,), p(2): (N2,)}
@@ -253,7 +253,7 @@ def follows(loads: list[float], settings: dict[str, Any], standbys: list[list[st
 RISING = [0.1 + n / 100 for n in range(33)]
 
 
-def test_a_standby_lies_where_load_falls_when_its_partition_rises() -> None:
+def test_standby_moves_to_node_with_opposite_load() -> None:
     world = follows(RISING, {"placement": "correlated"})
     assert world.balance.relocation(world.now) == (p(0), N2, N3)
     world.change(p(0), N2, None)
@@ -278,7 +278,7 @@ def test_standbys_share_a_node_within_the_spread(spread: float | None, moves: in
     assert made == moves
 
 
-def test_standbys_stay_where_they_are_unless_they_are_to_follow_loads() -> None:
+def test_standbys_stay_unless_configured_to_follow_loads() -> None:
     assert follows(RISING, {}).balance.relocation(10**12) is None
     early = follows(RISING[:20], {"placement": "correlated"})
     assert early.balance.relocation(early.now) is None, "ten periods must have passed"
@@ -288,7 +288,7 @@ def test_standbys_stay_where_they_are_unless_they_are_to_follow_loads() -> None:
     assert away.balance.relocation(away.now) is None, "a standby stands in for somebody"
 
 
-def test_a_node_that_joins_is_known_by_its_room_before_it_answers() -> None:
+def test_joining_node_counts_by_its_room_before_it_answers() -> None:
     world = World({0: 0.9, 1: 0.9}, config([["n1"], ["n1"]]))
     joined = replace(world.directory.nodes[N3], id=NodeId("n9"), address="n9:1", capacity=4.0)
     world.directory = world.directory.with_node(joined)

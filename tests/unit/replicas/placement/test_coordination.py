@@ -125,7 +125,7 @@ def test_a_helper_retires_when_all_placed_replicas_are_stable() -> None:
     assert world.at(40) == "retire@n1b"
 
 
-def test_a_thawed_replica_must_catch_up_before_the_helper_retires() -> None:
+def test_thawed_replica_catches_up_before_helper_retires() -> None:
     """A replica that was frozen still says that it is STABLE, but is behind."""
     world = World()
     world.nodes |= {A: STABLE, B: STABLE}
@@ -182,7 +182,7 @@ def test_a_helper_that_recovers_for_ever_keeps_no_other() -> None:
 
 
 @pytest.mark.parametrize("active", [RECOVERING, UP_FAILURE, None])
-def test_a_helper_that_recovers_stays_while_a_placed_replica_is_not_stable(active: NodeState | None) -> None:
+def test_recovering_helper_stays_while_placed_replica_fails(active: NodeState | None) -> None:
     world = World()
     world.nodes |= {A: active, B: RECOVERING, C: STABLE}
     assert world.at(10) == ""
@@ -190,7 +190,7 @@ def test_a_helper_that_recovers_stays_while_a_placed_replica_is_not_stable(activ
     assert world.at(20) == ""
 
 
-def test_a_helper_that_recovers_is_caught_up_with_before_it_retires() -> None:
+def test_placed_replica_catches_up_before_recovering_helper_ends() -> None:
     world = World()
     world.nodes[B] = RECOVERING
     world.frontier |= {A: 100, B: 900}
@@ -199,7 +199,7 @@ def test_a_helper_that_recovers_is_caught_up_with_before_it_retires() -> None:
     assert world.at(20) == "retire@n1b"
 
 
-def test_a_helper_that_recovers_in_the_place_of_a_dead_one_stays_as_another_leaves() -> None:
+def test_recovering_helper_for_dead_node_stays_when_other_leaves() -> None:
     """It retires before the source of the move where nobody is dead."""
     plan, directory = make_plan(1, replicas=4)
     d = NodeId("n1d")
@@ -443,7 +443,7 @@ def test_who_waits_for_a_replay_before_it_does_not_stand_still() -> None:
     assert at(now + REPLAYS_IN_VAIN_US, runs) == ["replay u2/0@n2a"]
 
 
-def test_nothing_replays_below_a_source_whose_log_may_have_no_beginning() -> None:
+def test_nothing_replays_from_log_that_may_lack_its_beginning() -> None:
     """E5: who began anew would wait for rows that are gone."""
     world = TwoDeep(Retain(for_us=1))
     world.coordination.heard(NodeId("n2a"), [], 0)
@@ -460,7 +460,7 @@ def test_nothing_replays_while_one_replica_can_continue() -> None:
     assert world.at(20 + 4 * RECOVERY) == ["replay u1/0@n1b"]
 
 
-def test_nothing_replays_where_a_source_does_not_answer_or_has_another_log() -> None:
+def test_nothing_replays_from_silent_source_or_other_log() -> None:
     """H8, S6: what is missing could not be made again, and who replays would lose its state as well."""
     world = TwoDeep()
     world.coordination.heard(NodeId("n2a"), [], 0)
@@ -505,7 +505,7 @@ def test_a_node_that_ignores_orders_is_skipped_for_a_while() -> None:
     assert world.at(200 + REPEAT_US) == "install@n1b"
 
 
-def test_while_something_waits_for_room_a_move_goes_on_and_no_second_replica_starts() -> None:
+def test_move_continues_without_second_replica_during_wait() -> None:
     """The move may be what makes room (O6)."""
     for begin, orders in (
         (lambda c: c.bring({PARTITION: [B]}), "install@n1b"),
@@ -534,7 +534,7 @@ def test_a_helper_that_does_not_start_is_not_waited_for() -> None:
     assert coordination.unable({PARTITION: FIRST.node}, 31) == {PARTITION}
 
 
-def test_who_is_not_heard_is_waited_for_as_long_as_a_recovery_may_take() -> None:
+def test_unheard_node_is_awaited_for_recovery_time() -> None:
     """From the beginning, and again from when all were lost: the coordinator may have been cut off."""
     world = World()
     coordination, standby = world.coordination, {PARTITION: B}
@@ -591,7 +591,7 @@ def test_heartbeats_of_a_standby_before_its_retire_do_not_count() -> None:
     assert world.coordination.helper(FIRST, 10 + REPEAT_US) is STABLE
 
 
-def test_a_partition_with_its_first_standby_is_not_taken_for_lost() -> None:
+def test_partition_on_its_first_standby_is_not_lost() -> None:
     """The next heartbeat tells who runs it; that of the standby may come before."""
     plan, directory = make_plan(1, replicas=3)
     alone = placed(directory, {PARTITION: (A,)})

@@ -49,7 +49,7 @@ def with_n2a(directory: Directory) -> Directory:
     return directory.with_role(FIRST, N2, Role.STANDBY)
 
 
-async def test_the_next_coordinator_issues_the_stored_version_in_its_own_epoch(begin: Beginning) -> None:
+async def test_next_coordinator_issues_stored_version_in_own_epoch(begin: Beginning) -> None:
     disk = SimDisk()
     first = begin(disk, 5)
     await first.begin()

@@ -28,7 +28,7 @@ def test_a_node_that_joins_is_a_spare() -> None:
     assert directory.addresses() == {**CONFIGURED.addresses(), "coordinator": "127.0.0.1:0", "n9": "n9:1"}
 
 
-def test_a_node_that_joins_again_keeps_its_roles_at_a_new_address() -> None:
+def test_rejoining_node_keeps_roles_at_new_address() -> None:
     directory = joined(CONFIGURED, NEW, CONFIGURED.nodes, set()).with_role(PARTITION, NEW.id, Role.ACTIVE)
     assert joined(directory, NEW, CONFIGURED.nodes, {"n9"}) is directory
     elsewhere = replace(NEW, address="n9:2")
@@ -53,7 +53,7 @@ def test_a_node_is_decoded_as_encoded_and_other_data_are_refused() -> None:
             decode_node(data)
 
 
-def test_defaults_of_the_file_hold_for_a_node_that_it_does_not_name(tmp_path: Path) -> None:
+def test_file_defaults_apply_to_unnamed_node(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text((CONFIGS / "moves.yaml").read_text().replace("{x: 4s,", "{x: 7s,"))
     node = load_newcomer(file, "n9", {"address": "10.0.0.9:7000", "capacity": 2.0, "memory": "4GB"})

@@ -22,7 +22,7 @@ from spe.wire.messages import HeartbeatAnswer, OutputStatus
 from tests.support.moves import PARTITION, SOURCES, A, B, C, plan_of
 
 
-async def test_a_change_that_waits_for_the_disk_is_made_only_if_it_is_still_wanted(
+async def test_change_delayed_by_disk_is_made_only_if_still_wanted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The target dies as its move is written: it does not become a standby."""

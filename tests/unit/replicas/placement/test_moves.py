@@ -37,7 +37,7 @@ def roles(world: FakeCluster) -> dict[NodeId, Role]:
     return dict(world.directory.roles[PARTITION])
 
 
-def test_the_target_runs_before_the_old_replica_retires_and_leaves() -> None:
+def test_target_runs_before_old_replica_retires() -> None:
     world = cluster()
     move = world.ask(A, B)
     ran = []
@@ -61,7 +61,7 @@ def test_the_target_runs_before_the_old_replica_retires_and_leaves() -> None:
     assert world.running() == [B]
 
 
-def test_the_old_replica_retires_when_the_state_is_on_the_disk_of_the_target() -> None:
+def test_old_replica_retires_when_target_has_state_on_disk() -> None:
     """M3: the only one may be on its own, and what comes before that upstream has forgotten."""
     world = cluster()
     world.full.add(B)
@@ -75,7 +75,7 @@ def test_the_old_replica_retires_when_the_state_is_on_the_disk_of_the_target() -
     assert world.running() == [B]
 
 
-def test_nothing_is_installed_before_all_live_producers_know_the_target() -> None:
+def test_install_waits_until_live_producers_know_target() -> None:
     world = cluster()
     move = world.ask(A, B)
     (source, *_) = world.sources
@@ -88,7 +88,7 @@ def test_nothing_is_installed_before_all_live_producers_know_the_target() -> Non
     assert move.phase is MovePhase.DONE
 
 
-def test_the_old_replica_stays_while_a_node_does_not_know_the_target() -> None:
+def test_old_replica_stays_while_a_node_does_not_know_target() -> None:
     world = cluster()
     move = world.ask(A, B)
     beats(world, 3)
@@ -102,7 +102,7 @@ def test_the_old_replica_stays_while_a_node_does_not_know_the_target() -> None:
     assert move.phase is MovePhase.DONE, "who is dead learns it when it comes back"
 
 
-def test_the_old_replica_stays_until_the_target_is_as_far_as_the_others_were() -> None:
+def test_old_replica_stays_until_target_is_level_with_others() -> None:
     world = cluster()
     move = world.ask(A, B)
     beats_until(world, move, MovePhase.FOLLOW)
@@ -139,7 +139,7 @@ def test_the_source_leaves_once_the_target_is_past_for_a_beat() -> None:
     assert move.phase is MovePhase.LEAVE
 
 
-def test_a_standby_that_becomes_active_changes_places_with_the_old_replica() -> None:
+def test_active_standby_swaps_roles_with_old_replica() -> None:
     world = cluster("A", "B")
     move = world.ask(A, B)
     beats(world, 30)
@@ -154,7 +154,7 @@ def lent(node: NodeId) -> FakeCluster:
     return FakeCluster(plan, directory.with_lent(PARTITION, node))
 
 
-def test_where_the_target_was_a_standby_for_a_while_only_the_source_is_none_afterwards() -> None:
+def test_move_to_temporary_standby_removes_only_the_source() -> None:
     """O5: nobody would take back the role of the source."""
     world = lent(B)
     move = world.ask(A, B)
@@ -184,7 +184,7 @@ def test_a_lent_role_that_moves_stays_lent() -> None:
     assert world.directory.lent == {ReplicaId(*PARTITION, C)}
 
 
-def test_a_standby_moves_when_its_successor_holds_two_checkpoints() -> None:
+def test_standby_moves_when_successor_holds_two_checkpoints() -> None:
     world = cluster("A", "B")
     move = world.ask(B, C)
     for _ in range(30):
@@ -200,7 +200,7 @@ def test_a_standby_moves_when_its_successor_holds_two_checkpoints() -> None:
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["on its disk", "in memory only"])
-def test_a_standby_moves_to_a_node_that_runs_in_the_place_of_the_dead(full: bool) -> None:
+def test_standby_moves_to_node_running_for_dead_nodes(full: bool) -> None:
     """It gets no checkpoints then; its state must be on its disk.  Seed 7330575: it was waited for without an end."""
     world = cluster("A", "B", budget=1)
     beats(world, 10)
@@ -244,7 +244,7 @@ def test_a_standby_that_the_budget_keeps_running_moves() -> None:
     assert world.story[-3:] == ["install n1c", "retire n1b", "[('n1b', None)]"]
 
 
-def test_what_the_budget_keeps_running_stays_while_its_partition_moves() -> None:
+def test_replica_run_by_budget_stays_while_partition_moves() -> None:
     world = cluster("A", "B", budget=1)
     beats(world, 10)
     move = world.ask(A, C)

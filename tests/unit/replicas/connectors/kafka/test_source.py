@@ -224,7 +224,7 @@ async def test_where_it_begins_is_fixed_before_the_first_message(mock: Brokers, 
     assert sorted(logged(again.storage.restarted())) == [8, 9, 10, 11]
 
 
-async def test_offsets_are_committed_to_the_group_after_the_sync_and_never_read(mock: Brokers, topic: str) -> None:
+async def test_group_offsets_are_committed_after_sync_and_never_read(mock: Brokers, topic: str) -> None:
     mock.send(topic, messages(40))
     of = kafka(mock, topic, {"group": "lag"})
     run = Running(of)
@@ -246,7 +246,7 @@ async def test_offsets_are_committed_to_the_group_after_the_sync_and_never_read(
     assert len(new.rows) == 40
 
 
-async def test_a_consumer_that_joins_its_group_takes_no_partition_from_it(mock: Brokers, topic: str) -> None:
+async def test_consumer_joining_the_group_takes_no_partition(mock: Brokers, topic: str) -> None:
     mock.send(topic, messages(40))
     wanted = {"bootstrap.servers": ",".join(mock.servers), "group.id": "shared", "log_level": 0}
     other, got, over = Consumer(wanted), list[Any](), Event()
@@ -290,7 +290,7 @@ class CountedTopic:
 
 
 @pytest.mark.parametrize(("busy", "within_s"), [(True, kafka_source.LOOK_S), (False, kafka_source.SILENCE_S)])
-async def test_a_new_partition_is_read_from_its_beginning_within_the_time_that_is_stated(
+async def test_new_partition_is_read_from_start_within_stated_time(
     autojump_clock: trio.testing.MockClock, busy: bool, within_s: float
 ) -> None:
     """Also where others give messages all the time, so that nobody asks whether brokers are there."""
@@ -346,7 +346,7 @@ async def test_poison_messages_are_kept_aside_with_their_offset(mock: Brokers, t
     assert sorted(logged(again.storage.restarted())) == list(range(8))
 
 
-async def test_messages_that_are_refused_are_reported_by_partition_and_offset(mock: Brokers, topic: str) -> None:
+async def test_refused_messages_are_reported_by_partition_and_offset(mock: Brokers, topic: str) -> None:
     """Those from the future as those that cannot be read."""
     late_us = 10**18
     mock.send(topic, messages(4))
@@ -376,7 +376,7 @@ async def test_only_the_partitions_that_are_asked_for_are_read(mock: Brokers, to
     assert run.rows == [n for n in range(40) if n % 4 in (1, 3)]
 
 
-async def test_messages_that_were_removed_before_they_were_read_are_told_of(
+async def test_messages_removed_before_reading_are_reported(
     mock: Brokers, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The mock keeps some 5 MB of a partition."""
@@ -446,7 +446,7 @@ async def test_partitions_that_are_far_ahead_are_not_read_meanwhile(
     assert proxy.status().late == 0
 
 
-async def test_partitions_that_are_ahead_by_turns_do_not_wait_for_each_other(
+async def test_partitions_ahead_in_turn_do_not_wait_for_each_other(
     mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the first is through, the second has nothing left that waits, and must be read though others wait."""
@@ -526,9 +526,7 @@ def test_errors_say_what_to_do(code: int, away: bool, said: str) -> None:
         raise found
 
 
-async def test_credentials_that_are_refused_stop_it_at_the_start_and_are_waited_for_later(
-    mock: Brokers, topic: str
-) -> None:
+async def test_refused_credentials_stop_start_and_are_retried_later(mock: Brokers, topic: str) -> None:
     mock.send(topic, messages(4))
     refused = KafkaError(KafkaError._AUTHENTICATION, "SASL authentication failed")
     run = Running(kafka(mock, topic))

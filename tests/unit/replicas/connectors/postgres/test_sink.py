@@ -267,7 +267,7 @@ async def test_a_table_that_was_dropped_is_noticed(server: PostgresServer, table
         ("add more int default 3, add need int not null", "column 'need' is not null, has no default", "drop need"),
     ],
 )
-async def test_a_column_that_changes_during_a_run_ends_the_client_and_nothing_is_lost(
+async def test_column_changed_during_run_ends_client_without_loss(
     server: PostgresServer, table: str, change: str, said: str, back: str
 ) -> None:
     schema = Schema.of(x="string", f="float64")
@@ -329,7 +329,7 @@ async def test_a_table_that_is_dropped_during_a_run_ends_the_client(
         ("check (x <> 'c')", "", "row 3 of out/0, x: the text has a NUL character"),
     ],
 )
-async def test_a_refused_row_is_named_and_nothing_of_its_transaction_is_there(
+async def test_refused_row_is_named_and_its_transaction_undone(
     server: PostgresServer, table: str, constraint: str, text: str, said: str
 ) -> None:
     sink = await opened(table)
@@ -451,9 +451,7 @@ async def test_a_server_that_was_stopped_counts_as_away_and_comes_back(server: P
     assert held(server, table) == "1a 2b"
 
 
-async def test_a_slow_server_has_each_row_once_and_its_client_holds_up_nobody_else(
-    server: PostgresServer, table: str
-) -> None:
+async def test_slow_server_gets_each_row_once_and_blocks_only_itself(server: PostgresServer, table: str) -> None:
     """Each piece of what it says, or is told, waits until another client has written a row.
 
     Transactions are given up on the way, after more pieces each time, and asked after.
@@ -524,9 +522,7 @@ async def test_another_query_or_mode_is_refused(table: str) -> None:
         await opened(table, query="q2")
 
 
-async def test_acknowledged_rows_are_synced_though_the_server_s_default_is_not(
-    server: PostgresServer, table: str
-) -> None:
+async def test_acknowledged_rows_are_synced_despite_server_default(server: PostgresServer, table: str) -> None:
     server.query("alter system set synchronous_commit = off")
     server.query("select pg_reload_conf()")
     try:

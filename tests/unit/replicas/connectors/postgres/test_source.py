@@ -389,7 +389,7 @@ async def test_each_row_comes_once_wherever_the_source_is_killed(
     assert got == [(n, f"r{n}") for n in range(1, most + 1)]
 
 
-async def test_each_row_comes_once_though_the_server_is_killed_and_stopped(
+async def test_each_row_comes_once_though_server_is_killed(
     server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transactions that were rolled back, or not finished when it was killed, do not come."""
@@ -468,7 +468,7 @@ async def test_a_column_that_is_dropped_during_a_run_stops_the_source(server: Po
         assert after.rows == rows
 
 
-async def test_a_column_whose_type_changes_during_a_run_stops_the_source(server: PostgresServer, table: str) -> None:
+async def test_column_type_changed_during_run_stops_source(server: PostgresServer, table: str) -> None:
     """1. a wider integer is read on; 2. a numeric stops it, also beside rows that would fit; 3. started again, it goes
     on there with the values that fit.
     """
