@@ -89,21 +89,19 @@ UNITS: Final[dict[str, Test]] = {
     "lost-input-is-held-against-who-restores": restoring.test_who_waits_for_lost_input_does_not_restore_in_vain,
     "lost-source-is-held-against-who-restores": restoring.test_who_waits_for_a_source_does_not_restore_in_vain,
     "progress-of-who-restores-does-not-count": restoring.test_who_gets_further_does_not_restore_in_vain,
-    "only-standbys-restore": (restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for),
+    "only-standbys-restore": (restoring.test_node_without_role_takes_what_standbys_cannot),
     "x-of-who-restores-is-not-asked": partial(
-        restoring.test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over, "250ms", ""
+        restoring.test_node_with_x_too_short_for_another_unit_is_skipped, "250ms", ""
     ),
     "memory-of-who-restores-is-not-asked": restoring.test_a_node_without_room_in_memory_is_passed_over,
-    "what-no-node-has-memory-for-is-installed": (
-        restoring.test_a_partition_that_no_node_has_memory_for_waits_with_a_reason
-    ),
+    "what-no-node-has-memory-for-is-installed": (restoring.test_partition_too_large_for_any_memory_waits_with_reason),
     "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
-    "who-is-silent-runs-nothing": restoring.test_a_silent_node_keeps_a_lent_role_until_somebody_else_lacks_nothing,
+    "who-is-silent-runs-nothing": restoring.test_silent_node_keeps_lent_role_until_another_is_healthy,
     "who-was-not-heard-is-silent": restoring.test_a_coordinator_that_begins_waits_for_who_has_a_lent_role,
-    "lent-role-stays": restoring.test_a_node_without_a_role_takes_what_standbys_have_no_room_for,
+    "lent-role-stays": restoring.test_node_without_role_takes_what_standbys_cannot,
     "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
     "what-a-standby-holds-counts-as-new": taker.test_what_another_standby_holds_is_no_newer_checkpoint,
-    "what-is-lost-needs-what-it-needed": (restoring.test_the_load_of_a_lost_partition_follows_the_rate_of_its_source),
+    "what-is-lost-needs-what-it-needed": (restoring.test_load_of_lost_partition_follows_its_source_rate),
     "no-plan-when-a-source-changes": restoring.test_another_rate_while_something_waits_makes_a_new_plan,
     "who-is-stranded-says-nothing": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
     "said-before-anybody-could-help": stranded.test_a_replica_whose_state_is_nowhere_says_so_once_after_x,
@@ -141,7 +139,7 @@ UNITS: Final[dict[str, Test]] = {
     "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,
     "slice-asked-of-a-refused-log": (logged.test_standby_replaces_log_refused_after_end_of_input),
     "log-of-another-state-stays-as-it-is": partial(logged.test_late_log_is_written_after_end_of_input, True),
-    "undo-behind-the-end": output_log.test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done,
+    "undo-behind-the-end": output_log.test_empty_correction_at_stream_end_sends_rec_done,
     "nobody-reads-who-has-no-room": (TestCorrections().test_a_client_reads_a_correcting_producer_without_room),
     "refused-feed-asked-for-again-at-once": (TestCorrections().test_a_refused_second_connection_is_retried_later),
     "corrections-wait-for-room-beside-a-partner": (
@@ -162,9 +160,9 @@ UNITS: Final[dict[str, Test]] = {
     "helper-leaves-too-early": (coordination.test_a_helper_retires_when_all_placed_replicas_are_stable),
     "snapshot-of-who-was-put-away": standbys.test_a_retired_replica_gives_no_incomplete_snapshot,
     "standby-that-began-again-is-asked": (checkers.test_a_standby_that_just_restarted_need_not_read_yet),
-    "one-period-is-enough": partial(balancing.test_it_makes_the_move_with_the_fewest_seconds_after_two_periods, True),
+    "one-period-is-enough": partial(balancing.test_balancer_makes_cheapest_move_after_two_periods, True),
     "periods-need-not-follow": balancing.test_periods_beyond_the_cap_must_follow_each_other,
-    "silent-node-is-empty": balancing.test_a_silent_node_counts_with_its_last_load_and_not_as_empty,
+    "silent-node-is-empty": balancing.test_silent_node_counts_with_its_last_load,
     "silent-cluster-is-idle": balancing.test_a_cluster_that_is_silent_is_not_idle,
     "moved-partition-does-not-rest": balancing.test_a_moved_partition_rests_for_three_periods,
     "two-moves-at-a-time": balancing.test_one_move_at_a_time_and_the_next_one_when_it_has_ended,
@@ -185,8 +183,8 @@ UNITS: Final[dict[str, Test]] = {
     "what-does-not-vary-is-correlated": placement.test_what_each_checkpoint_costs_on_each_node,
     "checkpoint-beside-who-runs-it": placement.test_where_all_nodes_run_it_a_partition_has_no_checkpoint,
     "two-copies-on-a-node": placement.test_no_node_has_two_copies_or_one_beside_the_replica,
-    "standbys-divide-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
-    "standby-ignores-x": placement.test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short,
+    "standbys-divide-x": placement.test_no_checkpoint_lies_where_its_share_of_x_is_too_short,
+    "standby-ignores-x": placement.test_no_checkpoint_lies_where_its_share_of_x_is_too_short,
     "domains-do-not-matter": (placement.test_a_checkpoint_is_in_another_domain_than_its_partition),
     "full-nodes-are-not-passed-over": placement.test_with_a_delta_the_heuristic_passes_over_full_nodes,
     "what-fits-nowhere-goes-where-it-costs-least": (
@@ -195,7 +193,7 @@ UNITS: Final[dict[str, Test]] = {
     "unmeasured-all-on-one-node": placement.test_before_anything_is_measured_checkpoints_are_spread,
     "worst-gain-first": placement.test_the_best_gain_moves_first_and_none_below_epsilon,
     "moves-that-never-catch-up": partial(prediction.test_a_move_that_never_catches_up_is_refused, 0.1),
-    "rows-that-come-meanwhile-are-free": prediction.test_input_since_the_checkpoint_is_processed_beside_new_input,
+    "rows-that-come-meanwhile-are-free": prediction.test_input_since_checkpoint_is_processed_with_new_input,
     "checkpoint-taken-however-old": prediction.test_the_faster_source_of_the_state_is_chosen,
     "memory-has-no-cap": partial(relief.test_memory_has_a_cap_of_its_own, True),
     "caps-hold-on-average": relief.test_each_node_counts_by_itself_not_their_mean,
@@ -226,12 +224,12 @@ UNITS: Final[dict[str, Test]] = {
         recovery_order.test_inputs_come_first_where_results_are_sooner_with_them
     ),
     "an-old-checkpoint-fetched": recovery_schedule.test_the_newest_checkpoint_that_can_be_had_is_taken,
-    "shortage-is-not-seen": restoring.test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named,
+    "shortage-is-not-seen": restoring.test_no_node_exceeds_cap_and_waiting_partitions_are_named,
     "what-is-not-measured-now-needs-nothing": restoring.test_a_silent_partition_keeps_its_last_load,
     "the-next-coordinator-knows-no-loads": restoring.test_the_next_coordinator_knows_the_loads_of_lost_partitions,
     "second-replica-takes-the-room": restoring.test_a_second_replica_does_not_start_while_something_waits,
     "who-lacks-a-state-waits-for-room": restoring.test_a_replica_back_without_a_state_is_helped_without_room,
-    "what-nobody-can-restore-spreads": restoring.test_what_nobody_comes_to_an_end_with_is_restored_on_two_nodes_at_most,
+    "what-nobody-can-restore-spreads": restoring.test_stuck_restore_is_tried_on_two_nodes_at_most,
     "who-refuses-is-waited-for": restoring.test_a_node_that_refuses_is_passed_over,
     "installed-before-producers-know": moves.test_install_waits_until_live_producers_know_target,
     "snapshot-restores-frontiers": replica.test_installed_snapshot_leaves_input_positions_open,
@@ -259,7 +257,7 @@ UNITS: Final[dict[str, Test]] = {
     "what-was-set-does-not-count": revisions.test_changed_settings_override_the_configuration_of_each_node,
     "waits-for-a-longer-x-count": TestOtherSettings().test_waits_are_measured_against_the_x_they_had,
     "who-suspends-goes-on-so": TestOtherSettings().test_a_suspended_replica_goes_tentative_under_another_policy,
-    "refused-and-set": setting.test_a_share_that_check_would_refuse_is_refused_with_the_least_x,
+    "refused-and-set": setting.test_share_that_check_refuses_is_refused_with_least_x,
     "moves-to-a-node-do-not-count": setting.test_moves_under_way_count,
     "a-move-is-checked-when-ordered-only": settings_simulated.test_a_change_that_check_would_refuse_changes_nothing,
     "judged-by-the-x-of-its-beginning": in_force.test_a_longer_x_counts_for_what_is_on_its_way,
@@ -272,25 +270,15 @@ UNITS: Final[dict[str, Test]] = {
     ),
     "a-source-leaves-nobody": coordination.test_a_source_in_failure_leaves_a_stable_target_only,
     "a-source-that-replays-leaves": coordination.test_a_source_that_replays_for_what_nobody_serves_stays,
-    "a-dead-target-is-waited-for": moves.test_a_target_that_dies_for_good_as_the_source_leaves_gets_no_role,
-    "a-target-that-cannot-recover-is-waited-for": (
-        moves.test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up
-    ),
-    "cancelled-while-the-source-retires": (
-        moves.test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves
-    ),
+    "a-dead-target-is-waited-for": moves.test_target_dying_for_good_as_source_leaves_gets_no_role,
+    "a-target-that-cannot-recover-is-waited-for": (moves.test_target_unable_to_recover_as_source_leaves_is_dropped),
+    "cancelled-while-the-source-retires": (moves.test_move_is_cancelled_if_target_cannot_recover),
     "cancelled-as-the-target-is-ready": partial(
         moves.test_a_move_stays_where_the_source_may_leave_or_is_no_better, moves.B
     ),
-    "retires-while-its-move-is-taken-back": (
-        moves.test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves
-    ),
-    "the-last-replica-ends-with-its-move": (
-        moves.test_a_source_that_is_cut_off_from_the_coordinator_runs_on_where_the_target_dies
-    ),
-    "taken-back-from-the-last-replica": (
-        moves.test_a_target_that_is_cut_off_runs_on_where_the_source_that_leaves_is_in_failure
-    ),
+    "retires-while-its-move-is-taken-back": (moves.test_move_is_cancelled_if_target_cannot_recover),
+    "the-last-replica-ends-with-its-move": (moves.test_cut_off_source_runs_on_if_target_dies),
+    "taken-back-from-the-last-replica": (moves.test_cut_off_target_runs_on_if_leaving_source_is_in_failure),
     "a-dead-replica-keeps-who-moves": moves.test_a_replica_leaves_though_another_one_is_dead,
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
     "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,
@@ -376,7 +364,7 @@ UNITS: Final[dict[str, Test]] = {
     "older-log-is-taken": partial(log_taker.test_a_log_from_before_what_is_held_is_told_and_waited_for, False),
     "no-snapshot-in-place-of-a-log": log_taker.test_standby_takes_full_snapshots_while_no_log_exists,
     "snapshots-outlive-the-log": log_taker.test_standby_takes_full_snapshots_while_no_log_exists,
-    "makers-by-chance": standby.test_it_stays_with_whose_log_it_follows_until_that_is_an_interval_behind,
+    "makers-by-chance": standby.test_standby_keeps_its_log_source_until_interval_behind,
     "final-footprints-hold-replay-back": partial(extent.test_choices_are_those_of_a_count_cell_by_cell, 1),
     "log-cut-at-t": extent.test_final_cells_hold_the_log_but_no_replay,
     "kept-rows-hold-nothing": extent.test_row_keepers_hold_replay_whatever_is_rewritten,

@@ -267,7 +267,7 @@ def test_who_stands_by_for_a_move_only_is_not_chosen_to_run() -> None:
     assert world.running() == [C]
 
 
-def test_a_target_that_dies_for_good_as_the_source_leaves_gets_no_role() -> None:
+def test_target_dying_for_good_as_source_leaves_gets_no_role() -> None:
     """Else the source would be waited for to retire for ever, and no other move could begin (M6)."""
     for standbys, left in (("", {A: Role.ACTIVE}), ("B", {B: Role.STANDBY, A: Role.ACTIVE})):
         world = cluster("A", standbys)
@@ -511,9 +511,7 @@ def following(source: NodeState | None) -> tuple[FakeCluster, Move]:
 
 @pytest.mark.parametrize("source", [None, UP_FAILURE], ids=["the source is dead", "the source is in UP_FAILURE"])
 @pytest.mark.parametrize("ends", ["cancelled", "in vain", "cut off"])
-def test_the_last_replica_that_is_stable_stays_where_its_move_is_taken_back(
-    ends: str, source: NodeState | None
-) -> None:
+def test_last_stable_replica_stays_when_move_is_reverted(ends: str, source: NodeState | None) -> None:
     """Its role is lent, and gone when the source is STABLE again."""
     world, move = following(source)
     if ends == "cancelled":
@@ -534,7 +532,7 @@ def test_the_last_replica_that_is_stable_stays_where_its_move_is_taken_back(
     assert (roles(world), world.running()) == ({A: Role.ACTIVE}, [A])
 
 
-def test_a_source_that_is_cut_off_from_the_coordinator_runs_on_where_the_target_dies() -> None:
+def test_cut_off_source_runs_on_if_target_dies() -> None:
     world = cluster()
     world.lends = True
     move = world.ask(A, B)
@@ -551,7 +549,7 @@ def test_a_source_that_is_cut_off_from_the_coordinator_runs_on_where_the_target_
     assert (roles(world), world.running()) == ({B: Role.ACTIVE}, [B])
 
 
-def test_a_target_that_is_cut_off_runs_on_where_the_source_that_leaves_is_in_failure() -> None:
+def test_cut_off_target_runs_on_if_leaving_source_is_in_failure() -> None:
     world = cluster()
     world.lends = True
     move = world.ask(A, B)
@@ -578,7 +576,7 @@ def leaving_a_target_that_cannot_recover() -> tuple[FakeCluster, Move]:
     return world, move
 
 
-def test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up() -> None:
+def test_target_unable_to_recover_as_source_leaves_is_dropped() -> None:
     """No other move could begin.  The source never stopped."""
     world, move = leaving_a_target_that_cannot_recover()
     world.now += IN_VAIN_US
@@ -594,7 +592,7 @@ def test_a_target_that_cannot_recover_as_the_source_leaves_is_given_up() -> None
     assert next_one.phase is MovePhase.DONE
 
 
-def test_another_replica_that_stays_in_failure_as_the_source_leaves_holds_up_no_other_move() -> None:
+def test_another_failing_replica_does_not_block_other_moves() -> None:
     world = cluster("AC")
     move = world.ask(A, B)
     beats_until(world, move, MovePhase.LEAVE)
@@ -610,7 +608,7 @@ def test_another_replica_that_stays_in_failure_as_the_source_leaves_holds_up_no_
     assert (roles(world), world.running()) == ({C: Role.ACTIVE, A: Role.ACTIVE}, [A, C])
 
 
-def test_a_move_is_cancelled_where_the_target_cannot_recover_as_the_source_leaves() -> None:
+def test_move_is_cancelled_if_target_cannot_recover() -> None:
     """But not at once: the order to retire may be on its way."""
     world, move = leaving_a_target_that_cannot_recover()
     with pytest.raises(MoveRefused, match="nearly over"):
@@ -656,7 +654,7 @@ def test_a_source_that_is_not_stable_leaves_as_the_target_is(state: NodeState) -
     assert (move.phase, roles(world), world.running()) == (MovePhase.DONE, {B: Role.ACTIVE}, [B])
 
 
-def test_where_the_disk_is_full_nothing_is_published_and_the_change_comes_again() -> None:
+def test_full_disk_publishes_nothing_and_change_is_retried() -> None:
     world = cluster()
     move = world.ask(A, B)
     beats(world, 10, stores=False)
@@ -666,7 +664,7 @@ def test_where_the_disk_is_full_nothing_is_published_and_the_change_comes_again(
     assert move.phase is MovePhase.DONE
 
 
-def test_a_target_that_dies_once_it_has_replaced_the_old_replica_is_helped_out_for() -> None:
+def test_source_helps_if_target_dies_after_replacing_it() -> None:
     world = cluster()
     move = world.ask(A, B)
     beats_until(world, move, MovePhase.LEAVE)

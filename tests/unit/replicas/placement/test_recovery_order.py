@@ -23,7 +23,7 @@ def cluster(backs: list[str] | None = None, **sections: object) -> RestoringClus
     return found
 
 
-def test_with_room_for_all_each_comes_back_at_once_on_its_first_standby() -> None:
+def test_with_enough_room_each_recovers_on_first_standby() -> None:
     found = cluster(nodes={f"n{at}": {"capacity": 2} for at in range(1, 6)})
     found.kill("n1", "n2", "n3")
     assert found.beat(2) == "install fa/0@n4, install fb/0@n4, install fc/0@n4"
@@ -36,7 +36,7 @@ def test_without_loads_each_comes_back_at_once() -> None:
     assert found.beat(2) == "install fa/0@n4, install fb/0@n4, install fc/0@n4"
 
 
-def test_no_node_is_filled_beyond_its_cap_and_what_waits_is_named() -> None:
+def test_no_node_exceeds_cap_and_waiting_partitions_are_named() -> None:
     """Each of n4 and n5 has room for 0.8: all but 0.4."""
     found = cluster(backs=["n4"])
     found.kill("n1", "n2", "n3")
@@ -134,7 +134,7 @@ def test_what_a_node_restores_in_vain_is_given_to_another_one(others: bool) -> N
     assert found.runs[NodeId("n4")][stuck] > 0, "it may come to an end later"
 
 
-def test_what_nobody_comes_to_an_end_with_is_restored_on_two_nodes_at_most() -> None:
+def test_stuck_restore_is_tried_on_two_nodes_at_most() -> None:
     """Each copy takes the room of all else that is lost."""
     found = cluster(backs=["n4", "n5", "n6", "n7"])
     found.restores = STUCK
@@ -220,7 +220,7 @@ def test_priorities_decide() -> None:
         assert found.beat(10) == f"install f{favourite}/0@n4"
 
 
-def test_a_measured_load_counts_more_and_stays_when_nothing_is_heard() -> None:
+def test_greater_measured_load_counts_while_nodes_are_silent() -> None:
     found = cluster(backs=["n4"])
     found.order.measured({FA: 0.2, FB: 0.6})
     found.kill("n1", "n2", "n3")
@@ -263,7 +263,7 @@ def test_a_load_that_moves_by_a_fifth_makes_a_new_plan() -> None:
     assert len(found.serving().split()) == 2
 
 
-def test_a_partition_whose_load_becomes_known_is_planned_with_the_others() -> None:
+def test_partition_with_newly_known_load_joins_the_plan() -> None:
     found = RestoringCluster(three_queries({"fa": 0.5, "fb": 0.4}, backs=["n4"]))
     found.kill("n1", "n2", "n3")
     assert "install fc/0@n4" in found.beat(3), "nobody knows what it needs"
@@ -340,7 +340,7 @@ def test_the_next_coordinator_knows_the_loads_of_lost_partitions() -> None:
     assert len(found.serving().split()) == 2
 
 
-def test_the_next_coordinator_knows_the_memory_of_lost_partitions() -> None:
+def test_next_coordinator_knows_memory_of_lost_partitions() -> None:
     found = cluster(backs=["n4"], nodes={f"n{at}": {"memory": "1GB", "capacity": 2} for at in range(1, 5)})
     found.order.measured_memory({FA: 2e9})
     kept = found.order.to_keep()
@@ -376,7 +376,7 @@ def test_a_silent_partition_keeps_its_last_load() -> None:
     assert len(found.serving().split()) == 2
 
 
-def test_a_node_without_a_role_takes_what_standbys_have_no_room_for() -> None:
+def test_node_without_role_takes_what_standbys_cannot() -> None:
     """n4 has room for fa and fc; fb begins on n6 once that is its standby."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n2", "n3")
@@ -401,7 +401,7 @@ def test_a_lent_role_is_not_used_before_all_know_of_it() -> None:
     assert "install fb/0@n6" in found.beat(10)
 
 
-def test_a_silent_node_keeps_a_lent_role_until_somebody_else_lacks_nothing() -> None:
+def test_silent_node_keeps_lent_role_until_another_is_healthy() -> None:
     """n6 restores fb, and is cut off from the coordinator only; n2 is back, and lacks an input."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n2", "n3")
@@ -440,7 +440,7 @@ def test_the_next_coordinator_takes_back_what_was_lent() -> None:
     assert "fb/0: n6 gone" in found.beat(20)
 
 
-def test_where_no_standby_answers_other_nodes_are_used_after_a_while() -> None:
+def test_other_nodes_are_used_when_standbys_stay_silent() -> None:
     """Nobody has a checkpoint, so those that may come back with one are waited for."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n4")
@@ -461,7 +461,7 @@ def test_a_node_without_room_in_memory_is_passed_over() -> None:
         assert found.beat(15) == expected
 
 
-def test_a_partition_that_no_node_has_memory_for_waits_with_a_reason() -> None:
+def test_partition_too_large_for_any_memory_waits_with_reason() -> None:
     """Its first standby, n4, would be filled beyond its cap; n5 is by the other one."""
     nodes = {**{n: {"memory": "1GB"} for n in ("n1", "n3", "n4")}, "n2": {}, "n5": {"memory": "4GB"}}
     found = RestoringCluster(three_queries({"fa": 0.1, "fb": 0.1, "fc": 0.1}, nodes=nodes, backs=["n4", "n5"]))
@@ -479,7 +479,7 @@ def test_a_partition_that_no_node_has_memory_for_waits_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(("x", "orders"), [("250ms", ""), ("1s", "fc/0: n6 standby, install fc/0@n6")])
-def test_a_node_whose_x_is_too_short_for_one_more_unit_is_passed_over(x: str, orders: str) -> None:
+def test_node_with_x_too_short_for_another_unit_is_skipped(x: str, orders: str) -> None:
     """fc reads fa: on one node they divide X."""
     nodes = {"n1": {}, "n2": {}, "n3": {}, "n4": {}, "n6": {"x": x}}
     plan, directory = three_queries({"fa": 0.7, "fb": 0.7, "fc": 0.7}, nodes=nodes, backs=["n4"], reads="a")
@@ -496,7 +496,7 @@ def test_a_node_with_unknown_loads_gets_nothing_more() -> None:
     assert "fb/0: n3 standby" in found.beat(60)
 
 
-def test_the_load_of_a_lost_partition_follows_the_rate_of_its_source() -> None:
+def test_load_of_lost_partition_follows_its_source_rate() -> None:
     """With a source twice as fast only one of the three fits on n4."""
     loads = {FA: 0.35, FB: 0.35, FC: 0.35}
     for rate, back in ((100.0, 2), (110.0, 2), (200.0, 1)):
@@ -509,7 +509,7 @@ def test_the_load_of_a_lost_partition_follows_the_rate_of_its_source() -> None:
         assert len(found.serving().split()) == back, rate
 
 
-def test_the_order_of_what_has_not_begun_follows_the_rates_of_sources() -> None:
+def test_order_of_remaining_installs_follows_source_rates() -> None:
     """n4 has room for the union and one of its inputs: the one with more rows, as measured last."""
     source = {"from": {"generator": {"name": "sequence", "rate": 100}}}
     for first, second in ((1000.0, 10.0), (10.0, 1000.0)):

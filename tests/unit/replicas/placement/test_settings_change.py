@@ -28,7 +28,7 @@ def change(deployed: Deployed, *changes: tuple[str, str], moves: Sequence[Move] 
     return SettingsChange(plan, directory, NodeId(node), changes, lambda: moves)(directory)
 
 
-def test_a_change_is_over_the_configuration_and_a_later_one_over_both() -> None:
+def test_change_overrides_configuration_and_earlier_change() -> None:
     plan, directory = make_plan(2)
     changed = change(Deployed(plan, directory), ("x", "4s"))
     assert changed.nodes[N1A] == replace(directory.nodes[N1A], x_us=4_000_000)
@@ -39,7 +39,7 @@ def test_a_change_is_over_the_configuration_and_a_later_one_over_both() -> None:
     assert (back.nodes, back.settings) == (directory.nodes, {})
 
 
-def test_a_share_that_check_would_refuse_is_refused_with_the_least_x() -> None:
+def test_share_that_check_refuses_is_refused_with_least_x() -> None:
     deployed = make_plan(2)
     with pytest.raises(SettingsRefused, match=r"n1a cannot have X 80ms, α .*: αX = .* is too short for unit 'u1'.*; "):
         change(deployed, ("x", "80ms"))
@@ -76,7 +76,7 @@ def test_moves_under_way_count() -> None:
         change(deployed, x, moves=[move])
 
 
-def test_a_node_that_joined_is_changed_too_and_gets_its_settings_back() -> None:
+def test_joined_node_can_be_changed_and_regains_its_settings() -> None:
     plan, directory = make_plan(2)
     n9 = replace(directory.nodes[N1A], id=NodeId("n9"), address="n9:1")
     now = directory.with_node(n9)

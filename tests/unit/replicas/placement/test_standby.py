@@ -62,7 +62,7 @@ def test_it_asks_the_furthest_replica_once_per_interval() -> None:
     assert one.wish(2 * EVERY) == C
 
 
-def test_it_stays_with_whose_log_it_follows_until_that_is_an_interval_behind() -> None:
+def test_standby_keeps_its_log_source_until_interval_behind() -> None:
     """Heartbeats of two that are as far come in turns: another one's log would be fetched as a whole each time."""
     one = standby()
     hears(one, A, output(10))
@@ -92,7 +92,7 @@ def test_a_log_that_is_behind_its_replica_is_asked_for_again() -> None:
     assert one.wish(3 * EVERY) is None
 
 
-def test_a_log_is_asked_for_while_a_producer_is_full_though_nothing_was_made() -> None:
+def test_log_is_requested_while_producer_is_full() -> None:
     """What its replica writes anew moves what is replayed, and that is all that makes room."""
     one = standby()
     hears(one, C, output(12))
@@ -128,7 +128,7 @@ def test_it_does_not_ask_for_a_state_that_it_has() -> None:
     assert one.wish(9 * EVERY) == A
 
 
-def test_it_asks_for_a_second_checkpoint_also_where_nothing_has_come() -> None:
+def test_second_checkpoint_is_requested_without_new_input() -> None:
     """A move of a standby waits until two are held (seed 7401274)."""
     one = standby()
     hears(one, A, output(0))
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_older_in_any_input_is_not_taken() -> None:
     assert not one.useful(snapshot(9, 5, 9))
 
 
-def test_a_log_kept_for_another_consumer_is_no_reason_to_ask_early() -> None:
+def test_log_held_by_another_consumer_gives_no_early_request() -> None:
     one = standby(every_us=8)
     for at in (90, 95):
         one.holds(snapshot(9, at, 9))

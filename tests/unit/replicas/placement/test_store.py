@@ -61,7 +61,7 @@ async def test_wanted_standbys_and_the_last_number_are_restored(store: Opening) 
     assert store(disk).wanted("plan") == {}
 
 
-async def test_what_another_plan_wants_to_run_is_no_business_of_this_one(store: Opening) -> None:
+async def test_orders_of_another_plan_do_not_affect_this_one(store: Opening) -> None:
     """H7: its units may have the same names, and other standbys are worth more."""
     disk = SimDisk()
     one, other = store(disk), {PartitionId(UnitId("f"), 0): frozenset({NodeId("n3")})}
@@ -177,7 +177,7 @@ async def test_no_database_connection_stays_open(
         connection.execute("SELECT 1")
 
 
-async def test_an_order_that_the_disk_refused_is_not_written_with_something_else(store: Opening) -> None:
+async def test_order_refused_by_disk_is_not_written_later(store: Opening) -> None:
     """Whoever asked was told that it cannot be kept."""
     disk = SimDisk()
     one, move = store(disk), Move(1, PartitionId(UnitId("u1"), 0), NodeId("n1"), NodeId("n2"), Role.ACTIVE, "ordered")

@@ -134,7 +134,7 @@ def test_a_period_no_longer_than_a_sample_goes_by_the_newest_one() -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_it_makes_the_move_with_the_fewest_seconds_after_two_periods(exact: bool) -> None:
+def test_balancer_makes_cheapest_move_after_two_periods(exact: bool) -> None:
     cluster = full_cluster(exact=exact)
     assert cluster.periods(1) == [], "one period beyond the cap may be a peak"
     (order,) = cluster.periods(1)
@@ -157,7 +157,7 @@ def test_periods_beyond_the_cap_must_follow_each_other() -> None:
     assert len(cluster.periods(1)) == 1
 
 
-def test_a_silent_period_is_no_period_within_the_cap_and_none_beyond_it() -> None:
+def test_silent_period_is_neither_within_nor_beyond_cap() -> None:
     cluster = full_cluster()
     cluster.periods(1)
     cluster.silent = {N1}
@@ -167,7 +167,7 @@ def test_a_silent_period_is_no_period_within_the_cap_and_none_beyond_it() -> Non
     assert len(cluster.periods(1)) == 1
 
 
-def test_a_silent_node_counts_with_its_last_load_and_not_as_empty() -> None:
+def test_silent_node_counts_with_its_last_load() -> None:
     """n1's 0.3 would fit on a silent n2 if that had no load."""
     cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,)}, {0: 0.2, 1: 0.3, 2: 0.7})
     cluster.periods(1)
@@ -278,7 +278,7 @@ def test_partitions_without_load_leave_a_draining_node_too() -> None:
     assert len({n for hosts in cluster.balancer.running.values() for n in hosts}) == 1
 
 
-def test_two_nodes_with_two_replicas_of_everything_stay_however_idle() -> None:
+def test_two_nodes_with_two_replicas_of_all_stay_even_if_idle() -> None:
     cluster = Cluster({0: (N1, N2), 1: (N1, N2)}, {0: 0.05, 1: 0.05})
     assert cluster.periods(6) == []
 
@@ -397,7 +397,7 @@ SHIFTS = Situations({"moves": 0.3, "two moves of one partition": 0.05, "a drain"
 @SHIFTS.required
 @settings(max_examples=30)
 @given(data=st.data(), cluster=clusters())
-def test_without_failures_no_partition_moves_twice_within_three_periods(data: st.DataObject, cluster: Cluster) -> None:
+def test_no_partition_moves_twice_within_three_periods(data: st.DataObject, cluster: Cluster) -> None:
     ended_at: dict[PartitionId, int] = {}
     twice = drained = False
     for _ in range(12):

@@ -111,7 +111,7 @@ def test_the_topology_of_a_configuration() -> None:
         topology_of(plan, directory, {"revenues": [1.0]})
 
 
-def test_where_partitions_have_standbys_the_others_are_safe_or_lost() -> None:
+def test_partitions_without_standbys_are_safe_or_lost() -> None:
     plan, directory = load(CONFIGS / "traffic.yaml")
     topology = topology_of(plan, directory, {})
     kinds = {o.name: [s.partitioning.value for s in o.inputs] for o in topology.operators}

@@ -60,7 +60,7 @@ def test_on_a_node_a_silent_partition_counts_with_its_mean() -> None:
     assert together.tolist() == pytest.approx([0.3, 0.6, 0.6, np.nan], nan_ok=True), "0 would look like less load"
 
 
-def test_a_node_that_runs_nothing_has_no_load_and_that_does_not_vary() -> None:
+def test_node_without_partitions_has_constant_zero_load() -> None:
     kept, now = history(p=[0.2, 0.4, 0.6])
     assert not kept.together([], now).any()
     assert correlations(kept.series(P, now)[None], kept.together([], now)[None]).tolist() == [[0.0]]

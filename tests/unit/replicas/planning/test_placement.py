@@ -86,7 +86,7 @@ def test_a_checkpoint_that_fits_nowhere_goes_to_the_least_load() -> None:
     assert correlated(problem).tolist() == [0, 1, 1]
 
 
-def test_a_checkpoint_that_fits_nowhere_takes_no_room_from_others() -> None:
+def test_checkpoint_that_fits_nowhere_takes_no_room() -> None:
     """The mean is 5.5: only the third fits beside nothing, on the second node."""
     problem = CheckpointProblem(
         cost=np.array([[-9.0, -8.0], [-3.0, 0.0]]),
@@ -133,7 +133,7 @@ def test_where_all_nodes_run_it_a_partition_has_no_checkpoint() -> None:
     assert correlated(problem).tolist() == [NO_NODE]
 
 
-def test_no_checkpoint_lies_where_its_share_of_x_would_be_too_short() -> None:
+def test_no_checkpoint_lies_where_its_share_of_x_is_too_short() -> None:
     """One unit reads the other; αX is 900 ms, and each needs more than 600 ms of its share."""
     plan, directory = load_data(config([["n1"], ["n1"]], [["n3"], ["n3"]]))
     first, second = PartitionId(UnitId("first"), 0), PartitionId(UnitId("second"), 0)

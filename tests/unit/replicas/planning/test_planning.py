@@ -193,7 +193,7 @@ def test_when_time_is_up_the_exact_planner_reports_the_gap() -> None:
     assert exact(problem, now=time.monotonic, seconds=20.0).value <= hurried.bound
 
 
-def test_a_product_of_many_outputs_is_bounded_where_there_are_too_many() -> None:
+def test_product_of_too_many_outputs_is_bounded() -> None:
     topology = Topology(
         [
             *(OperatorDescription(name, 3, {}, rates=[1, 2, 3]) for name in "abc"),

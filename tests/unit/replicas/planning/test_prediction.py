@@ -23,7 +23,7 @@ def test_without_input_the_state_is_all_that_is_moved() -> None:
     assert moved(LoadSample(0.0, state=400), 0.5, 60.0) == (1.0, CHECKPOINT)
 
 
-def test_input_since_the_checkpoint_is_processed_beside_new_input() -> None:
+def test_input_since_checkpoint_is_processed_with_new_input() -> None:
     """λ needs 0.2 of a core and μ has 0.6: u/(μ - λ) is half of the time that u has come in."""
     load = LoadSample(0.2, rows=1000.0, state=400)
     assert moved(load, 0.6) == (4.0 + 4.0 / 2, PARTNER)

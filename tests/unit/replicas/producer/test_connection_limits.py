@@ -70,7 +70,7 @@ async def test_beyond_its_places_a_peer_loses_its_oldest_connection() -> None:
     assert desk.connections() == {}
 
 
-async def test_beyond_its_places_a_writer_is_turned_away_and_loses_none() -> None:
+async def test_excess_writer_is_refused_and_displaces_nobody() -> None:
     plan, directory = plan_with_writer()
     desk = Reception(plan, directory, Identity("source", "source:a", 1))
     with ExitStack() as stack:

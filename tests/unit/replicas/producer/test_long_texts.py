@@ -68,7 +68,7 @@ def test_an_output_with_long_texts_is_full_at_its_cap() -> None:
     assert one.log.stable.nbytes == 0
 
 
-def test_of_an_output_that_nobody_reads_half_a_cap_of_long_texts_is_kept() -> None:
+def test_unread_output_keeps_half_a_cap_of_long_texts() -> None:
     one = Writer(consumers=(), output_bytes=1 << 20)
     for at in range(300):
         one.write([long_text(at)])
@@ -125,7 +125,7 @@ def test_a_pull_of_long_texts_stays_near_its_limit(batches: int) -> None:
         assert len(encoder.encode_many(elements)) < 110_000
 
 
-def test_long_texts_at_the_beginning_of_a_batch_do_not_all_go_in_one_pull() -> None:
+def test_long_texts_at_batch_start_are_split_over_pulls() -> None:
     """The rows behind them have little text: as many as fit on average would be too many."""
     one = Writer()
     one.write([long_text(at) for at in range(100)] + ["short"] * 20_000)
@@ -182,7 +182,7 @@ def test_where_all_rows_pass_their_dictionary_stays() -> None:
     assert dictionary is one._pool.current()
 
 
-def test_short_texts_do_not_keep_long_ones_of_the_same_dictionary() -> None:
+def test_short_texts_do_not_retain_long_ones_of_dictionary() -> None:
     schema = Schema.of(key="string", text="string")
     one, pool = Writer(), StringPool()
     for at in range(100):

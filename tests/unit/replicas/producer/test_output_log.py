@@ -288,7 +288,7 @@ def test_a_restarted_replica_serves_the_installed_log() -> None:
 # --- rules V1 to V6 in other situations ---
 
 
-def test_live_that_resumes_during_corrections_sends_rec_done_first() -> None:
+def test_live_resumed_during_corrections_sends_rec_done_first() -> None:
     """R5: the partner is lost; corrections up to 20 stay, and later results are tentative, after a rec_done (V2)."""
     one = failed_after_six()
     p = one.subscribe(6, 10)
@@ -306,7 +306,7 @@ def test_live_that_resumes_during_corrections_sends_rec_done_first() -> None:
     assert pulled(p) == "U(8) S9/18v S10/24y S11/33w B40(11) R+"
 
 
-def test_tentative_tuples_of_corrected_buckets_are_not_sent_again() -> None:
+def test_tentative_tuples_of_corrected_buckets_are_not_resent() -> None:
     """[10, 20) is corrected and has no tuples; the undo removed its tentative version."""
     one = TextProducer()
     one.stable("S1/1 B10")
@@ -379,7 +379,7 @@ def test_within_a_run_every_tuple_is_sent_whatever_its_t_max() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 9, 10, 12])
-def test_the_tentative_tuples_of_another_instance_go_out_whatever_its_ids_are(position: int) -> None:
+def test_tentative_tuples_of_another_instance_are_sent(position: int) -> None:
     """Seeds 7350174 and later hung: one that makes its state again from its log counts from further back (G4, U9)."""
     one = producer_in(UP_FAILURE)
     feed = one.subscribe(*LEVEL)
@@ -403,7 +403,7 @@ def test_a_tentative_boundary_alone_is_undone_as_well() -> None:
     assert pulled(p) == "U(1) B20(1) R+"
 
 
-def test_an_empty_correction_at_the_end_of_a_stream_sends_rec_done() -> None:
+def test_empty_correction_at_stream_end_sends_rec_done() -> None:
     """Its consumer has everything stable from another replica, and waits here for the end of the correction."""
     one = TextProducer()
     one.stable("S1/9 B10")
@@ -622,7 +622,7 @@ def test_a_lagging_replica_does_not_keep_acknowledged_tuples() -> None:
     assert (log.first, log.last_id, log.stable.nbytes) == (13, 12, 0)
 
 
-def test_a_consumer_ahead_is_served_although_its_tuples_are_dropped() -> None:
+def test_consumer_ahead_is_served_though_its_tuples_are_dropped() -> None:
     one = TextProducer()
     one.log.acknowledge("v/0@a", 1, 2)
     ahead = one.subscribe(2, 5)
@@ -645,7 +645,7 @@ def test_a_full_log_says_so_and_drops_no_stable_tuples() -> None:
     assert one.log.fill == 0
 
 
-def test_only_dead_consumers_behind_a_live_sibling_can_be_evicted() -> None:
+def test_only_dead_consumers_behind_live_sibling_can_be_evicted() -> None:
     log = truncating(2, 9, 1, 3)
     assert log.evictable({"v/0@a"}) == ["v/0@a"]
     assert log.evictable({"v/0@a", "v/0@b"}) == []  # no live sibling
@@ -750,7 +750,7 @@ def test_a_subscription_ends_when_its_next_id_is_gone() -> None:
     assert one.log.subscribe(MAIN, 0, 0, False, -1) == LogTruncated(2)
 
 
-def test_corrections_are_acknowledged_while_fresh_results_continue() -> None:
+def test_corrections_are_acknowledged_during_fresh_results() -> None:
     """V4, A1: the consumer of an only replica processes corrections while it reads fresh results."""
     one = failed_after_six()
     main, corrections = one.subscribe(6, 10), one.subscribe(6, 10, mode=CORRECTIONS)

@@ -35,7 +35,7 @@ def test_who_was_never_heard_holds_everything() -> None:
     assert (free, held) == (0, [HolderStatus(holder="u/0@n2", since_us=7, bytes=400)])
 
 
-def test_the_least_acknowledgement_counts_and_the_one_who_holds_most_is_named_first() -> None:
+def test_least_acknowledgement_counts_and_top_holder_is_first() -> None:
     holders = Holders(["a", "b", "c"])
     for name, id in (("a", 19), ("b", 35), ("c", 40)):
         holders.acknowledged(name, 1, id)
@@ -44,7 +44,7 @@ def test_the_least_acknowledgement_counts_and_the_one_who_holds_most_is_named_fi
     assert [(h.holder, h.bytes) for h in held] == [("a", 300), ("b", 100)]
 
 
-def test_a_new_incarnation_counts_from_its_first_acknowledgement_and_an_old_one_not_at_all() -> None:
+def test_new_incarnation_counts_from_first_acknowledgement() -> None:
     holders = Holders(["a"])
     assert holders.acknowledged("a", 5, 30)
     assert not holders.acknowledged("a", 5, 20), "it grows"
@@ -73,7 +73,7 @@ def test_who_holds_is_told_since_when() -> None:
     assert holders.free(SEGMENTS, 12)[1][0].since_us == 12
 
 
-def test_a_state_in_memory_only_and_the_proof_hold_like_consumers() -> None:
+def test_state_in_memory_and_proof_hold_like_consumers() -> None:
     holders = Holders()
     assert holders.free(SEGMENTS, 0, needs_all=["u/0, whose state is in memory only"])[0] == 0
     free, held = holders.free(SEGMENTS, 0, proved=20)
@@ -81,13 +81,13 @@ def test_a_state_in_memory_only_and_the_proof_hold_like_consumers() -> None:
     assert holders.free(SEGMENTS, 0, proved=21)[0] == 2
 
 
-def test_without_a_proof_nothing_is_deleted_unless_there_is_an_archive_or_somebody_said_so() -> None:
+def test_deletion_needs_proof_archive_or_permission() -> None:
     assert needed_from(Retain(for_us=1), None) == 1
     assert needed_from(Retain(for_us=1, archive="/a"), None) is None
     assert needed_from(Retain(for_us=1, unproved=True), None) is None
 
 
-def test_a_proof_that_has_begun_is_waited_for_unless_somebody_said_not_to() -> None:
+def test_started_proof_is_awaited_unless_overridden() -> None:
     assert needed_from(Retain(for_us=1), 7) == 7
     assert needed_from(Retain(for_us=1, archive="/a"), 7) == 7
     assert needed_from(Retain(for_us=1, unproved=True), 7) is None

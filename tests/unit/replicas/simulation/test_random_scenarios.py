@@ -98,7 +98,7 @@ def test_faults_name_the_plans_processes_and_fit_the_time(scenarios: list[Scenar
             assert named <= known
 
 
-def test_every_kind_of_fault_is_drawn_and_each_seed_leaves_some_out(scenarios: list[Scenario]) -> None:
+def test_every_fault_kind_is_drawn_and_each_seed_omits_some(scenarios: list[Scenario]) -> None:
     kinds = [{fault.kind for fault in scenario.faults} for scenario in scenarios]
     assert set().union(*kinds) == set(FaultKind)
     assert sum(len(of_one) < len(FaultKind) for of_one in kinds) > len(SEEDS) * 3 // 4

@@ -102,7 +102,7 @@ def logged(storage: SimDisk) -> list[str]:
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_reader_goes_on_exactly_behind_the_log_wherever_it_is_killed(
+async def test_killed_reader_resumes_exactly_after_its_log(
     seed: int, power: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     random, storage, server = Random(seed), SimDisk(), Server()
@@ -193,7 +193,7 @@ async def test_a_chunk_that_breaks_the_rule_is_refused(reader: Live, said: str) 
     assert rows_of(published) == []
 
 
-async def test_of_a_chunk_with_a_malformed_row_nothing_is_taken_where_it_stops_the_source(
+async def test_chunk_with_malformed_row_is_refused_whole_if_it_stops(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """So that all of it comes again when the configuration skips such rows, or the server has better ones."""

@@ -183,7 +183,7 @@ class Unreadable(LateRows):
         return await super().after(position)
 
 
-async def test_a_log_that_cannot_be_read_stops_the_sink_and_not_the_source(
+async def test_unreadable_log_stops_sink_but_not_source(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """What the sink does not have is kept."""

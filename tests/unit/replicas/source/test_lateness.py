@@ -40,7 +40,7 @@ def test_a_source_that_becomes_late_is_reported_within_the_span() -> None:
     assert said[told[0]].disorder_us == 7 * SECOND
 
 
-def test_lateness_is_reported_once_a_minute_with_a_sufficient_disorder() -> None:
+def test_lateness_is_reported_each_minute_with_enough_disorder() -> None:
     one = Lateness()
     said = [one.took(second * SECOND, 10, 10, second * SECOND + 1) for second in range(2 * AGAIN_US // SECOND)]
     told = {second: s.disorder_us for second, s in enumerate(said) if s is not None}

@@ -123,7 +123,7 @@ async def test_an_ordered_producer_has_no_late_row_far_from_the_clock(
     assert run.frontier_at(9.95) == pytest.approx(9.9 - behind)
 
 
-async def test_by_the_clock_a_producer_behind_is_reported_late_in_seconds(
+async def test_late_producer_by_clock_is_reported_in_seconds(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     run = await played(
@@ -210,7 +210,7 @@ async def test_a_restart_continues_from_the_last_lease(
 
 @pytest.mark.parametrize("step_s", [-3600, 3600])
 @pytest.mark.parametrize("by", [Watermark.DATA, Watermark.CLOCK])
-async def test_a_step_of_the_clock_under_a_running_source_changes_nothing(
+async def test_clock_step_under_running_source_changes_nothing(
     by: Watermark, step_s: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     env = source_env(epoch_us=NOW_US)
@@ -281,7 +281,7 @@ async def test_rows_that_wait_for_the_disk_are_no_silence(
     assert run.times[-1] == pytest.approx(5.9)
 
 
-async def test_before_the_first_row_the_source_says_why_it_promises_nothing(
+async def test_source_explains_missing_promise_before_first_row(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     run = await played(monkeypatch, live(), [(20.0, [LAST_YEAR])], seconds=20.5)

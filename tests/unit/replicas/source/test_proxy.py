@@ -325,7 +325,7 @@ async def test_arrivals_without_event_time_are_stamped_by_the_clock(
     assert [time for _, time, *_ in rows_of(published)] == [1_250_000, 1_250_000, 1_500_000]
 
 
-async def test_event_times_too_far_ahead_of_the_clock_are_refused_and_counted(
+async def test_times_too_far_ahead_of_clock_are_refused_and_counted(
     live: Callable[..., Source], autojump_clock: trio.testing.MockClock
 ) -> None:
     of = live((0.0, [5, 2 * SECOND + 1, 7], 3), ahead_us=2 * SECOND)
@@ -556,7 +556,7 @@ async def test_malformed_rows_are_counted_reported_and_kept(tmp_path: Path) -> N
     assert trace.named("rows_malformed") == [{"stream": STREAM, "count": 2, "line": 3, "reason": reason}]
 
 
-async def test_a_row_with_too_much_text_is_malformed_and_names_the_limit(
+async def test_row_with_too_much_text_is_malformed_and_names_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_size, "ROW_TEXT_BYTES", 4)
@@ -751,7 +751,7 @@ async def test_a_full_disk_stops_a_live_source_until_there_is_room(
     assert show(published) == "1/1r0 B0(1) 2/2r1 BEND(2)"
 
 
-async def test_an_error_of_a_live_reader_is_the_fault_and_the_log_is_served(
+async def test_error_of_live_reader_is_fault_and_log_is_served(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     class Breaks(Scripted):
@@ -813,14 +813,14 @@ async def test_the_reference_of_a_live_source_is_its_log(live: Callable[..., Sou
         list(reference_elements(source({"kind": "stdin"})))
 
 
-def test_the_reference_of_a_generator_without_start_begins_anywhere() -> None:
+def test_reference_of_generator_without_start_has_fixed_start() -> None:
     of = source({"kind": "generator", "generator": "orders", "count": 3}, GENERATORS["orders"].schema)
     first = next(iter(reference_elements(of)))
     assert isinstance(first, Batch)
     assert int(first.rows.time[0]) == REFERENCE_START_US
 
 
-async def test_a_speed_without_event_times_is_refused_but_a_rate_is_not(
+async def test_speed_without_event_times_is_refused_but_rate_is_not(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     of = csv_source(tmp_path, 0, 0, 0, time=None, replay={"speed": 1.0})

@@ -225,7 +225,7 @@ async def play(disk: CrashingDisk, writer: Writer) -> bool:
     return True
 
 
-async def test_batches_come_in_order_sorted_within_and_empty_ones_count(autojump_clock: Any) -> None:
+async def test_batches_are_ordered_and_sorted_and_empty_ones_count(autojump_clock: Any) -> None:
     disk, writer = CrashingDisk(), Writer(BATCHES)
     assert await play(disk, writer)
     assert logged(disk) == EXPECTED
@@ -260,7 +260,7 @@ async def test_a_source_that_dies_again_and_again_has_each_row_once(autojump_clo
 
 
 @pytest.mark.parametrize("power", [False, True])
-async def test_a_stream_ends_once_behind_all_rows_wherever_the_source_dies(autojump_clock: Any, power: bool) -> None:
+async def test_stream_ends_once_after_all_rows_wherever_source_dies(autojump_clock: Any, power: bool) -> None:
     ends = ("writer:other", WRITER)
     whole = CrashingDisk()
     assert await play(whole, Writer(BATCHES, ends))
@@ -349,7 +349,7 @@ async def test_a_writer_whose_answer_was_lost_commits_again(autojump_clock: Any)
     assert logged(disk) == [1, 2]
 
 
-async def test_parts_of_attempts_that_failed_are_no_rows_and_go_in_the_end(autojump_clock: Any) -> None:
+async def test_parts_of_failed_attempts_give_no_rows_and_are_removed(autojump_clock: Any) -> None:
     disk = SimDisk()
     async with trio.open_nursery() as nursery:
         process = await Process.start(disk)
@@ -393,7 +393,7 @@ async def test_a_commit_that_does_not_fit_is_refused(autojump_clock: Any, messag
     assert logged(disk) == []
 
 
-async def test_a_batch_that_is_too_large_is_refused_with_what_makes_spark_repeat_it(
+async def test_oversized_batch_is_refused_with_spark_repeat_advice(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicas.source.push.BATCH_BYTES", 2 * len(part_of([1])) - 1)
@@ -416,7 +416,7 @@ async def test_a_batch_that_is_too_large_is_refused_with_what_makes_spark_repeat
     assert logged(disk) == [3]
 
 
-async def test_another_query_takes_the_place_of_one_only_when_it_says_so(autojump_clock: Any) -> None:
+async def test_another_query_replaces_one_only_explicitly(autojump_clock: Any) -> None:
     disk = SimDisk()
     async with trio.open_nursery() as nursery:
         process = await Process.start(disk)
@@ -454,7 +454,7 @@ async def test_a_row_without_its_event_time_is_refused_with_its_number(autojump_
     assert "row 2 of the part has no ts" in await stage(intake, "0" * 32, encode_part([rows], SCHEMA), 0)
 
 
-async def test_pieces_that_are_missing_and_names_that_are_none_are_refused(autojump_clock: Any) -> None:
+async def test_missing_pieces_and_invalid_names_are_refused(autojump_clock: Any) -> None:
     intake = (await Process.start(SimDisk())).intake
     assert await intake.stage(1, WRITER, StagePart(QUERY, 0, "0" * 32, 1, False, b"x")) is None
     answer = await intake.stage(1, WRITER, StagePart(QUERY, 0, "0" * 32, 2, True, b"x"))
@@ -484,7 +484,7 @@ async def test_rows_too_far_ahead_do_not_hold_up_those_behind_them(autojump_cloc
     assert (await Process.start(disk.restarted(), of)).proxy.consumed == 7
 
 
-async def test_pieces_of_a_connection_that_hangs_are_not_mixed_into_another_attempt(autojump_clock: Any) -> None:
+async def test_pieces_of_hung_connection_stay_out_of_other_attempts(autojump_clock: Any) -> None:
     disk, data = SimDisk(), part_of([1, 2])
     async with trio.open_nursery() as nursery:
         process = await Process.start(disk)
@@ -580,7 +580,7 @@ async def test_a_full_disk_is_waited_for(autojump_clock: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["dropped", "made room of"])
-async def test_parts_that_are_being_committed_stay_while_the_disk_is_full(
+async def test_parts_being_committed_stay_while_disk_is_full(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The ledger waits for room: meanwhile the driver gives up, or another attempt of its batch comes."""

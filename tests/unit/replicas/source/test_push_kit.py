@@ -67,11 +67,11 @@ class Writer:
         await trio.sleep_forever()
 
 
-def test_each_batch_is_there_once_and_in_order_wherever_source_or_writer_die() -> None:
+def test_each_batch_arrives_once_in_order_despite_crashes() -> None:
     assert check_reader(SOURCE, ROWS, Writer, most=SOME) == 4 * (SOME + 1)
 
 
-def test_a_commit_that_is_answered_before_it_is_on_the_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_answered_before_reaching_disk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def in_memory(intake: PushIntake, ledger: PushLedger) -> None:
         await trio.lowlevel.checkpoint()
         intake._ledger = ledger.without(intake._consumed)

@@ -117,7 +117,7 @@ async def test_files_without_lines_have_rows(tmp_path: Path, autojump_clock: tri
     assert (line["position"], line["text"]) == (f"{path}, row 2", "{'ts': None, 'name': 'b'}")
 
 
-async def test_a_long_text_is_cut_and_the_file_of_malformed_rows_stays_small(
+async def test_long_text_is_cut_and_malformed_file_stays_small(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     storage = SimDisk()
@@ -161,7 +161,7 @@ class Played:
         assert logged(self.stage.disk.restarted()) == self._good
 
 
-def test_a_crash_at_any_await_loses_none_and_writes_none_twice_of_a_server() -> None:
+def test_server_rows_are_rejected_once_whenever_source_crashes() -> None:
     """Also of chunks that have no other rows; the server forgets what is acknowledged."""
 
     def perform(crash: Crash) -> Played:
@@ -172,7 +172,7 @@ def test_a_crash_at_any_await_loses_none_and_writes_none_twice_of_a_server() -> 
 
 
 @pytest.mark.parametrize("rows_per_chunk", [1, 3])
-def test_a_crash_at_any_await_loses_none_and_writes_none_twice_of_a_file(
+def test_file_rows_are_rejected_once_whenever_source_crashes(
     rows_per_chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the beginning and the end, alone in a chunk, and in one whose rows come at several times."""
@@ -186,7 +186,7 @@ def test_a_crash_at_any_await_loses_none_and_writes_none_twice_of_a_file(
     assert plays > 60
 
 
-async def test_rows_that_come_once_are_logged_also_where_no_other_comes(
+async def test_unrepeatable_rejected_rows_are_logged_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Of a reader that has no position, such as lines over TCP: a record for rejected rows alone.  Lines that are too

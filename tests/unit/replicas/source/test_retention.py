@@ -125,7 +125,7 @@ async def test_a_restart_goes_on_behind_what_was_deleted(autojump_clock: trio.te
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 0.2], ids=["synced", "behind"])
-async def test_old_tuples_go_by_tuple_time_also_where_a_segment_would_never_fill(
+async def test_old_tuples_are_deleted_by_time_even_in_a_part_segment(
     autojump_clock: trio.testing.MockClock, sync_s: float
 ) -> None:
     """Rows are 10 µs apart; a segment has 64 MiB.  Also where some come during each sync."""
@@ -222,7 +222,7 @@ class SlowArchive(SimDisk):
 
 
 @pytest.mark.parametrize("line", [0, 60])
-async def test_who_begins_anew_while_copies_are_made_holds_what_it_needs(
+async def test_reader_starting_anew_during_archiving_keeps_its_rows(
     line: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """An archive may take minutes."""
@@ -242,9 +242,7 @@ async def test_who_begins_anew_while_copies_are_made_holds_what_it_needs(
 
 
 @pytest.mark.parametrize("found", ["another file", "torn"])
-async def test_a_copy_that_differs_is_never_replaced_but_where_it_is_torn(
-    found: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_differing_copy_is_replaced_only_if_torn(found: str, autojump_clock: trio.testing.MockClock) -> None:
     retain, archive = Retain(size_bytes=8_000, archive="/archive"), SimDisk()
     storage = await filled(retain)
     proxy, retention = await opened(storage, retain, archive)

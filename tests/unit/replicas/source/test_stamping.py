@@ -74,7 +74,7 @@ def test_boundaries_are_multiples_of_the_interval() -> None:
     assert stamper.bound_us == 30
 
 
-def test_a_lease_that_the_tuples_already_imply_is_not_logged_again() -> None:
+def test_lease_implied_by_tuples_is_not_logged_again() -> None:
     stamper = Stamper(disorder_us=0, boundary_us=10)
     stamped(stamper, 40)
     assert not stamper.lease(40)

@@ -106,7 +106,7 @@ def test_the_order_of_few_is_the_best_of_all_orders(shape: Shape, seed: int, com
     assert area(goal, ~chosen, ordered, work) == pytest.approx(best, rel=2e-3)
 
 
-def test_more_extensions_than_are_put_in_the_best_order_go_by_density() -> None:
+def test_too_many_extensions_are_ordered_by_density() -> None:
     many = 30
     work = np.arange(many, 0, -1) * 1.0
     goal = CompleteQueries(np.eye(many, dtype=np.bool_), np.ones(many), np.zeros(many, np.int64))
@@ -148,7 +148,7 @@ def test_a_set_without_a_place_makes_room_for_others() -> None:
     assert plan.waits == {0: "needs 0.60 of a core; the most room is 0.30, on n2"}
 
 
-def test_an_extension_that_does_not_fit_is_not_begun_before_others() -> None:
+def test_extension_that_does_not_fit_does_not_precede_others() -> None:
     """x needs 0.4 and 0.4, of which two nodes with 0.5 and 0.3 hold one; y, worth less, fits."""
     parts = Partitions({"m": "", "x": "m", "y": ""}, {"x": 3, "y": 1})
     cost = parts.amounts({"m": 0.4, "x": 0.4, "y": 0.3})

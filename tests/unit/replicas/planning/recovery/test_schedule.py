@@ -130,7 +130,7 @@ def test_a_load_that_moves_by_a_fifth_makes_a_new_plan() -> None:
     assert schedule.step() == [PlannedInstall(1, "n1")]
 
 
-def test_a_node_that_comes_with_partitions_of_its_own_brings_them_back() -> None:
+def test_joining_node_brings_back_its_own_partitions() -> None:
     schedule = TREES.schedule()
     schedule.came("n1", 1.0, runs=[0])
     assert schedule.step() == []
@@ -162,7 +162,7 @@ def test_no_node_is_filled_beyond_its_cap() -> None:
     assert len(schedule.waits) == 1
 
 
-def test_a_node_that_comes_again_has_forgotten_what_it_was_to_run() -> None:
+def test_returning_node_has_forgotten_its_orders() -> None:
     """A process that ends and starts between two heartbeats was never seen to go."""
     parts = Partitions({"a": "", "b": ""}, {"a": 1, "b": 1})
     schedule = parts.schedule(cap=0.8, loads={"a": 0.4, "b": 0.4})

@@ -73,7 +73,7 @@ def test_lasting_cuts_take_ten_x_in_one_or_both_directions(drawn: Callable[[Feat
     assert min(ways[True], ways[False]) > 20
 
 
-def test_a_long_correction_follows_a_long_failure_and_what_befalls_it_differs(
+def test_long_failure_has_long_correction_with_varied_faults(
     drawn: Callable[[Feature], Drawn],
 ) -> None:
     befell: Counter[str] = Counter()
@@ -186,7 +186,7 @@ def test_other_plans_vary_and_affect_every_role(drawn: Callable[[Feature], Drawn
     assert set(roles) == {"node", "source", "client"}
 
 
-def test_old_checkpoints_of_standbys_that_run_are_damaged_as_all_die() -> None:
+def test_old_checkpoints_of_running_standbys_are_damaged() -> None:
     times: Counter[bool] = Counter()
     for seed in range(40):
         scenario = random_scenario(seed, frozenset({Feature.OLD_CHECKPOINTS}))
@@ -224,7 +224,7 @@ def test_a_feed_changes_as_the_same_input_fails_again_and_again() -> None:
     assert all(kinds[kind] > 5 for kind in (FaultKind.CUT, FaultKind.STALL, FaultKind.FREEZE, FaultKind.KILL)), kinds
 
 
-def test_with_logs_replicas_die_at_once_and_begin_with_other_checkpoints(drawn: Callable[[Feature], Drawn]) -> None:
+def test_replicas_with_logs_die_together_and_change_checkpoints(drawn: Callable[[Feature], Drawn]) -> None:
     changed: list[int] = []
     together = 0
     for scenario, (_, directory) in drawn(Feature.LOGS):
@@ -238,7 +238,7 @@ def test_with_logs_replicas_die_at_once_and_begin_with_other_checkpoints(drawn: 
     assert together > 3
 
 
-def test_nodes_join_get_partitions_and_are_killed_wiped_and_taken_out(drawn: Callable[[Feature], Drawn]) -> None:
+def test_nodes_join_get_partitions_and_suffer_faults(drawn: Callable[[Feature], Drawn]) -> None:
     done: Counter[str] = Counter()
     befell: Counter[FaultKind] = Counter()
     again = 0
@@ -262,7 +262,7 @@ def test_nodes_join_get_partitions_and_are_killed_wiped_and_taken_out(drawn: Cal
     assert all(befell[kind] >= 5 for kind in kinds), befell
 
 
-def test_aggregates_by_a_time_that_lags_reject_and_some_rows_fail(drawn: Callable[[Feature], Drawn]) -> None:
+def test_aggregates_by_lagging_time_reject_and_some_rows_fail(drawn: Callable[[Feature], Drawn]) -> None:
     met: Counter[str] = Counter()
     for scenario, (plan, _) in drawn(Feature.REJECTED):
         late = [o for o in plan.query.operators if isinstance(o.spec, AggregateSpec) and o.spec.rejects]
@@ -282,7 +282,7 @@ def test_aggregates_by_a_time_that_lags_reject_and_some_rows_fail(drawn: Callabl
     assert met["logged"] > 2
 
 
-def test_loads_are_of_all_partitions_at_first_shift_and_are_too_much_for_some_node(
+def test_loads_cover_all_partitions_and_overload_some_node(
     drawn: Callable[[Feature], Drawn],
 ) -> None:
     full = shifted = later = spare = 0

@@ -51,7 +51,7 @@ async def test_no_step_is_longer_than_the_bound(jump_clock: JumpClock) -> None:
     assert occupied == [STEP_MAX_US / 1e6]
 
 
-def test_rows_of_pieces_are_summed_and_columns_of_a_table_are_not() -> None:
+def test_rows_of_pieces_are_summed_but_columns_are_not() -> None:
     assert _largest({"panes": [{"a": np.zeros(3), "b": np.zeros(3)}, {"a": np.zeros(4)}], "name": "x"}) == 7
     assert _largest({}) == 0
 
