@@ -254,7 +254,7 @@ UNITS: Final[dict[str, Test]] = {
     "the-partner-is-asked-all-the-same": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "checkpoints-of-targets-are-not-known": partial(simulated.test_the_state_comes_from_where_it_is_sooner, 1e9),
     "share-of-x-stays": replica.test_x_and_its_shares_follow_the_directory,
-    "what-was-set-does-not-count": revisions.test_changed_settings_override_the_configuration_of_each_node,
+    "what-was-set-does-not-count": revisions.test_changed_settings_override_configuration_of_each_node,
     "waits-for-a-longer-x-count": TestOtherSettings().test_waits_are_measured_against_the_x_they_had,
     "who-suspends-goes-on-so": TestOtherSettings().test_a_suspended_replica_goes_tentative_under_another_policy,
     "refused-and-set": setting.test_share_that_check_refuses_is_refused_with_least_x,

@@ -95,20 +95,18 @@ def test_a_file_that_is_no_program_gives_a_reason(tmp_path: Path) -> None:
         ((3, 14, 0), ["3.11.2", "3.12.1", "3.13.0"]),
     ],
 )
-def test_the_oldest_of_each_minor_version_is_used_but_not_the_main_one(
-    main: tuple[int, ...], expected: list[str]
-) -> None:
+def test_oldest_release_of_each_other_minor_version_is_used(main: tuple[int, ...], expected: list[str]) -> None:
     found = named("3.13.0", "3.11.7", "3.12.10", "3.12.1", "3.11.2")
     assert [one.name for one in others(found, main)] == expected
 
 
-def test_an_older_release_of_the_main_version_runs_unit_tests_only() -> None:
+def test_older_release_of_main_version_runs_unit_tests_only() -> None:
     assert folders_for((3, 11, 2), (3, 11, 7)) == ("tests/unit",)
     assert folders_for((3, 12, 1), (3, 11, 7)) == ("tests/unit", "tests/property")
 
 
 @pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1), (None, 0)])
-def test_a_failing_version_fails_the_run_and_a_broken_one_does_not(
+def test_failing_version_fails_run_but_broken_one_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], passed: bool | None, status: int
 ) -> None:
     (good,) = named("3.99.1")
@@ -125,7 +123,7 @@ def test_a_failing_version_fails_the_run_and_a_broken_one_does_not(
     ]
 
 
-def test_what_has_not_ended_in_time_is_broken_off_with_all_that_it_started(tmp_path: Path) -> None:
+def test_unfinished_command_is_stopped_with_all_its_children(tmp_path: Path) -> None:
     started = tmp_path / "started"
     script = f"(sleep 60 & echo $! > {started}; wait)"
     began = time.monotonic()

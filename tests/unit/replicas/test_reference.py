@@ -77,14 +77,14 @@ def texts(rows: Rows, *attributes: int) -> list[str]:
     return [" ".join(str(v[i]) for i in attributes) for v in rows.to_tuples()]
 
 
-def test_tuples_of_all_inputs_are_ordered_by_time_then_input_then_id() -> None:
+def test_tuples_are_ordered_by_time_then_input_then_id() -> None:
     inputs = {A: stream("5 a 0", "B10"), B: stream("3 c 0", "5 b 0", "B10")}
     (ids, rows) = reference_rows(MERGE, inputs)[Channel(StreamId("out"), 0)]
     assert ids.tolist() == [1, 2, 3]
     assert texts(rows, 1) == ["c", "a", "b"]
 
 
-def test_a_chain_of_partitioned_units_gives_the_answer_of_the_query() -> None:
+def test_chain_of_partitioned_units_gives_answer_of_query() -> None:
     inputs = {
         A: stream("1 x 5", "2 y 1", "12 y 7", "B30"),
         B: stream("3 x 2", "4 z 4", "11 z 3"),
@@ -102,7 +102,7 @@ def test_a_chain_of_partitioned_units_gives_the_answer_of_the_query() -> None:
     ]
 
 
-def test_each_partition_makes_its_hashes_and_ids_count_per_channel() -> None:
+def test_each_partition_gets_its_hashes_and_ids_per_channel() -> None:
     tuples = [f"{t} k{t % 7} {t}" for t in range(200)]
     found = reference_rows(CHAIN, {A: stream(*tuples), B: stream()})
     total = 0

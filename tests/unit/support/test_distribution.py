@@ -68,7 +68,7 @@ def test_examples_of_an_earlier_run_do_not_count() -> None:
         check()
 
 
-def test_where_a_share_is_too_small_other_examples_are_judged_as_well() -> None:
+def test_more_examples_are_judged_if_a_share_is_too_small() -> None:
     meets = Situations({"it is so": 0.5})
     given = [False, True, False]
 

@@ -20,7 +20,7 @@ from tests.support.in_turn import InTurn, first_chains
         ("tests/mutants/test_d.py::test_d[1]", "tests/mutants/test_d.py::test_d[1]"),
     ],
 )
-def test_tests_of_processes_and_of_spark_are_a_chain_each_and_those_of_a_file_together(nodeid: str, scope: str) -> None:
+def test_process_and_spark_tests_are_chains_and_files_stay_whole(nodeid: str, scope: str) -> None:
     assert InTurn._split_scope(cast(InTurn, None), nodeid) == scope
 
 

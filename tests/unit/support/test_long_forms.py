@@ -47,7 +47,7 @@ def test_a_part_that_is_none_is_refused(text: str) -> None:
         Part.parse(text)
 
 
-def test_of_the_long_tests_a_part_is_played_and_of_the_others_all() -> None:
+def test_only_a_part_of_long_tests_but_all_others_run() -> None:
     class Item(NamedTuple):
         nodeid: str
         markers: tuple[str, ...]

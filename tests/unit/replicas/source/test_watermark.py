@@ -38,7 +38,7 @@ def test_steady_rows_need_no_further_promises() -> None:
         assert one.reached_us(now, LAST_YEAR + now) is None
 
 
-def test_after_a_silence_the_promise_continues_at_the_clocks_speed() -> None:
+def test_promise_after_silence_continues_at_clock_speed() -> None:
     one = by_data()
     one.heard(2 * SECOND)
     assert looked_until(one, 2 * SECOND, 3 * SECOND - STEP, LAST_YEAR) is None
@@ -90,7 +90,7 @@ def test_a_small_delay_does_not_count_as_a_stop() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * SECOND), st.booleans()), max_size=60))
-def test_between_two_rows_the_promise_is_not_faster_than_the_clock(steps: list[tuple[int, bool]]) -> None:
+def test_promise_between_two_rows_is_no_faster_than_clock(steps: list[tuple[int, bool]]) -> None:
     """So after a pause of P, a continued replay is late by at most P less the idle time."""
     one, now, stands, row_at, row_stands = by_data(), 0, 1000, 0, 1000
     for wait, row in steps:

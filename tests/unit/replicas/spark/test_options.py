@@ -18,7 +18,7 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_names_are_not_case_sensitive_and_spark_s_own_are_left_out(config: str) -> None:
+def test_option_names_ignore_case_and_spark_options(config: str) -> None:
     found = read_options(
         {"Cluster": config, "OUTPUT": "best", "client": "spark", "Rows": "7", "checkpointLocation": "x", "path": "y"}
     )
@@ -55,9 +55,7 @@ def test_a_credential_is_refused_and_not_repeated(config: str, name: str) -> Non
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_token_comes_from_a_file_else_the_environment_else_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_comes_from_file_then_environment_then_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text("of the run")
     (tmp_path / "cluster.json").write_text(json.dumps({"secret": str(tmp_path / "secret")}))
     (tmp_path / "token").write_text("of the file\n")

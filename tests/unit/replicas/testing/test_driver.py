@@ -23,7 +23,7 @@ def totals(partitions: int = 1) -> Environment:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_results_are_final_when_every_source_has_reached_the_end_of_their_window(partitions: int) -> None:
+def test_results_are_final_once_all_sources_pass_their_window(partitions: int) -> None:
     driver = QueryDriver(totals(partitions))
     driver.send("a", "ts k v \n 0.1s x 1 \n 0.2s y 2")
     driver.advance("1s", "a")

@@ -263,7 +263,7 @@ def test_group_by_takes_names_or_named_expressions() -> None:
         ("{stdin: true}", {"kind": "stdin", "format": "jsonl"}),
     ],
 )
-def test_readers_get_their_options_and_paths_below_the_data_folder(written: str, reader: dict[str, Any]) -> None:
+def test_readers_get_options_and_paths_below_data_folder(written: str, reader: dict[str, Any]) -> None:
     text = f"sources: {{s: {{schema: {{t: timestamp, v: int64}}, time: t, from: {written}}}}}\n"
     text += "query: {q: {filter: {from: s, where: v > 0}}}\n"
 
@@ -560,7 +560,7 @@ clients:
 """
 
 
-def test_every_mistake_is_reported_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_in_file_order() -> None:
     found = [p.splitlines()[0].split("; expected")[0] for p in problems_of(MANY_MISTAKES)]
     heads = [f.split(": no attribute")[0] for f in found]
 
@@ -1307,7 +1307,7 @@ def test_mistakes_in_a_pushed_source_are_reported(written: str, said: str) -> No
     assert said in str(caught.value)
 
 
-def test_a_pushed_source_and_an_external_client_can_be_built_in_python() -> None:
+def test_pushed_source_and_external_client_are_built_in_python() -> None:
     env = api.Environment()
     clicks = env.source("clicks", api.push("etl", "more"), {"ts": "timestamp!", "n": "int64"}, time="ts")
     env.outputs(clicks.filter("n > 0", name="some")).client("board").client("spark", ["some"], external=True)

@@ -52,7 +52,7 @@ def test_what_is_no_name_of_a_table(text: str) -> None:
         "postgresql://db/shop?user=shop&password=hunter2",
     ],
 )
-def test_a_password_in_the_configuration_is_refused_and_not_repeated(connection: str) -> None:
+def test_password_in_configuration_is_refused_and_not_repeated(connection: str) -> None:
     keys = f"{{table: t, connection: {connection!r}}}"
     for said in (problems(keys, "t"), problems("t", keys)):
         assert "postgres.connection: expected no password here; PGPASSWORD, a password file or a service file" in said

@@ -69,7 +69,7 @@ def test_a_state_in_memory_only_is_refused_by_name() -> None:
     assert "defaults: {checkpoint: {every: 5s, disk: true}}" in found
 
 
-def test_one_disk_or_a_standby_of_each_partition_is_enough_and_also_counts_further_down() -> None:
+def test_disk_or_standby_anywhere_downstream_is_enough() -> None:
     deep = """query:
   q: {filter: {from: a, where: n > 1}}
   r: {filter: {from: q, where: n > 2}}
@@ -99,7 +99,7 @@ def test_late_rows_go_to_a_sink() -> None:
     assert late == {"kind": "jsonl", "path": "late", "mode": "stable"}
 
 
-def test_of_late_rows_there_is_one_mode_and_without_an_event_time_there_are_none() -> None:
+def test_late_sink_has_one_mode_and_needs_event_time() -> None:
     assert "late rows are final; expected no mode, got 'corrections'" in problem("late: {jsonl: x, mode: corrections}")
     with pytest.raises(ConfigError, match="so none is late; expected time: ATTRIBUTE"):
         load_text(f'sources:\n  a: {{schema: {{n: int64}}, from: {{tcp: "127.0.0.1:7"}}, late: {{jsonl: x}}}}\n{QUERY}')
@@ -115,7 +115,7 @@ def test_rejected_rows_go_to_a_sink_also_without_an_event_time() -> None:
     assert load_text(text).plan.sources[StreamId("a")].rejected
 
 
-def test_of_rejected_rows_there_is_one_mode_and_none_where_the_first_stops_the_source() -> None:
+def test_rejected_sink_has_one_mode_and_needs_skipping() -> None:
     assert "rejected rows are final; expected no mode" in problem("rejected: {jsonl: x, mode: corrections}")
     assert "expected on_malformed: skip, or no rejected" in problem("rejected: {jsonl: x}, on_malformed: stop")
 

@@ -135,7 +135,7 @@ def test_every_connector_has_a_declaration_and_an_implementation() -> None:
 @pytest.mark.parametrize(
     "declared", [*READERS.values(), *SINKS.values()], ids=lambda one: f"{type(one).__name__} {one.kind}"
 )
-def test_every_connector_has_guarantees_failures_and_an_example_that_loads(declared: Reader | SinkDeclaration) -> None:
+def test_connectors_have_guarantees_and_a_loadable_example(declared: Reader | SinkDeclaration) -> None:
     assert declared.guarantees is not None
     assert all([*declared.guarantees[:3], *declared.guarantees.failures.values()])
     source: dict[str, Any] = {"from": {"generator": "orders"}}

@@ -59,7 +59,7 @@ async def test_what_is_released_is_gone_and_the_rest_goes_on() -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["first", "second"])
-async def test_a_crash_at_any_step_leaves_a_log_that_begins_at_a_segment(twice: bool) -> None:
+async def test_log_begins_at_a_segment_after_crash_at_any_step(twice: bool) -> None:
     storage = await written()
     log, _ = await opened(storage)
     if twice:
@@ -108,7 +108,7 @@ async def test_one_damaged_copy_of_the_record_leaves_the_other() -> None:
             assert all(disk.read(LOG / n) == encode_kept(kept) for n in NAMES), "it is repaired"
 
 
-async def test_a_log_without_its_beginning_and_without_a_record_is_damaged() -> None:
+async def test_log_without_beginning_and_record_is_damaged() -> None:
     storage = await written()
     log, _ = await opened(storage)
     await log.release(kept_before(log, 2))
@@ -121,7 +121,7 @@ async def test_a_log_without_its_beginning_and_without_a_record_is_damaged() -> 
         list(read_log(storage, LOG))
 
 
-async def test_a_record_ahead_of_the_removal_is_carried_out_when_the_log_is_opened() -> None:
+async def test_recorded_removal_is_completed_at_opening() -> None:
     storage = await written()
     log, _ = await opened(storage)
     kept = kept_before(log, 2)
@@ -155,7 +155,7 @@ async def test_a_segment_that_is_left_is_closed_only_when_it_is_synced() -> None
     assert (log.open_first, [s.first for s, _ in log.closed()]) == (None, [1, 2])
 
 
-async def test_a_segment_is_left_also_where_something_is_appended_during_each_sync() -> None:
+async def test_segment_is_left_despite_appends_during_each_sync() -> None:
     """A slow and steady stream; by its size none would end."""
     storage = SimDisk()
     log = await SegmentedLog.open(storage, LOG)

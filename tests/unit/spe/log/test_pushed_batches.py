@@ -44,7 +44,7 @@ def test_a_part_is_decoded_as_it_was_encoded_in_pieces(monkeypatch: pytest.Monke
     assert decode_part(encode_part([], SCHEMA), SCHEMA, StringPool()) == []
 
 
-def test_a_part_whose_trailer_is_cut_or_damaged_anywhere_is_not_complete() -> None:
+def test_part_with_damaged_trailer_is_incomplete() -> None:
     data = encode_part(ROWS, SCHEMA)
     part = Part("writer:etl", "query", 4, 5, len(data), digest_of(data))
     whole = data + trailer_of(part)
@@ -57,7 +57,7 @@ def test_a_part_whose_trailer_is_cut_or_damaged_anywhere_is_not_complete() -> No
     assert read_trailer(whole[1:], len(whole) - 1) is None  # a byte of the rows is missing
 
 
-def test_a_ledger_is_read_as_it_was_written_and_damage_is_noticed() -> None:
+def test_ledger_is_read_as_written_and_damage_is_noticed() -> None:
     data = LEDGER.encode()
     assert read_ledger(data) == LEDGER
     for at in range(len(data)):
@@ -71,7 +71,7 @@ def test_a_ledger_is_read_as_it_was_written_and_damage_is_noticed() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.data())
-def test_pending_batches_cover_the_rows_that_the_log_does_not_have(sizes: list[int], data: st.DataObject) -> None:
+def test_pending_batches_cover_rows_missing_in_log(sizes: list[int], data: st.DataObject) -> None:
     ledger, consumed = PushLedger(), 0
     for batch, rows in enumerate(sizes):
         part = Part("writer:etl", "query", batch, rows, 10 * rows, "d")
@@ -94,7 +94,7 @@ def ledger_after(*batches: tuple[str, int]) -> PushLedger:
     return read_ledger(ledger.encode())
 
 
-def test_an_older_checkpoint_is_refused_whatever_the_query_says_it_replaces() -> None:
+def test_older_checkpoint_is_refused_whatever_query_replaces() -> None:
     """Else batches that are other rows would be taken for those that are committed, and lost."""
     ledger = ledger_after(("q", 7))
     for replaces in ("", "q", "p"):
@@ -102,7 +102,7 @@ def test_an_older_checkpoint_is_refused_whatever_the_query_says_it_replaces() ->
         assert ledger.refuse("writer:etl", "q", 7, replaces) == ledger.refuse("writer:etl", "q", 8, replaces) == ""
 
 
-def test_a_query_that_takes_its_place_again_goes_on_behind_its_last_batch() -> None:
+def test_returning_query_continues_after_its_last_batch() -> None:
     ledger = ledger_after(("q", 7), ("q2", 3))
     assert "of query q2, and this is query q" in ledger.refuse("writer:etl", "q", 7, "")
     assert "the checkpoint is an older copy" in ledger.refuse("writer:etl", "q", 6, "q2")

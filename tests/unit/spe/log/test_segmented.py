@@ -127,7 +127,7 @@ async def test_the_mark_is_written_after_the_records_are_synced() -> None:
     assert log.synced_sequence == 1
 
 
-async def test_a_whole_record_beyond_the_mark_survives_the_end_of_the_process() -> None:
+async def test_record_beyond_mark_survives_end_of_process() -> None:
     storage = await written([b"a"])
     log, _ = await opened(storage := storage.restarted())
     log.append(b"b")
@@ -271,7 +271,7 @@ class NoWayBack(SimDisk):
         return file
 
 
-async def test_nothing_follows_a_record_of_which_a_part_could_not_be_taken_back() -> None:
+async def test_nothing_follows_a_torn_record_that_stays() -> None:
     storage = NoWayBack()
     log, _ = await opened(storage)
     log.append(b"fits")
@@ -292,9 +292,7 @@ async def test_nothing_follows_a_record_of_which_a_part_could_not_be_taken_back(
 
 
 @pytest.mark.parametrize("before", range(5))
-async def test_a_mark_of_which_a_part_could_not_be_taken_back_hides_none_behind_it(
-    before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_torn_mark_hides_no_later_mark(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither is the only good one lost: with every number of marks in the file, none of them included."""
     monkeypatch.setattr("spe.log.marks._SLOTS_MAX", 3)
     storage = NoWayBack()
@@ -326,7 +324,7 @@ async def test_a_full_disk_at_a_new_segment_leaves_a_usable_log() -> None:
     assert (await opened(storage.restarted()))[1] == [b"x" * 50]
 
 
-async def test_a_sync_error_makes_the_log_read_only_and_is_never_retried() -> None:
+async def test_sync_error_makes_log_read_only_without_retry() -> None:
     storage = SimDisk()
     log, _ = await opened(storage)
     at = log.append(b"safe")
@@ -439,7 +437,7 @@ async def test_a_segment_is_closed_only_when_all_of_it_is_synced() -> None:
     assert (await opened(left))[1][1:] == [b"during", b"after"]
 
 
-async def test_segments_end_also_where_something_is_appended_during_each_sync() -> None:
+async def test_segments_end_despite_appends_during_each_sync() -> None:
     """A steady load.  None is closed before it is synced; and what was acknowledged survives a loss of power."""
     storage, count = SimDisk(), 0
     log, _ = await opened(storage, segment_bytes=100)
@@ -508,7 +506,7 @@ async def refused_during_a_sync(storage: SimDisk) -> SegmentedLog:
     return log
 
 
-async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_one_before() -> None:
+async def test_full_disk_at_next_segment_keeps_the_previous_one() -> None:
     storage = SimDisk()
     log = await refused_during_a_sync(storage)
     log.append(b"y" * 50)
@@ -518,7 +516,7 @@ async def test_a_disk_that_is_full_at_the_next_segment_during_a_sync_keeps_the_o
     assert (await opened(left))[1] == [b"x" * 50, b"y" * 50]
 
 
-async def test_a_segment_that_is_left_is_closed_although_nothing_follows_it() -> None:
+async def test_left_segment_is_closed_although_nothing_follows() -> None:
     storage = SimDisk()
     log = await refused_during_a_sync(storage)
     assert await log.sync() == 1
@@ -540,7 +538,7 @@ async def test_marks_stay_in_two_small_files(monkeypatch: pytest.MonkeyPatch) ->
     assert max(len(storage.read(LOG / f"mark.{i}")) for i in (0, 1)) <= 60
 
 
-async def test_a_position_at_the_end_of_a_segment_continues_in_the_next() -> None:
+async def test_position_at_segment_end_continues_in_next_segment() -> None:
     log, _ = await opened(SimDisk(), segment_bytes=60)
     at = log.append(b"x" * 60)
     await log.sync()
@@ -565,7 +563,7 @@ async def test_the_log_works_on_a_real_disk(tmp_path: Path) -> None:
     log.close()
 
 
-async def test_a_record_beyond_the_bound_is_refused_before_it_is_written() -> None:
+async def test_record_beyond_bound_is_refused_before_writing() -> None:
     log, _ = await opened(SimDisk())
     with pytest.raises(LogError, match="at most"):
         log.append(bytes((64 << 20) + 1))

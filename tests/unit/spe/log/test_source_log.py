@@ -67,7 +67,7 @@ def test_a_cursor_is_read_as_it_was_written(count: int, cursor: bytes) -> None:
     assert read is None or (read.from_id, read.upto_id) == (2, 5)
 
 
-def test_a_record_without_a_cursor_is_what_it_was_before_there_were_any() -> None:
+def test_record_without_cursor_is_encoded_as_before() -> None:
     state = SourceState(5, 6, 7, 8, 9, 10, 11, left_out=4)
     plain = struct.pack("<9q", -2, 5, 6, 7, 8, 9, 10, 11, 4)
     assert encode_source_record(state, None, SCHEMA) == plain
@@ -100,7 +100,7 @@ def test_a_record_without_rejected_rows_says_so() -> None:
         assert decode_rejected(encode_source_record(state, batch(2, 3), SCHEMA), StringPool()) is None
 
 
-def test_texts_of_rejected_rows_are_cut_so_that_a_record_can_hold_them() -> None:
+def test_texts_of_rejected_rows_are_cut_to_fit_a_record() -> None:
     """Of a few rows 8,000 characters each; of many, together what a record of the log takes."""
     long = "\udcff" + "x" * 100_000
     ((position, reason, text),) = rejected_batch([RejectedInput(0, 7, long, long, long)], 0).rows.to_tuples()
@@ -156,7 +156,7 @@ def test_other_bytes_are_refused(body: bytes, said: str) -> None:
         (2, SourceState(5, consumed=5, left_out=1), batch(2, 3), "5 rows were read and 1 of them left out"),
     ],
 )
-def test_a_record_continues_the_one_before_it_and_accounts_for_every_row(
+def test_record_continues_previous_and_accounts_for_each_row(
     before: int | None, state: SourceState, one: Batch | None, said: str
 ) -> None:
     if not said:

@@ -31,9 +31,7 @@ def test_the_largest_value_is_kept_however_values_come() -> None:
         ([0.3, 0.3], 1.0, 0.3),
     ],
 )
-def test_a_share_of_the_values_is_at_most_the_bound_of_its_interval(
-    values: list[float], share: float, found: float
-) -> None:
+def test_share_of_values_is_at_most_bound_of_its_interval(values: list[float], share: float, found: float) -> None:
     assert at_most(of(*values).status(), share) == found
 
 

@@ -151,7 +151,7 @@ class TestExposition:
         assert value(node, "spe_certificate_ca_expiry_timestamp_seconds") == 3e9
         assert value(node, "spe_certificate_refused") == 1
 
-    def test_counters_and_histograms_carry_the_incarnation_and_gauges_do_not(self) -> None:
+    def test_counters_and_histograms_carry_incarnation_not_gauges(self) -> None:
         kinds = {m.name: m.kind for m in METRICS}
         for status in statuses():
             for family in text_string_to_metric_families(exposition(status).text()):
@@ -159,7 +159,7 @@ class TestExposition:
                     kind = kinds.get(family.name) or kinds[f"{family.name}_total"]
                     assert ("incarnation" in sample.labels) == (kind != "gauge"), sample
 
-    def test_times_before_the_first_boundary_and_after_the_end_are_left_out(self) -> None:
+    def test_times_before_first_boundary_or_after_end_are_omitted(self) -> None:
         for frontier in (-(2**62), 2**62):
             assert "frontier" not in exposition(a_source(frontier=frontier)).text()
 

@@ -129,7 +129,7 @@ def test_operators_of_one_output_are_in_its_unit() -> None:
     assert shape(plan.units) == [("main", "A B", "a b u f", "u f")]
 
 
-def test_an_operator_shared_by_different_outputs_is_a_separate_unit() -> None:
+def test_operator_shared_by_different_outputs_is_separate_unit() -> None:
     """When B fails, what depends on A alone stays STABLE.
 
     clean reads A; report reads clean; merged reads clean and B.
@@ -152,7 +152,7 @@ def test_a_stream_read_by_another_fragment_is_an_output() -> None:
     assert shape(plan.units) == [("front", "A B", "u f", "f"), ("back", "f", "g", "g")]
 
 
-def test_fragments_may_read_each_other_without_a_cycle_of_operators() -> None:
+def test_fragments_may_read_each_other_without_operator_cycle() -> None:
     plan = deployed(
         query({"a": reads("A"), "b": reads("a"), "c": reads("b")}, ["c"]), fragment("x", "a", "c"), fragment("y", "b")
     ).plan
@@ -217,7 +217,7 @@ def test_units_cover_the_query_and_each_has_one_reach(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.integers(0, 8), st.lists(st.integers(0, 8), max_size=3), max_size=9))
-def test_the_order_of_operators_is_topological_and_cycles_are_real(graph: dict[int, list[int]]) -> None:
+def test_operator_order_is_topological_and_cycles_are_real(graph: dict[int, list[int]]) -> None:
     order, circles = stable_order(graph)
     in_circle = {n for c in circles for n in c}
 
@@ -485,7 +485,7 @@ def test_the_fingerprint_covers_on_error() -> None:
     assert results_fingerprint(stop, StreamId("u")) != results_fingerprint(skip, StreamId("u"))
 
 
-def test_the_fingerprint_covers_on_late_but_results_do_not_depend_on_it() -> None:
+def test_fingerprint_covers_on_late_but_results_do_not() -> None:
     """A state with a count of rejected rows is another; a sink goes on.  Without on_late nothing has changed."""
     spec = AggregateSpec(StreamId("A"), Window(WindowKind.TUMBLING, 10, 10, 0, "ts"), {}, {"n": AggregateCall("count")})
     count, reject = (deployed(query({"u": one}, ["u"])).plan for one in (spec, replace(spec, on_late=OnLate.REJECT)))
@@ -530,7 +530,7 @@ def test_a_single_replica_gives_a_warning() -> None:
         (aggregate("u", "key"), ""),
     ],
 )
-def test_results_that_depend_on_ties_between_partitions_give_a_warning(operator: OperatorSpec, sensitive: str) -> None:
+def test_results_depending_on_ties_between_partitions_warn(operator: OperatorSpec, sensitive: str) -> None:
     plan, directory = deployed(
         query({"u": reads("A", "B"), "out": operator}, ["out"]),
         fragment("front", "u", partitions=2, key=("key",)),
@@ -541,7 +541,7 @@ def test_results_that_depend_on_ties_between_partitions_give_a_warning(operator:
     )
 
 
-def test_such_results_over_one_upstream_partition_give_no_warning() -> None:
+def test_results_over_one_upstream_partition_give_no_warning() -> None:
     plan, directory = deployed(
         query({"u": reads("A", "B"), "out": aggregate("u", "key", function="first")}, ["out"]),
         fragment("front", "u"),
@@ -550,7 +550,7 @@ def test_such_results_over_one_upstream_partition_give_no_warning() -> None:
     assert warnings(plan, directory) == []
 
 
-def test_ranking_of_window_results_by_all_their_groups_has_no_ties() -> None:
+def test_ranking_window_results_by_all_groups_has_no_ties() -> None:
     def plan(*order: str) -> Deployed:
         top = TopKSpec(StreamId("n"), 3, tuple((o, True) for o in order))
         return deployed(
@@ -602,9 +602,7 @@ RENAMED = MapSpec(StreamId("A"), {"k": "key", "u": "user"})
         ({"j": FULL, "m": MapSpec(StreamId("j"), {"k": "l_key"}), "out": aggregate("m", "k")}, True),
     ],
 )
-def test_grouping_by_another_key_than_the_partitions_gives_a_warning(
-    operators: dict[str, OperatorSpec], partial: bool
-) -> None:
+def test_grouping_by_other_key_than_partitions_warns(operators: dict[str, OperatorSpec], partial: bool) -> None:
     sources = ["A", "B"] if any("B" in o.inputs for o in operators.values()) else ["A"]
     plan, directory = deployed(
         query(operators, ["out"], sources), fragment("x", *operators, partitions=2, key=("key",))
@@ -646,7 +644,7 @@ def test_unused_parts_of_a_plan_give_a_warning() -> None:
     )
 
 
-def test_the_ordinary_wait_follows_bucket_boundary_disorder_and_speed() -> None:
+def test_ordinary_wait_follows_bucket_boundary_and_disorder() -> None:
     """αX = 4.5 s: a bucket of 100 ms, boundaries of 100 ms and a disorder of 4.3 s are just too much at this speed."""
 
     def errors(disorder_us: int, speed: float) -> int:

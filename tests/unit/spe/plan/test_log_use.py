@@ -117,7 +117,7 @@ def test_states_side_by_side_can() -> None:
     assert use(one) == ((), [["a", "b", "u"]])
 
 
-def test_a_state_behind_another_cannot_and_the_fragment_is_cut_before_it() -> None:
+def test_fragment_is_cut_before_state_behind_another() -> None:
     operators = {
         "a": FilterSpec(A, "true"),
         "b": count("a"),

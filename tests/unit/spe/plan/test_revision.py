@@ -42,7 +42,7 @@ def test_encoding_and_decoding_give_the_same_revision() -> None:
     assert list(Revision.decode(one.encode()).roles[FIRST]) == list(one.roles[FIRST]), "the order counts"
 
 
-def test_roles_are_the_revisions_and_the_rest_is_the_configurations() -> None:
+def test_roles_come_from_revision_and_the_rest_from_file() -> None:
     _, configuration = deployed()
     moved = {**configuration.nodes, N2: replace(configuration.nodes[N2], address="elsewhere:1", x_us=9)}
     mine = replace(configuration, nodes=moved)
@@ -55,7 +55,7 @@ def test_roles_are_the_revisions_and_the_rest_is_the_configurations() -> None:
     assert (found.sources, found.clients) == (mine.sources, mine.clients)
 
 
-def test_changed_settings_override_the_configuration_of_each_node() -> None:
+def test_changed_settings_override_configuration_of_each_node() -> None:
     """X1: no more is sent than what was changed, and the rest of the node follows its file."""
     _, configuration = deployed()
     settings = NodeSettings(x_us=9_000_000, during_failure=Policy.DELAY)

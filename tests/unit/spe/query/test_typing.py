@@ -64,7 +64,7 @@ def test_operators_have_the_expected_output_schemas(spec: OperatorSpec, schema: 
     assert str(spec.output_schema([BIDS])) == schema
 
 
-def test_the_side_that_may_be_missing_from_an_outer_join_is_nullable() -> None:
+def test_optional_side_of_outer_join_is_nullable() -> None:
     small = Schema.of(key="string!")
     assert str(replace(JOIN, kind=JoinKind.LEFT).output_schema([small, small])) == (
         "l_key string not null, r_key string, window_start timestamp not null, window_end timestamp not null"

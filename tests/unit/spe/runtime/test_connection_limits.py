@@ -20,7 +20,7 @@ class Told:
         self.events.append((name, fields))
 
 
-async def test_a_flood_from_one_host_displaces_only_its_own_connections() -> None:
+async def test_flood_from_one_host_displaces_only_its_connections() -> None:
     told = Told()
     limits, gone = ConnectionLimits(1000, 8, 10_000, told), []
 

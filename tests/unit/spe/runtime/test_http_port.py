@@ -185,7 +185,7 @@ class TestHostileClients:
                 nursery.cancel_scope.cancel()
         assert taken < size
 
-    async def test_a_flood_is_accepted_at_the_stated_rate_and_makes_few_pages(self) -> None:
+    async def test_flood_is_accepted_at_stated_rate_and_makes_few_pages(self) -> None:
         """Clients that ask as fast as they can, some of them for pages that do not exist."""
         async with served() as (address, port, pages):
             begun = trio.current_time()

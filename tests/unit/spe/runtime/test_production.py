@@ -81,7 +81,7 @@ def test_a_trace_that_cannot_be_written_does_no_harm(tmp_path: Path, monkeypatch
     assert lines_of(path)[-1]["event"] == "last"
 
 
-async def test_clocks_count_microseconds_and_compute_leaves_the_loop_free(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_clocks_count_microseconds_and_compute_frees_the_loop(tmp_path: Path, autojump_clock: Any) -> None:
     env = production_env(tmp_path, seed=1)
     before = env.clock.monotonic_us()
     await trio.sleep(2)

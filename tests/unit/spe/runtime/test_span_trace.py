@@ -69,7 +69,7 @@ class Run:
         ]
 
 
-def test_a_failure_lasts_from_the_first_tentative_release_to_rec_done() -> None:
+def test_failure_lasts_from_first_tentative_release_to_rec_done() -> None:
     run = Run()
     run.state(1, "UP_FAILURE")
     run.at(2, "peer_lost", peer="source:a", why="closed")
@@ -145,7 +145,7 @@ def test_a_move_has_its_phases() -> None:
     assert (run.spans()[0].attributes or {})["spe.move"] == 4
 
 
-def test_spans_of_a_simulated_failure_are_the_states_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_of_simulated_failure_are_replica_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica of a cluster that is cut off from a source: the spans and the history say the same times."""
     run = Run()
     story_trace = cluster.StoryTrace
@@ -226,7 +226,7 @@ def test_an_exporter_that_complains_is_one_line_in_a_minute(capsys: pytest.Captu
     assert capsys.readouterr().err.splitlines() == ["cannot export spans: no route to host"] * 2
 
 
-def test_spans_are_off_unless_asked_for_and_then_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_off_by_default_and_import_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SPANS_VARIABLE, raising=False)
     assert open_spans("n1", "shop", lambda: 0) is None
     monkeypatch.setenv(SPANS_VARIABLE, "jaeger")

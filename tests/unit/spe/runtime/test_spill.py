@@ -121,7 +121,7 @@ def test_at_the_limit_writes_are_refused_until_there_is_room() -> None:
     assert world.told[1:] == [""]
 
 
-def test_a_full_disk_is_logged_once_retried_later_and_loses_nothing() -> None:
+def test_full_disk_is_logged_once_retried_and_loses_nothing() -> None:
     world = World()
     kept = world.write(batch(0))
     world.storage.space_left = 10
@@ -140,7 +140,7 @@ def test_a_full_disk_is_logged_once_retried_later_and_loses_nothing() -> None:
     assert [read_back(world.shelf, h).upto_id for h in (kept, waiting, again)] == [3, 6, 9]
 
 
-def test_who_was_refused_is_told_when_pieces_that_waited_are_forgotten() -> None:
+def test_refused_writer_hears_when_waiting_pieces_are_forgotten() -> None:
     world = World(limit=1_000)
     handles = []
     while (handle := world.shelf.write(batch(0))) is not None:
@@ -152,9 +152,7 @@ def test_who_was_refused_is_told_when_pieces_that_waited_are_forgotten() -> None
 
 
 @pytest.mark.parametrize("first", ["refused", "forgotten"])
-async def test_a_disk_that_refused_is_tried_again_though_nothing_waits_to_be_written(
-    first: str, autojump_clock: MockClock
-) -> None:
+async def test_full_disk_is_retried_though_nothing_waits(first: str, autojump_clock: MockClock) -> None:
     told = trio.Event()
 
     class Clock(SystemClock):
@@ -291,7 +289,7 @@ async def test_files_are_touched_in_threads_only() -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_a_file_that_cannot_be_removed_stays_until_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unremovable_file_stays_until_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     handle = world.write(batch(0))
 

@@ -34,7 +34,7 @@ async def test_appended_bytes_can_be_read_at_any_offset(storage: DiskStorage) ->
 
 
 @pytest.mark.parametrize("most", [1, 4, 5, 6, 11, 100])
-async def test_parts_are_appended_in_order_however_few_bytes_the_system_takes_at_once(
+async def test_parts_are_appended_in_order_despite_short_writes(
     storage: DiskStorage, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     def writev(descriptor: int, parts: list[bytes | memoryview]) -> int:
@@ -165,9 +165,7 @@ async def test_no_path_leads_out_of_the_root(storage: DiskStorage, path: str) ->
         storage.open(PurePosixPath(path))
 
 
-async def test_a_lock_is_held_by_one_until_it_is_given_back_and_names_the_holder(
-    storage: DiskStorage, tmp_path: Path
-) -> None:
+async def test_lock_is_exclusive_until_released_and_names_holder(storage: DiskStorage, tmp_path: Path) -> None:
     storage.lock(PurePosixPath("source/lock"))
     with pytest.raises(LogError, match=rf"source/lock is in use by process {os.getpid()} on "):
         DiskStorage(tmp_path / "root").lock(PurePosixPath("source/lock"))

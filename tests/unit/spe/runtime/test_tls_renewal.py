@@ -182,7 +182,7 @@ def removed(folder: Path) -> None:
         (removed, r"n1\.key: there is no such file"),
     ],
 )
-def test_wrong_files_are_refused_once_and_the_old_certificate_stays(
+def test_wrong_files_are_refused_once_and_old_certificate_stays(
     folder: Path, tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     shutil.copytree(folder, good := tmp_path / "good")

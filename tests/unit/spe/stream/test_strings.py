@@ -45,7 +45,7 @@ def test_short_texts_do_not_fill_a_pool_by_their_bytes() -> None:
     assert pool.current() is first
 
 
-def test_bytes_of_rows_do_not_depend_on_what_else_a_dictionary_holds() -> None:
+def test_bytes_of_rows_do_not_depend_on_rest_of_dictionary() -> None:
     """Nor on what it has got since: what was added to a sum must be what is taken away."""
     schema = Schema.of(a="string", b="string", n="int64")
     tuples = [("short", "x" * 1_000, 1), (None, "y" * 100, 2), ("z" * 20, None, 3), ("é" * 40, "x" * 1_000, 4)]

@@ -206,7 +206,7 @@ def test_a_string_larger_than_a_frame_is_sent_in_pieces(length: int) -> None:
     assert [t for p in parts for t in texts_of(p)] == [t for b in batches for t in texts_of(b)]
 
 
-def test_a_frame_limit_without_room_for_one_row_is_refused_at_once() -> None:
+def test_frame_limit_without_room_for_a_row_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="frames of 50 bytes cannot hold a row"):
         ElementEncoder(SCHEMA, frame_bytes=50)
 

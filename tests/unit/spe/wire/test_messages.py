@@ -314,7 +314,7 @@ def test_a_hello_of_another_version_is_refused_by_its_version() -> None:
     assert refusal(hello) == "no common protocol: the peer speaks version 9, n2 speaks version 7; upgrade the older one"
 
 
-def test_a_hello_of_before_there_were_ranges_is_refused_by_both_ranges() -> None:
+def test_hello_without_version_range_is_refused_by_both() -> None:
     """Up to version 5 a hello had one number, and the name of the cluster behind it."""
     hello = decode_message(msgpack.packb([Hello.TAG, 5, "demo", "node", "n1", 3, "f00d", "secret"]))
     assert refusal(hello) == "no common protocol: the peer speaks version 5, n2 speaks version 7; upgrade the older one"

@@ -59,7 +59,7 @@ def test_the_same_tree_gives_the_same_bytes() -> None:
     assert encode_state(tree()) == encode_state(tree())
 
 
-def test_restored_arrays_are_read_only_and_keep_nothing_else_alive() -> None:
+def test_restored_arrays_are_read_only_and_retain_nothing_else() -> None:
     (array,) = decode_state(encode_state([np.arange(5)]))
     assert not array.flags.writeable
     assert array.base is None or array.base.nbytes == array.nbytes
@@ -86,7 +86,7 @@ def test_arrays_in_any_memory_order_are_stored_by_value() -> None:
         (np.array(["a"], object), "cannot store an array of object"),
     ],
 )
-def test_values_that_cannot_be_restored_are_refused_with_their_place(value: Any, where: str) -> None:
+def test_unrestorable_values_are_refused_with_their_place(value: Any, where: str) -> None:
     with pytest.raises(LocalProtocolError, match=where):
         encode_state({"groups": [0, value]})
 
