@@ -74,7 +74,7 @@ def test_a_mutant_that_does_not_fit_the_engine_is_an_error() -> None:
         sunion.stable_end  # noqa: B018 - a property
 
 
-def test_an_edit_whose_text_is_gone_is_an_error() -> None:
+def test_edit_of_missing_text_is_an_error() -> None:
     edited("no-such-text", "it changes what nobody has written", Edit(SUnion, "taint", "no such text", "pass"))
     with pytest.raises(Unfit, match="no-such-text: taint has 'no such text' 0 times"), MUTANTS.pop("no-such-text").on():
         pass

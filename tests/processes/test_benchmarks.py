@@ -29,7 +29,7 @@ def test_a_benchmark_whose_source_fails_stops_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_checkout_beside_itself_plays_the_same_scenarios() -> None:
+def test_checkout_compared_with_itself_plays_same_scenarios() -> None:
     root = Path(__file__).resolve().parent.parent.parent
     command = [sys.executable, "-m", "benchmarks", "simulation", "--seeds", "1", "--against", root]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=root)

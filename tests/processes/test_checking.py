@@ -39,7 +39,7 @@ FAULTS = (
 )
 
 
-def test_a_run_with_faults_holds_and_an_added_silence_is_found(tmp_path: Path) -> None:
+def test_run_with_faults_holds_and_added_silence_is_detected(tmp_path: Path) -> None:
     """1. spe run reports that nothing was late, and how much was checked
     2. the same recording with five seconds of silence in it: P1 fails
     3. ... with its undo taken out: P2 fails"""

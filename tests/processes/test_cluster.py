@@ -67,7 +67,7 @@ async def test_processes_start_and_end_with_the_block(tmp_path: Path) -> None:
     assert sorted(events) == ["ended a", "ended b", "ready a", "ready b", "started a", "started b"]
 
 
-async def test_a_killed_process_is_restarted_and_told_to_begin(tmp_path: Path) -> None:
+async def test_killed_process_is_restarted_and_gets_begin_order(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with open_cluster([child("a", tmp_path, "begins")]) as cluster:
             await cluster.start_all()

@@ -317,7 +317,7 @@ nodes: {{n1: {{address: "{ports[1]}"}}}}
         )
         assert running[2].returncode == 0
 
-    def test_it_ends_with_the_run_that_it_shows(self, tmp_path: Path) -> None:
+    def test_dashboard_ends_with_the_run_that_it_shows(self, tmp_path: Path) -> None:
         (tmp_path / "c.yaml").write_text(CONFIG)
         run_dir = tmp_path / "run"
         run = [*SPE, "run", str(tmp_path / "c.yaml"), "--run-dir", str(run_dir), "--no-view", "--dashboard", "off"]

@@ -52,7 +52,7 @@ def of_small_cluster(make: Any) -> Hub:
     return Hub(*deployed(), lambda: make(next(seconds)), period_s=0.1)
 
 
-def test_whatever_processes_say_is_text() -> None:
+def test_texts_from_processes_are_never_markup() -> None:
     """Every text that a process, a fault or a run can bring is markup here, and stays text."""
 
     def evil(second: int) -> Sight:
@@ -123,7 +123,7 @@ def test_the_query_keeps_no_room_of_a_larger_window() -> None:
         )
 
 
-def test_a_move_says_what_it_waits_for_and_who_wanted_it() -> None:
+def test_move_shows_what_it_waits_for_and_its_reason() -> None:
     def moving(second: int) -> Sight:
         waits = a_move(number=2, phase="install", why="n2 recovers", reason="n1 is drained")
         return a_sight(NOW + second * SECOND, a_coordinator(a_move(phase="follow"), waits))
@@ -138,7 +138,7 @@ def test_a_move_says_what_it_waits_for_and_who_wanted_it() -> None:
         assert complaints(driver) == []
 
 
-def test_it_can_be_used_with_the_keyboard_alone() -> None:
+def test_page_can_be_used_with_keyboard_alone() -> None:
     from selenium.webdriver.common.keys import Keys
 
     with opened(of_small_cluster(lambda second: a_sight(NOW + second * SECOND))) as driver:
@@ -225,7 +225,7 @@ def search(driver: Chrome, words: str) -> None:
 class TestLarge:
     """100 nodes with 1,000 partitions, at sixty times real speed."""
 
-    def test_it_stays_usable(self) -> None:
+    def test_page_stays_usable(self) -> None:
         hub = simulated_hub(SimulatedCluster(), speed=60, period_s=0.1)
         with opened(hub) as driver:
             # Only what is in sight has elements, whatever there is.

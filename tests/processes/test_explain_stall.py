@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 SPE = [sys.executable, "-m", "replicas.cli"]
 
 
-def test_it_names_the_source_that_stalls(tmp_path: Path) -> None:
+def test_stall_explanation_names_the_source(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
     run_dir = tmp_path / "run"
     command = [*SPE, "run", tmp_path / "c.yaml", "--run-dir", run_dir, "--no-view", "--duration", "600s"]

@@ -87,7 +87,7 @@ def final_rows(kept: Path, sink: str) -> int:
     return sum(row["rows"] for row in lines if "rows" in row and not row.get("_tentative"))
 
 
-def test_the_receiver_has_each_result_once_whoever_is_killed(tmp_path: Path) -> None:
+def test_receiver_gets_each_result_once_despite_kills(tmp_path: Path) -> None:
     source, receiver, kept, run_dir = free_port(), free_port(), tmp_path / "received", tmp_path / "run"
     (tmp_path / "c.yaml").write_text(CONFIG.format(source=source, receiver=receiver))
     options = ["--run-dir", run_dir, "--no-view", "--dashboard", "off"]

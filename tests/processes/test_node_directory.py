@@ -175,7 +175,7 @@ async def test_killed_executor_stops_its_node_which_restarts_elsewhere(tmp_path:
         assert jobs.spots[-1] == ("n1", "n1-2")
 
 
-async def test_a_task_beside_a_partner_gives_its_place_back(tmp_path: Path) -> None:
+async def test_task_next_to_partner_returns_its_place(tmp_path: Path) -> None:
     async with opened(tmp_path, jobs := OurJobs(["0", "0", "0", "1"])):
         pass
     assert [executor for _, executor in jobs.spots] == ["0", "0", "0", "1"]
@@ -183,7 +183,7 @@ async def test_a_task_beside_a_partner_gives_its_place_back(tmp_path: Path) -> N
     assert ended == [0, 0, 0, 0]
 
 
-async def test_a_process_that_ends_by_itself_has_said_why(tmp_path: Path) -> None:
+async def test_process_that_ends_by_itself_gives_its_reason(tmp_path: Path) -> None:
     with pytest.RaisesGroup(
         pytest.RaisesExc(SpeError, match="ended before it was ready:\nno such file: orders"), flatten_subgroups=True
     ):
@@ -191,7 +191,7 @@ async def test_a_process_that_ends_by_itself_has_said_why(tmp_path: Path) -> Non
             pytest.fail("it did not start")
 
 
-async def test_tasks_that_cannot_run_end_the_run_with_what_spark_says(tmp_path: Path) -> None:
+async def test_unrunnable_tasks_end_run_with_message_of_spark(tmp_path: Path) -> None:
     class NoJobs(OurJobs):
         async def run(self, task: NodeTask) -> str:
             await trio.lowlevel.checkpoint()
@@ -223,7 +223,7 @@ async def test_the_end_of_spark_ends_the_run_and_its_processes(tmp_path: Path) -
         await until(partial(is_gone, pid))
 
 
-async def test_a_task_whose_driver_is_gone_ends_its_process(tmp_path: Path) -> None:
+async def test_task_with_dead_driver_ends_its_process(tmp_path: Path) -> None:
     """The directory dies: the connection ends without a word."""
     jobs, pids = OurJobs(), list[int]()
 

@@ -181,7 +181,7 @@ def test_a_rolling_restart_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_live_view_of_a_run_shows_what_its_supervisor_knows(tmp_path: Path) -> None:
+def test_live_view_shows_what_supervisor_knows(tmp_path: Path) -> None:
     with a_run(tmp_path) as (running, run_dir):
         without_terminal = spe("top", run_dir)
         assert (without_terminal.returncode, without_terminal.stdout) == (2, "")

@@ -93,7 +93,7 @@ def test_the_cells_of_the_page_show_results(run: Path) -> None:
     asyncio.run(kernel())
 
 
-def test_a_cell_with_await_reads_beside_other_readers(run: Path) -> None:
+def test_cell_with_await_reads_with_other_readers(run: Path) -> None:
     cell = """
 import asyncio
 from replicas.client import connect

@@ -76,7 +76,7 @@ class WithSets(RealRedis):
         return found
 
 
-def test_its_reader_brings_each_entry_once_from_a_real_server(tmp_path: Path) -> None:
+def test_redis_reader_delivers_each_entry_once_on_real_server(tmp_path: Path) -> None:
     def source(server: RealRedis) -> dict[str, Any]:
         reader = {"redis": {"address": server.address, "stream": "in", "trim": True}}
         return {"schema": SCHEMA, "time": "ts", "from": reader}
@@ -86,7 +86,7 @@ def test_its_reader_brings_each_entry_once_from_a_real_server(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", [pytest.param("stable", marks=pytest.mark.long), "current"])
-def test_its_sink_holds_each_row_once_in_a_real_server(tmp_path: Path, mode: str) -> None:
+def test_redis_sink_holds_each_row_once_on_real_server(tmp_path: Path, mode: str) -> None:
     def sink(server: RealRedis) -> dict[str, Any]:
         return {"redis": {"address": server.address, "key": "out"}, "mode": mode}
 

@@ -141,7 +141,7 @@ PATHS = Situations({"rewritten": 0.05, "rows replayed": 0.12, "several slices re
     st.data(), topks.streams(), joins.streams(), joins.streams(), joins.KINDS, joins.KEYS, st.integers(1, 12),
     st.integers(1, 12), topks.ORDERS, st.sampled_from([None, "ts"]),
 )  # fmt: skip
-def test_all_kinds_on_paths_beside_each_other(
+def test_operators_of_all_kinds_share_paths(
     data: st.DataObject, rows: list[Tuple], left: list[Tuple], right: list[Tuple], kind: Any, keys: Any, size: int,
     slide: int, order_by: Any, on: str | None,
 ) -> None:  # fmt: skip

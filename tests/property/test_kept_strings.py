@@ -74,14 +74,14 @@ def check_kept_strings(batches: list[tuple[list[str | None], tuple[int, str]]]) 
     )
 
 
-def test_kept_texts_survive_forgetting_and_restoring() -> None:
+def test_stored_texts_survive_forgetting_and_restoring() -> None:
     EXERCISED.clear()
     with step_sizes():
         check_kept_strings()
     require_exercised({"texts forgotten": 21, "dictionaries begun": 21})
 
 
-def test_rows_without_strings_are_kept_as_they_are() -> None:
+def test_rows_without_strings_are_stored_unchanged() -> None:
     strings, time = KeptStrings(), np.arange(3)
     rows = Rows(time, time, (Column(time), Column(time > 1)))
     assert finished(strings.adopt(rows)) is rows

@@ -269,7 +269,7 @@ HEALING = Situations({"a cut": 0.16, "a slow link": 0.2, "a lossy link": 0.22})
 @HEALING.required
 @given(**talks(CHANGES))
 @settings(max_examples=100)
-def test_all_bytes_arrive_where_links_heal_in_time(
+def test_all_bytes_arrive_if_links_heal_in_time(
     seed: int, sizes: dict[str, list[int]], pause_s: dict[str, float], steps: list[Step]
 ) -> None:
     """A link that heals 29 s after it was cut, and is slow, late and lossy meanwhile."""

@@ -169,7 +169,7 @@ async def test_a_peer_that_breaks_the_protocol_is_closed(jump_clock: JumpClock, 
             assert outcome.tentative == 0
 
 
-async def test_an_unfinished_frame_before_the_hello_is_given_up(jump_clock: JumpClock) -> None:
+async def test_unfinished_frame_before_hello_is_abandoned(jump_clock: JumpClock) -> None:
     async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)

@@ -215,7 +215,7 @@ def test_log_has_redo_slices_and_no_tentative_slices(query: str, reconcile: str)
     assert not told(met, "log_refused")
 
 
-def test_a_full_producer_is_told_what_it_can_forget() -> None:
+def test_full_producer_learns_what_it_can_forget() -> None:
     """Open windows hold back T; a producer with little room would wait for ever for what nobody needs."""
     config: dict[str, Any] = {
         "bucket": "100ms",
@@ -298,7 +298,7 @@ def test_a_flipped_bit_in_one_copy_is_read_from_the_other() -> None:
     assert not told(met, "log_refused")
 
 
-def test_one_copy_lost_is_made_again() -> None:
+def test_lost_copy_is_restored() -> None:
     def lost(cluster: FaultyCluster, node: str) -> None:
         for path in [p for p in cluster.disks[node].files if p.parent.name == COPIES[1]]:
             cluster.disks[node].remove(path)
@@ -578,7 +578,7 @@ def test_standby_replaces_log_refused_after_end_of_input() -> None:
     assert len(told(met, "log_refused")) == 1
 
 
-def test_of_a_log_only_what_follows_is_sent() -> None:
+def test_only_later_part_of_log_is_sent() -> None:
     sizes: list[int] = []
 
     async def script(cluster: FaultyCluster) -> None:
@@ -590,7 +590,7 @@ def test_of_a_log_only_what_follows_is_sent() -> None:
     assert max(sizes[3:8]) < 60_000
 
 
-def test_a_standby_whose_maker_dies_turns_to_another() -> None:
+def test_standby_turns_to_another_when_its_source_dies() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(3.5)
         maker = told_maker(cluster)
@@ -741,7 +741,7 @@ def test_log_older_than_checkpoint_is_not_resumed() -> None:
 
 
 @pytest.mark.parametrize("first", ["on", "off"])
-def test_a_standby_has_what_it_held_before_the_setting_changed(first: str) -> None:
+def test_standby_has_checkpoints_from_before_setting_changed(first: str) -> None:
     plan, on = logged("count", replicas=1, standbys=1, seconds=20)
     ways = (on, without_logs(on)) if first == "on" else (without_logs(on), on)
 

@@ -303,7 +303,7 @@ async def test_every_policy_without_partners_ends_complete(
             assert (outcome.tentative == 0) == (failure is Policy.SUSPEND)
 
 
-async def test_a_second_client_of_a_name_is_told_of_truncation(
+async def test_second_client_of_a_name_gets_truncation_error(
     jump_clock: JumpClock,
 ) -> None:
     """Tuples acknowledged under a name are gone for it; silence would look like a slow query."""

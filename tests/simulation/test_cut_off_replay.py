@@ -100,7 +100,7 @@ async def gives_tentative_results(cluster: FaultyCluster, *, replays: bool = Tru
         product(QUERIES, RECONCILE),
     ),
 )
-def test_it_is_cut_off_from_one_input_before_it_replays(query: str, reconcile: str) -> None:
+def test_replica_is_cut_off_from_one_input_before_replay(query: str, reconcile: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(4.3)
         for node in ("na", "nb"):
@@ -167,7 +167,7 @@ def test_replay_survives_kills_while_tentative_and_correcting(query: str, reconc
 
 
 @pytest.mark.parametrize("query", long_but(["count"], ["sliding", "count", "join"]))
-def test_the_only_replica_corrects_beside_live_results(query: str) -> None:
+def test_only_replica_corrects_with_live_results(query: str) -> None:
     """Its partner stays away; each step takes its time, and input fails again before the replay has ended."""
 
     async def script(cluster: FaultyCluster) -> None:
@@ -257,7 +257,7 @@ def test_the_log_is_ahead_of_the_one_upstream() -> None:
     play(*Scenario(0, data).deployed(), script)
 
 
-def test_its_results_are_asked_for_by_the_checkers() -> None:
+def test_checkers_require_results_of_replays() -> None:
     """Nothing else is looked at here."""
 
     async def script(cluster: FaultyCluster) -> None:

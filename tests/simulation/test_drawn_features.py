@@ -115,7 +115,7 @@ def lies(at: int) -> list[dict[str, Any]]:
     return [lie, {"at": f"{at}.7s", "kind": "power", "target": "source:a", "for": "100ms"}]
 
 
-def test_a_source_names_what_changed_on_its_disk() -> None:
+def test_source_names_changes_on_its_disk() -> None:
     outcome = simulate(damaged(flips))
     assert outcome.holds, story(outcome)
     assert any("source:a cannot go on: " in line for line in outcome.story)

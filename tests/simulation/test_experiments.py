@@ -172,7 +172,7 @@ def test_a_checkpoint_log_writes_less_than_whole_checkpoints(tmp_path: Path) -> 
     assert logs[0]["kept_upstream_kb"] < logs[1]["kept_upstream_kb"]
 
 
-def test_openings_and_pacing_are_measured_beside_no_log(tmp_path: Path) -> None:
+def test_openings_and_pacing_are_compared_with_no_log(tmp_path: Path) -> None:
     """The amounts depend on the machine."""
     for plain, openings, _, on_disk, _ in zip(*[iter(results("log-throughput", tmp_path))] * 5, strict=True):
         assert (on_disk["log"], on_disk["rewritten"]) == ("openings, disk", 0)
@@ -185,7 +185,7 @@ def test_openings_and_pacing_are_measured_beside_no_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_node_with_a_standby_is_measured_beside_one_without(tmp_path: Path) -> None:
+def test_node_with_standby_is_compared_with_node_without(tmp_path: Path) -> None:
     """The amount depends on the machine."""
     without, each_second = results("checkpointing", tmp_path)
     assert (without["against_none"], without["standby_cpu"]) == (1, None)

@@ -59,7 +59,7 @@ async def joins_and_is_moved_to(cluster: FaultyCluster, of: str, source: str) ->
     await order(cluster, "move", of, source, N9)
 
 
-async def test_a_node_with_another_plan_is_told_so_and_does_not_join(jump_clock: JumpClock) -> None:
+async def test_node_with_another_plan_is_refused_and_does_not_join(jump_clock: JumpClock) -> None:
     """Also where it has joined before, with the plan of the others."""
     plan, directory = two_units()
     other = replace(plan, bucket_us=2 * plan.bucket_us)
@@ -228,7 +228,7 @@ def test_move_onto_log_of_other_sources_is_reported(source: str, phase: str, why
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_who_runs_and_has_not_joined_is_not_settled(away: bool) -> None:
+def test_running_node_that_has_not_joined_is_not_settled(away: bool) -> None:
     """Unless somebody took it out since it began."""
     plan, directory = two_units()
 

@@ -133,7 +133,7 @@ def test_a_client_without_sinks_is_not_killed() -> None:
 
 
 @pytest.mark.parametrize("what", ["recording", "final", "changes"])
-async def test_a_missing_or_wrong_row_is_found(jump_clock: JumpClock, what: str) -> None:
+async def test_missing_or_wrong_row_is_detected(jump_clock: JumpClock, what: str) -> None:
     plan, directory = replace(scenario(1, []), config=with_sinks()).deployed()
     async with SimCluster(plan, directory) as cluster:
         await cluster.start()

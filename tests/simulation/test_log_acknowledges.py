@@ -217,7 +217,7 @@ def test_old_and_new_log_writers_never_overlap() -> None:
     assert not any(overlaps)
 
 
-def test_all_output_of_before_is_put_together_off_the_event_loop() -> None:
+def test_earlier_output_is_assembled_off_the_event_loop() -> None:
     """While a client is away it is written anew, and it may be much."""
     depth = 0
     found: list[tuple[bool, int]] = []

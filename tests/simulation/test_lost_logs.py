@@ -229,7 +229,7 @@ def test_a_lost_log_never_loses_rows_silently(seed: int) -> None:
     assert outcome.counters.amounts["readers of a lost log"] > 0
 
 
-def test_a_consumer_that_reads_another_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumer_that_reads_another_log_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SourceProcess, "_other_log", lambda *_: "")
     monkeypatch.setattr(Choosing, "greeted", lambda *_: None)
     outcome = simulate(scenario(1, [{"at": "4s", "kind": "wipe", "target": "source:a", "for": "500ms"}]))

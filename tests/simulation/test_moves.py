@@ -315,7 +315,7 @@ def test_a_full_node_is_relieved_by_the_coordinator_itself(kills: bool) -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-def test_full_nodes_are_relieved_when_somebody_asks() -> None:
+def test_full_nodes_are_relieved_on_request() -> None:
     plan, directory = one_node()
     directory = replace(directory, coordinator=replace(directory.coordinator, balance_us=None))
 
@@ -357,7 +357,7 @@ def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
     assert tentative(play(plan, directory, script)) == 0
 
 
-async def test_a_client_finds_a_partition_that_moved_meanwhile(jump_clock: JumpClock) -> None:
+async def test_client_locates_partition_that_moved_in_its_absence(jump_clock: JumpClock) -> None:
     """D5: it was cut off from all, and the only node that it knows is dead; any other process knows who serves."""
     plan, directory = two_units()
     async with FaultyCluster(plan, directory) as cluster:

@@ -49,7 +49,7 @@ def run(target: str, change: str, *, seed: int = 1, standby: bool = False) -> Ou
     return outcome
 
 
-def test_nobody_agrees_with_a_process_with_another_plan() -> None:
+def test_process_with_another_plan_is_rejected_by_all() -> None:
     """A node and a source that were started with the same other query would feed each other."""
     faults = [
         {"at": at, "kind": "replan", "target": target, "change": "query", "for": "3s"}

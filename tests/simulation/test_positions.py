@@ -98,7 +98,7 @@ def held(kept: Checkpoint) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", long_but([0, 1], range(4)))
-async def test_each_tuple_is_read_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
+async def test_each_tuple_is_read_once_despite_failures(jump_clock: JumpClock, seed: int) -> None:
     """The query dies at random moments; replicas die, hang and come back; a source is cut off, so that there are
     tentative tuples, too."""
     kept, draw = Checkpoint(), Random(seed)
@@ -127,7 +127,7 @@ async def test_each_tuple_is_read_once_whatever_fails(jump_clock: JumpClock, see
             assert kept.batches > 10
 
 
-async def test_a_move_to_a_node_that_nobody_knew_is_not_noticed(jump_clock: JumpClock) -> None:
+async def test_move_to_previously_unknown_node_is_not_noticed(jump_clock: JumpClock) -> None:
     """Every partition leaves the only node that ran it; excerpts are read by the directory that the driver knows."""
     kept = Checkpoint()
     plan, directory = two_units()
@@ -166,7 +166,7 @@ async def test_a_query_that_knows_no_host_of_its_output_finds_it(jump_clock: Jum
                 nursery.cancel_scope.cancel()
 
 
-async def test_only_what_was_finished_is_acknowledged(jump_clock: JumpClock) -> None:
+async def test_only_finished_batches_are_acknowledged(jump_clock: JumpClock) -> None:
     """A query that plans and reads, but finishes nothing, keeps the nodes from forgetting; they forget what is
     acknowledged."""
     kept = Checkpoint()
@@ -187,7 +187,7 @@ async def test_only_what_was_finished_is_acknowledged(jump_clock: JumpClock) -> 
 
 
 @pytest.mark.parametrize("dead", [False, True])
-async def test_who_ends_at_once_has_told_the_nodes_before(jump_clock: JumpClock, dead: bool) -> None:
+async def test_departing_client_informs_nodes_first(jump_clock: JumpClock, dead: bool) -> None:
     """A node that is dead does not hear it, and is not waited for."""
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
@@ -293,7 +293,7 @@ async def raised_by(one: OutputPositions) -> None:
             await trio.sleep(0.5)
 
 
-async def test_what_does_not_come_is_told_with_whom_it_was_read_from(jump_clock: JumpClock) -> None:
+async def test_missing_rows_are_reported_with_their_producer(jump_clock: JumpClock) -> None:
     plan, directory = make_plan(rate=50.0)
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():

@@ -64,7 +64,7 @@ def logged(cluster: FaultyCluster) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", long_but([0, 1], range(4)))
-async def test_each_row_is_logged_once_whatever_fails(jump_clock: JumpClock, seed: int) -> None:
+async def test_each_row_is_logged_once_despite_failures(jump_clock: JumpClock, seed: int) -> None:
     """1. the writer pushes batches of two parts, and ends; 2. the source dies, loses power, hangs, is cut off"""
     (plan, directory), draw, names = plan_with_writer(), Random(seed), list[str]()
     async with FaultyCluster(plan, directory, seed=seed) as cluster:

@@ -21,7 +21,7 @@ MANY: Final = 4
 
 
 @pytest.mark.parametrize("first", long_but(SHORT, BLOCKS))
-def test_what_is_made_again_is_what_was_there(first: int) -> None:
+def test_rebuilt_states_equal_the_originals(first: int) -> None:
     drawn = (random_scenario(seed, forced=frozenset({Feature.LOGS})) for seed in count(first))
     with states_checked() as checked:
         for scenario in islice((one for one in drawn if size(one) <= SIZE_MAX), MANY):

@@ -181,7 +181,7 @@ async def test_the_beginning_that_is_gone_is_an_error_with_an_id(jump_clock: Jum
                 await read(cluster, deployed, "late", "beginning")
 
 
-async def test_a_reader_that_is_too_slow_is_told_what_it_missed(jump_clock: JumpClock) -> None:
+async def test_slow_reader_is_told_what_it_missed(jump_clock: JumpClock) -> None:
     deployed = small(0)
     async with FaultyCluster(*deployed) as cluster:
         with cluster.explain():
@@ -221,7 +221,7 @@ async def test_a_client_that_left_goes_on_where_it_left(jump_clock: JumpClock, t
             assert second.ids == list(range(second.ids[0], RESULTS + 1))
 
 
-async def test_a_name_that_the_cluster_does_not_know_is_told_so(jump_clock: JumpClock) -> None:
+async def test_unknown_client_name_is_reported(jump_clock: JumpClock) -> None:
     """The program's configuration has the client, that of the running cluster has not."""
     deployed = small(1 << 20)
     board_of = deployed.directory.clients["board"]
@@ -234,7 +234,7 @@ async def test_a_name_that_the_cluster_does_not_know_is_told_so(jump_clock: Jump
                 await read(cluster, Deployed(deployed.plan, other), "new", "")
 
 
-async def test_one_reader_too_many_is_told_so(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_excess_reader_is_reported(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.producer.connection_limits.READERS_MAX", 1)
     deployed = small(1 << 20)
     async with FaultyCluster(*deployed) as cluster:

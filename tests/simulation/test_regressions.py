@@ -26,6 +26,6 @@ LONG = {
 @pytest.mark.parametrize(
     "path", long_but([p for p in REGRESSIONS if p.stem not in LONG], REGRESSIONS), ids=lambda p: p.stem
 )
-def test_a_scenario_that_found_a_bug_holds(path: Path) -> None:
+def test_scenario_that_revealed_a_bug_holds(path: Path) -> None:
     outcome = simulate(read_case(path))
     assert not outcome.findings, "\n".join([*outcome.story[-100:], *map(str, outcome.findings)])

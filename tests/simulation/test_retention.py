@@ -67,7 +67,7 @@ async def restarted(cluster: SimCluster, hosts: Sequence[str], after_s: float) -
 
 
 @pytest.mark.parametrize("archive", ["", "/archive"], ids=["alone", "archived"])
-async def test_all_replicas_die_behind_what_is_deleted_and_go_on(jump_clock: JumpClock, archive: str) -> None:
+async def test_all_replicas_die_after_deletion_and_resume(jump_clock: JumpClock, archive: str) -> None:
     """Twice, and the sources with them; each begins from its disk, for no log has its beginning any more.
 
     They die long after their last checkpoint, and after the source has looked what it may delete.

@@ -80,9 +80,7 @@ async def test_absent_server_blocks_only_its_client(
     )
 
 
-async def test_a_slow_server_delays_what_it_gets_and_no_other_client(
-    jump_clock: JumpClock, servers: dict[str, TableServer]
-) -> None:
+async def test_slow_server_delays_its_own_client_only(jump_clock: JumpClock, servers: dict[str, TableServer]) -> None:
     """A transaction takes two seconds, of a failure and its correction as well."""
     (plan, directory), kept = plan_with_tables(), list[ClientProcess]()
     other = replace(directory.clients["c"], name="other", sinks=())

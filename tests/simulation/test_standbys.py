@@ -382,7 +382,7 @@ def test_next_coordinator_continues_after_death_at_any_step(step: str) -> None:
     play(plan, directory, script)
 
 
-def test_of_two_coordinators_the_later_one_is_followed() -> None:
+def test_later_of_two_coordinators_is_followed() -> None:
     """H6: a second one starts while the first runs; the first learns of it by its next heartbeat, and ends."""
     plan, directory = with_standbys(*longer(*make_plan(1), 16))
     other = replace(directory, coordinator=replace(directory.coordinator, address="elsewhere:1"))

@@ -12,7 +12,7 @@ from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 
 
-def test_a_replica_whose_state_is_nowhere_says_so_once_after_x() -> None:
+def test_replica_without_any_state_reports_it_once_after_x() -> None:
     """The only replica of u2 loses its disk; u1 has forgotten what u2 has read, for that was acknowledged."""
     found: list[Note] = []
     back_us = 5_000_000

@@ -55,7 +55,7 @@ def assert_fresh_all_along(met: Met) -> None:
 
 
 @pytest.mark.parametrize("consumer", ["u2/0@n2a", "u2/0@n2b", "u3/0@n3a", "u3/0@n3b"])
-def test_nodes_in_a_chain_read_fresh_results_beside_corrections(consumer: str) -> None:
+def test_chained_nodes_read_fresh_results_with_corrections(consumer: str) -> None:
     """F4: while one upstream replica corrects, fresh results of the other arrive; then CORRECTIONS turns MAIN (F5)."""
     met = slowly_corrected(replicas=2)
     (span,) = met.side_by_side(consumer)
@@ -94,7 +94,7 @@ def reads_the_first(met: Met) -> bool:
 
 
 @pytest.mark.parametrize("leaves", long_but([True], [True, False]))
-def test_no_tentative_tuple_comes_twice_whoever_corrects_first(leaves: bool) -> None:
+def test_no_tentative_tuple_comes_twice_in_any_order_of_repair(leaves: bool) -> None:
     """F4: a client leaves the correcting replica before its undo, so the other one repeats nothing."""
     plan, directory = longer(
         *make_plan(1, rate=50.0, replicas=2, limits=LITTLE),

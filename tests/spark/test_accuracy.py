@@ -73,7 +73,7 @@ def some_tuple(rng: random.Random) -> tuple[Any, ...]:
 @pytest.mark.parametrize("few", [True, False], ids=["all spans told to Parquet", "one that covers them"])
 @pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
 @pytest.mark.parametrize("files", [True, False], ids=["of files", "of Spark's"])
-def test_what_meets_in_stretches_that_overlap(
+def test_overlapping_stretches_match_as_in_reference(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int, few: bool, right: bool, files: bool
 ) -> None:
     if not few:

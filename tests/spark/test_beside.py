@@ -146,7 +146,7 @@ def test_each_difference_is_named_by_key(
 
 
 @pytest.mark.long
-def test_floats_are_equal_within_a_tolerance_that_is_given(
+def test_floats_are_equal_within_given_tolerance(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [(1, 1, 0.1 + 1e-12, "a"), *ROWS[1:5], (6, 6, 0.3, "z")]

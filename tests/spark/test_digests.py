@@ -74,7 +74,7 @@ def test_numpy_and_spark_agree_on_each_row(
     assert {row["block"]: row["their_digest"] for row in made} == found
 
 
-def test_runs_of_places_in_a_block_are_told_apart() -> None:
+def test_runs_of_places_in_a_block_are_distinguished() -> None:
     schema = Schema.of(x="int64")
     place = np.array([digests.BLOCK - 1, digests.BLOCK, digests.BLOCK + 1, 5])
     time = np.zeros(4, np.int64)

@@ -148,7 +148,7 @@ def test_a_file_that_is_damaged_or_gone_is_named(spark: SparkSession, tmp_path: 
             TruthFiles(spark, [file], None).through(lambda batches: batches, made).collect()
 
 
-def test_what_is_on_no_disk_is_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_without_files_is_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     made = pa.schema([("n", pa.int64())])
 
     def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

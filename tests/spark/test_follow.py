@@ -181,7 +181,7 @@ def of(found: Followed, client: str) -> FollowedOutput:
 
 
 @pytest.mark.parametrize("client", FORGERIES)
-def test_in_ranges_each_client_gets_what_the_whole_gets(
+def test_client_verdicts_in_ranges_equal_those_of_the_whole(
     both: tuple[Followed, dict[str, dict[Flaw, int]], Verdict], client: str
 ) -> None:
     found, whole, verdict = both
@@ -192,13 +192,13 @@ def test_in_ranges_each_client_gets_what_the_whole_gets(
     assert bool(whole[client]) is (client != "honest")
 
 
-def test_what_was_tentative_is_counted(both: tuple[Followed, dict[str, dict[Flaw, int]], Verdict]) -> None:
+def test_tentative_tuples_are_counted(both: tuple[Followed, dict[str, dict[Flaw, int]], Verdict]) -> None:
     honest = of(both[0], "honest")
     assert honest.tentative == honest.undone > 0
     assert honest.corrections >= 1
 
 
-def test_the_first_wrong_tuple_ends_what_is_consistent(
+def test_first_wrong_tuple_ends_the_consistent_range(
     both: tuple[Followed, dict[str, dict[Flaw, int]], Verdict],
 ) -> None:
     found = both[0]

@@ -55,7 +55,7 @@ def last_record(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("a", "b", "recording"), [(0.3, 0.0, 0.0), (0.2, 0.5, 0.0), (0.5, 0.5, 0.3), (0.1, 0.0, 0.6)])
-def test_every_operator_is_proved_from_where_it_is_kept(
+def test_every_operator_is_proved_from_its_stored_rows(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -124,7 +124,7 @@ def test_the_engine_as_it_is_is_consistent(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_an_integer_division_in_place_of_a_division_is_found(
+def test_integer_division_instead_of_division_is_detected(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine takes ``/`` for ``div``, in its values and in its types."""
@@ -142,7 +142,7 @@ def test_an_integer_division_in_place_of_a_division_is_found(
 
 
 @pytest.mark.long
-def test_a_window_whose_offset_is_lost_is_found(
+def test_window_with_lost_offset_is_detected(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec: Callable[[WindowKeys], Window] = WindowKeys.spec
@@ -153,7 +153,7 @@ def test_a_window_whose_offset_is_lost_is_found(
 
 
 @pytest.mark.long
-def test_a_source_that_ignores_its_disorder_is_found(
+def test_source_that_ignores_its_disorder_is_detected(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Stamper.__init__
@@ -167,7 +167,7 @@ def test_a_source_that_ignores_its_disorder_is_found(
 
 
 @pytest.mark.parametrize("counted", long_but([False], [True, False]))
-def test_a_source_that_silently_drops_rows_is_found(
+def test_source_that_silently_drops_rows_is_detected(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool
 ) -> None:
     """Whether or not it counts them as read."""

@@ -113,7 +113,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "arrow", "avro"])
-def test_every_option_means_what_it_means_for_a_source(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_options_mean_the_same_as_for_a_source(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Three rows in the order of their times, as the source's own reader gives them."""
     file, options = tmp_path / f"raw.{kind}", {"columns": {"ts": "at"}, "timestamps": "ns", "sort": "n"}
     if kind in ("parquet", "arrow", "avro"):
@@ -152,7 +152,7 @@ def test_every_option_means_what_it_means_for_a_source(spark: SparkSession, tmp_
     assert [r[1:] for r in logged(tmp_path, one)] == sorted(expected, key=lambda row: row[0])
 
 
-def test_a_malformed_row_stops_what_it_would_stop_in_a_source(spark: SparkSession, tmp_path: Path) -> None:
+def test_malformed_row_stops_ingest_as_it_stops_a_source(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "raw.csv"
     file.write_text("ts,n\n")
     with pytest.raises(SpeError, match="no column word, x; the header has: ts, n"):
@@ -282,7 +282,7 @@ def test_the_command_makes_a_workload(name: str, tmp_path: Path, capsys: pytest.
         (["--make", "requests", "--source", "a", "--conf", "memory"], "expected NAME=VALUE"),
     ],
 )
-def test_the_command_reports_what_it_expected(
+def test_ingest_errors_say_what_was_expected(
     options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = made_config(tmp_path / "config.yaml", "requests")

@@ -175,7 +175,7 @@ def test_each_stable_tuple_is_read_once_over_restarts(spark: SparkSession, run: 
     )
 
 
-def test_all_changes_add_up_to_the_stable_stream(spark: SparkSession, run: Path, tmp_path: Path) -> None:
+def test_all_changes_add_up_to_stable_stream(spark: SparkSession, run: Path, tmp_path: Path) -> None:
     """A source is cut off while the query runs, so that tentative tuples come; the query is ended with some of them in
     its sink, and started again."""
     sink, frame = Sink(), stream(spark, run, client="watcher", mode="changes", begin="first", rows="5000")
@@ -271,7 +271,7 @@ def test_each_micro_batch_is_pushed_once_over_restarts(spark: SparkSession, run:
         ({"mode": "all"}, "option mode: expected"),
     ],
 )
-def test_a_mistake_is_told(spark: SparkSession, run: Path, options: dict[str, str], said: str) -> None:
+def test_wrong_option_is_reported(spark: SparkSession, run: Path, options: dict[str, str], said: str) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=said):
@@ -307,7 +307,7 @@ def test_rows_acknowledged_by_all_clients_are_deleted(spark: SparkSession, run: 
     assert max(ids[0] for ids in kept.values()) > 1
 
 
-def test_of_two_queries_of_one_client_the_second_is_refused(spark: SparkSession, run: Path, tmp_path: Path) -> None:
+def test_second_query_of_a_client_is_refused(spark: SparkSession, run: Path, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     sink = Sink()

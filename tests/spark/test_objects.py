@@ -239,7 +239,7 @@ def test_a_directory_gets_the_same_files(run_dir: Path, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("store", "commands_use_it")
-def test_what_cannot_be_read_is_told(
+def test_unreadable_run_is_reported(
     uri: str, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -254,7 +254,7 @@ def test_what_cannot_be_read_is_told(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("store", "commands_use_it")
-def test_a_service_that_is_not_there_or_says_nothing_is_told(
+def test_absent_or_silent_service_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:

@@ -225,7 +225,7 @@ def test_nodes_need_no_disk_that_their_executors_share(start: Callable[..., Runn
     assert "tuples so far agree with the reference" in " ".join(one.said.split())
 
 
-def test_what_nodes_keep_on_disk_needs_one_that_executors_share(start: Callable[..., Running], apart: str) -> None:
+def test_state_on_disk_needs_a_disk_that_executors_share(start: Callable[..., Running], apart: str) -> None:
     one = start("10m", "--conf", apart, more="fragments: {m: {operators: [all, totals], replicas: 1, standby: 1}}\n")
     assert one.end() == 2
     assert f"not all executors see {one.run}, and standbys keep checkpoints on disk" in one.said
@@ -241,7 +241,7 @@ def test_a_dead_driver_leaves_neither_nodes_nor_executors_behind(start: Callable
     wait_gone(pids)
 
 
-def test_ctrl_c_ends_all_and_judges_what_there_is(start: Callable[..., Running]) -> None:
+def test_ctrl_c_ends_all_and_judges_the_partial_run(start: Callable[..., Running]) -> None:
     one = start("10m")
     one.results(1)
     pids = one.all_pids()
@@ -252,7 +252,7 @@ def test_ctrl_c_ends_all_and_judges_what_there_is(start: Callable[..., Running])
     assert "Traceback" not in one.said
 
 
-def test_too_few_executors_are_told_with_what_is_needed(start: Callable[..., Running]) -> None:
+def test_too_few_executors_are_reported_with_the_need(start: Callable[..., Running]) -> None:
     one = start("10m", master="local-cluster[1,2,512]")
     assert one.end() == 2
     assert "2 nodes need 2 tasks at a time on 2 executors or more" in one.said

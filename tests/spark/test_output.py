@@ -193,7 +193,7 @@ def late_result(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         ([(0, 2), (7, 5)], False, 2),
     ],
 )
-def test_x_is_what_was_announced_while_a_result_was_on_its_way(
+def test_x_of_a_result_is_the_one_announced_on_its_way(
     late_result: tuple[DataFrame, int], announced: list[tuple[int, int]], kept: bool | None, bound_s: int
 ) -> None:
     """The file says 2 s."""
@@ -243,7 +243,7 @@ def test_received_table_is_stored_once_for_all_callers(spark: SparkSession) -> N
     assert came.rows is first
 
 
-def test_work_beside_other_work_has_a_pool_of_its_own(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_work_has_its_own_pool(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it was begun by such work; but not where Spark is set up by somebody else."""
     sc = spark.sparkContext
 

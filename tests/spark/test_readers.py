@@ -176,7 +176,7 @@ def test_final_portion_of_changes_is_acknowledged(changed: LiveOutput) -> None:
     assert session.buffer.changes(0, 3) == []
 
 
-def test_a_partition_whose_logs_are_not_known_waits(output: LiveOutput) -> None:
+def test_partition_with_unknown_logs_waits(output: LiveOutput) -> None:
     reader, nodes = StableReader(output), Nodes(output)
     reader._connected = nodes  # type: ignore[assignment]
     nodes.ids, nodes.known = {0: 4, 1: 4}, {1: "log"}
@@ -271,7 +271,7 @@ def test_busy_client_is_distinguished_from_unserved_output(
         Positions(replace(output, what=replace(output.what, patience=0.05)))
 
 
-def test_what_goes_to_tasks_has_no_connection_and_no_token(output: LiveOutput, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_for_tasks_has_no_connection_and_no_token(output: LiveOutput, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPE_TOKEN", "hunter2")
     reader = StableReader(output)
     reader._connected = Nodes(output)  # type: ignore[assignment]
@@ -375,7 +375,7 @@ def test_changes_have_no_available_now(changed: LiveOutput) -> None:
         ChangesReader(changed).prepareForTriggerAvailableNow()
 
 
-def test_addresses_that_are_left_open_are_told(tmp_path: Path) -> None:
+def test_missing_addresses_are_reported(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(CONFIG.replace('{address: "127.0.0.1:7002"}', "{}"))
     with pytest.raises(SpeError, match="gives no address for n1"):
         LiveOutput.of(read_options({"cluster": str(tmp_path / "shop.yaml"), "output": "totals", "client": "spark"}))

@@ -104,7 +104,7 @@ def test_only_the_last_segment_of_each_source_is_fetched(spark: SparkSession, ru
         assert {name for name, _ in folder.files()} > {PurePosixPath("cluster.json"), PurePosixPath("config.yaml")}
 
 
-def test_what_the_report_says_of_promises_and_changes_is_fetched(spark: SparkSession, runs: Path) -> None:
+def test_remote_promises_and_changes_are_fetched(spark: SparkSession, runs: Path) -> None:
     """From a directory whose name has a space, too."""
     path = (runs / "mine").rename(runs / "my run")
     here = Run.open(path)
@@ -131,7 +131,7 @@ def test_a_file_uri_is_a_path(spark: SparkSession, runs: Path) -> None:
         pass
 
 
-def test_a_table_has_times_of_any_year_for_whoever_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_has_times_of_any_year_for_every_reader(spark: SparkSession, tmp_path: Path) -> None:
     """By default Spark writes 96 bits, which others take for nanoseconds; those end in 2262."""
     late_us = int(datetime(9_999, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
     kept = keeper(spark, str(tmp_path))("times", spark.sql(f"SELECT timestamp_micros({late_us}) AS at"))
@@ -140,7 +140,7 @@ def test_a_table_has_times_of_any_year_for_whoever_reads_it(spark: SparkSession,
     assert at == late_us
 
 
-def test_what_tasks_make_is_written_by_them_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_data_made_by_tasks_is_written_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
     def double(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"twice": [2 * n for n in batch.column(0).to_pylist()]})

@@ -139,7 +139,7 @@ def test_blocks_leave_over_what_the_definition_does(spark: SparkSession) -> None
         ((None, 5, 0.0), (None, 5, -0.0), 0),
     ],
 )
-def test_what_has_the_same_digest_is_the_same(
+def test_rows_with_equal_digests_are_equal(
     spark: SparkSession, true: tuple[object, ...], came: tuple[object, ...], left: int
 ) -> None:
     schema = Schema.of(x="int64", y="int64", f="float64")

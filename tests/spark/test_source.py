@@ -99,7 +99,7 @@ def test_a_recording_is_every_element_in_order(spark: SparkSession, run: Run) ->
     assert [None if r.tuple is None else r.tuple.n for r in rows] == [1, 2, None, 3, None, None, 3, 4, None]
 
 
-def test_of_some_records_only_their_segments_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_segments_of_wanted_records_are_read(spark: SparkSession, tmp_path: Path) -> None:
     received = [Change(Channel(OUT, 0), batch(Kind.STABLE, n, 1), n) for n in range(1, 7)]
     make_run(tmp_path / "run", CONFIG, {A: list(logged(2))}, {"client": received}, segment_bytes=200)
     run = Run.open(tmp_path / "run")

@@ -62,7 +62,7 @@ def test_a_timestamp_without_zone_is_taken_as_utc() -> None:
     assert rows.time.tolist() == [5, 7]
 
 
-def test_a_null_where_none_may_be_is_told_with_its_column() -> None:
+def test_forbidden_null_is_reported_with_its_column() -> None:
     with pytest.raises(SpeError, match="column 'ts' has 1 nulls in 2 rows, and is never null"):
         rows_of(arrow(ts=pa.array([None, 7], pa.timestamp("us", tz="UTC"))), SCHEMA, None)
 
@@ -77,7 +77,7 @@ def test_a_null_where_none_may_be_is_told_with_its_column() -> None:
         ({"words": T.StringType()}, r"column 'words' is no attribute of it \(did you mean 'word'\?\)"),
     ],
 )
-def test_columns_that_do_not_fit_are_told(change: dict[str, T.DataType | None], said: str) -> None:
+def test_unsuitable_columns_are_reported(change: dict[str, T.DataType | None], said: str) -> None:
     types = {**{f.name: f.dataType for f in COLUMNS.fields}, **change}
     fields = [T.StructField(name, type_) for name, type_ in types.items() if type_ is not None]
     with pytest.raises(SpeError, match=f"source 'c': .*{said}"):
@@ -162,7 +162,7 @@ def test_rows_of_no_stream_are_refused(source: tuple[LiveWriter, Source], monkey
         source[0].write(iter([two_rows()]))
 
 
-def test_a_part_that_is_too_large_is_told_before_it_is_sent(
+def test_oversized_part_is_refused_before_it_is_sent(
     source: tuple[LiveWriter, Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer.TaskContext, "get", lambda: Context(queryId="q", batchId="3"))
@@ -182,7 +182,7 @@ def test_a_part_that_is_too_large_is_told_before_it_is_sent(
         ({"output": "some"}, "no option 'output'"),
     ],
 )
-def test_a_mistake_in_the_options_is_told(tmp_path: Path, change: dict[str, str | None], said: str) -> None:
+def test_wrong_option_is_reported(tmp_path: Path, change: dict[str, str | None], said: str) -> None:
     (tmp_path / "shop.yaml").write_text(CONFIG)
     options = {"cluster": str(tmp_path / "shop.yaml"), "source": "c", "writer": "etl", **change}
     with pytest.raises(SpeError, match=said):

@@ -42,7 +42,7 @@ def test_new_and_removed_ratios_are_reported() -> None:
     assert (gone.name, gone.verdict, gone.change) == ("old", "gone", None)
 
 
-def test_the_file_keeps_what_is_compared() -> None:
+def test_ratio_file_stores_the_compared_values() -> None:
     ratios = {"a": Ratio(1.25, 0.25), "b": Ratio(1.0, 1e-6)}
     assert from_data(json.loads(json.dumps(to_data("1.2.3", ratios)))) == ("1.2.3", ratios)
 

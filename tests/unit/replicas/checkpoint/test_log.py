@@ -138,7 +138,7 @@ async def test_a_record_damaged_in_both_is_refused_by_number() -> None:
 
 @pytest.mark.parametrize("copy", "01")
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
-async def test_one_copy_lost_is_made_again(copy: str, segment_bytes: int) -> None:
+async def test_lost_copy_is_restored(copy: str, segment_bytes: int) -> None:
     storage = (await written(segment_bytes=segment_bytes)).restarted()
     for path in [p for p in storage.files if LOG / copy in p.parents]:
         storage.remove(path)

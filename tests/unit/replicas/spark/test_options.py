@@ -42,7 +42,7 @@ def test_option_names_ignore_case_and_spark_options(config: str) -> None:
         ({"outputs": "best"}, r"no option 'outputs' \(did you mean 'output'\?\)"),
     ],
 )
-def test_a_mistake_is_told(config: str, change: dict[str, str | None], said: str) -> None:
+def test_wrong_option_is_reported(config: str, change: dict[str, str | None], said: str) -> None:
     options = {"cluster": config, "output": "best", "client": "spark", **change}
     with pytest.raises(SpeError, match=said):
         read_options({name: value for name, value in options.items() if value is not None})

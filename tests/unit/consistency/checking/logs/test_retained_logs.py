@@ -23,7 +23,7 @@ def found(*events: Event) -> list[str]:
     return [f.what for f in check_retained(History(events), plan, {CONFIGURED: directory}, Counters())]
 
 
-def test_what_all_have_acknowledged_may_go() -> None:
+def test_rows_acknowledged_by_all_may_be_deleted() -> None:
     assert found(ack(ONE, 7), ack(TWO, 9), LogReleased(1, A, 7)) == []
 
 
