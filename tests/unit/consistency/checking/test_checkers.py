@@ -195,7 +195,7 @@ def test_the_log_in_place_of_a_lost_one_has_other_tuples() -> None:
     [("", ["another log is not read"]), ("2 down n1a\n2 up n1a\n", []), ("2 state u1/0@n1a RECOVERING gone\n", [])],
     ids=["runs on", "killed", "retired"],
 )
-def test_who_has_read_a_lost_log_does_not_read_the_other(put_away: str, rules: list[str]) -> None:
+def test_reader_of_lost_log_does_not_read_the_other(put_away: str, rules: list[str]) -> None:
     assert of_lost_logs(f"{put_away}3 open {READS_A} #2 main 0\n4 recv {READS_A} #2 main: S1/10b") == rules
 
 
@@ -207,13 +207,13 @@ def test_output_continues_lost_log_or_begins_with_other() -> None:
     assert of_lost_logs(held + other) == ["stable rows are those of the lost log"]
 
 
-def test_a_rec_done_between_undo_and_correction_is_found() -> None:
+def test_rec_done_between_undo_and_correction_is_detected() -> None:
     text = FEED + "2 recv client:c n1a #1 main: S1/10x T/20x U(1) R+ S2/20x"
     assert found(text) == {("P2", "a rec_done comes when the correction is complete")}
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_FEEDS.items(), ids=[f"{p} {r}" for p, r in BAD_FEEDS])
-def test_each_broken_rule_of_a_subscription_is_found(rule: tuple[str, str], text: str) -> None:
+def test_each_broken_rule_of_a_subscription_is_detected(rule: tuple[str, str], text: str) -> None:
     if not text:
         history = told(FEED)
         rows = Rows.from_tuples(PAYLOAD, [10, 20], [("x",), ("x",)])
@@ -258,7 +258,7 @@ def test_a_correct_client_has_no_findings(text: str) -> None:
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_DELIVERIES.values(), ids=BAD_DELIVERIES.keys())
-def test_each_fault_at_a_client_is_found(rule: str, text: str) -> None:
+def test_each_fault_at_a_client_is_detected(rule: str, text: str) -> None:
     assert found(text) == {("P2", rule)}
 
 
@@ -275,7 +275,7 @@ WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestam
     ],
     ids=["corrected", "other groups and windows", "two versions of a window", "a version of a stable window"],
 )
-def test_a_second_tentative_result_of_a_window_is_found(text: str, holds: bool) -> None:
+def test_second_tentative_result_of_a_window_is_detected(text: str, holds: bool) -> None:
     plan, directory = make_plan()
     window = Window(WindowKind.TUMBLING, 10, 10)
     spec = AggregateSpec(StreamId("a"), window, {"key": "x"}, {"n": AggregateCall("count")})
@@ -350,7 +350,7 @@ def test_an_end_where_everything_is_cleaned_up_holds() -> None:
 
 
 @pytest.mark.parametrize(("property", "rule", "without", "instead"), ENDINGS.values(), ids=ENDINGS.keys())
-def test_remains_of_failures_at_the_end_are_found(property: str, rule: str, without: str, instead: str) -> None:
+def test_remains_of_failures_at_the_end_are_detected(property: str, rule: str, without: str, instead: str) -> None:
     assert found(calm(without=without, instead=instead), premise=Premise()) == {(property, rule)}
 
 
@@ -401,7 +401,7 @@ def test_results_within_kx_hold_and_are_counted() -> None:
     assert judged.counters.amounts["p1 tuples due"] >= 2 * 15
 
 
-def test_twelve_seconds_without_results_are_found() -> None:
+def test_twelve_seconds_without_results_are_detected() -> None:
     """A client without any results must not pass as one without late results."""
     (finding,) = verdict(running(30, given=(0, 17))).findings
     assert (finding.property, finding.rule, finding.consumer) == ("P1", "results come within kX", "client:c")
@@ -409,11 +409,11 @@ def test_twelve_seconds_without_results_are_found() -> None:
     assert "covered up to 17" in finding.what
 
 
-def test_a_client_without_any_result_is_found() -> None:
+def test_client_without_any_result_is_detected() -> None:
     assert found(running(30, given=(0, 0))) == {("P1", "results come within kX")}
 
 
-def test_silence_while_a_source_is_cut_off_is_found() -> None:
+def test_silence_while_a_source_is_cut_off_is_detected() -> None:
     judged = verdict(running(60, given=(0, 30), fault=CUT_B))
     assert [f.rule for f in judged.findings] == ["results come within kX"]
     assert "tentative paths since 30.000 s" in judged.findings[0].what
@@ -434,13 +434,13 @@ def test_p1_claims_nothing_without_path_or_under_unknown_faults(fault: str) -> N
 ISOLATED = "fault 1 cut source:a>n1a n1a>source:a source:b>n1a n1a>source:b source:b>n1b n1b>source:b"
 
 
-def test_silence_is_found_while_one_replica_has_some_inputs() -> None:
+def test_silence_is_detected_while_one_replica_has_some_inputs() -> None:
     assert found(running(60, given=(0, 30), fault=ISOLATED)) == {("P1", "results come within kX")}
     assert verdict(running(60, kind="b", fault=ISOLATED)).findings == []
 
 
 @pytest.mark.parametrize(("node", "wrong"), [("n1a", True), ("n1b", True), ("both", False)])
-def test_one_replica_that_suspends_excuses_no_silence(node: str, wrong: bool) -> None:
+def test_single_suspended_replica_excuses_no_silence(node: str, wrong: bool) -> None:
     """The other one has results."""
     plan, directory = make_plan()
     nodes = {
@@ -496,7 +496,7 @@ def healed(second: int, *, silent: tuple[int, int]) -> str:
 
 
 @pytest.mark.parametrize(("silent", "holds"), [((40, 41), True), ((40, 44), False)])
-def test_silence_while_a_failure_is_corrected_is_found(silent: tuple[int, int], holds: bool) -> None:
+def test_silence_while_a_failure_is_corrected_is_detected(silent: tuple[int, int], holds: bool) -> None:
     """K6: an improvement removes no path, so it excuses one switch of producers and no more."""
     judged = verdict(healed(40, silent=silent))
     assert [f.rule for f in judged.findings] == ([] if holds else ["results come within kX"])
@@ -608,7 +608,7 @@ def test_a_standby_is_no_path_until_it_runs() -> None:
     assert judged.counters.amounts["partitions restored"] > 0
 
 
-def test_a_partition_that_is_lost_for_long_is_found() -> None:
+def test_partition_lost_for_long_is_detected() -> None:
     judged = verdict(lost_at(30, given=30), deployed=standing_by())
     assert [f.rule for f in judged.findings] == ["a lost partition is restored"]
     assert 34e6 < judged.findings[0].at_us < 45e6
@@ -678,11 +678,11 @@ def test_a_standby_that_just_restarted_need_not_read_yet() -> None:
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD_ORDERS.items(), ids=BAD_ORDERS.keys())
-def test_each_wrong_order_is_found(rule: str, text: str) -> None:
+def test_each_wrong_order_is_detected(rule: str, text: str) -> None:
     assert [f.rule for f in verdict(text, deployed=standing_by(budget=1)).findings] == [rule]
 
 
-def test_a_retire_before_others_have_caught_up_is_found() -> None:
+def test_retire_before_others_catch_up_is_detected() -> None:
     helper = "4.1 open u1/0@n1b<a source:a #1 main 0\n5 recv u1/0@n1b<a source:a #1 main: B10(5)\n"
     as_far = "8 open u1/0@n1a<a source:a #1 main 5\n"
     behind = {("H5", "a helper leaves when others are as far")}
@@ -690,12 +690,12 @@ def test_a_retire_before_others_have_caught_up_is_found() -> None:
     assert not behind & found(SERVED + helper + as_far + RETIRES, deployed=standing_by())
 
 
-def test_a_replay_while_a_standby_is_briefly_away_is_found() -> None:
+def test_replay_while_standby_is_briefly_away_is_detected() -> None:
     text = SERVED + "8.9 fault 1 cut coordinator>n1b\n" + order(9, "replay") + "9.5 end 1\n"
     assert found(text, deployed=standing_by()) == {("H8", "replay is the last resort")}
 
 
-def test_tentative_results_while_all_inputs_work_are_found() -> None:
+def test_tentative_results_while_all_inputs_work_are_detected() -> None:
     assert found(running(30) + "\n29.7 give client:c: T/31y") == {("P1", "stable where a tree is whole")}
     late = running(60, kind="b", fault=CUT_B) + "\n59.7 give client:c: T/61y"
     assert verdict(late).findings == []
@@ -749,7 +749,7 @@ def test_the_delay_of_a_chain_is_the_sum_of_its_thresholds() -> None:
 FAILING = SETTLED + "1 state u1/0@n1a UP_FAILURE\n"
 
 
-def test_a_consumer_that_stays_with_a_failing_replica_is_found() -> None:
+def test_consumer_that_stays_with_failing_replica_is_detected() -> None:
     assert found(FAILING + "9 state u1/0@n1b STABLE") == {("preferred", "a STABLE producer is taken")}
 
 
@@ -768,7 +768,7 @@ def test_correcting_producer_kept_over_full_stable_one() -> None:
     assert properties(FAILING + corrects + better, tight) == set()
 
 
-def test_a_consumer_that_reads_nobody_is_found() -> None:
+def test_consumer_without_producer_is_detected() -> None:
     assert found(SETTLED + "1 close client:c #1\n9 rounds 1\n9 state u1/0@n1a STABLE") == {
         ("preferred", "a STABLE producer is taken")
     }
@@ -868,7 +868,7 @@ def test_failure_before_all_was_well_is_not_judged() -> None:
     assert not claimed(replace(starting, cut=cut.cut))
 
 
-def test_beside_a_half_open_connection_a_short_failure_may_show() -> None:
+def test_short_failure_may_show_during_half_open_connection() -> None:
     text = running(40, fault="fault 2 half-open source:a>n1a n1a>source:a", begun=15)
     lines = [*text.splitlines(), f"20.2 {CUT_B}", "20.5 end 1", "20.9 give client:c: T/21y U(0)"]
     judged = verdict("\n".join(sorted(lines, key=lambda line: float(line.split()[0]))))
@@ -909,7 +909,7 @@ def test_forced_rec_dones_that_come_x_apart_hold_and_are_counted() -> None:
     assert judged.counters.amounts["redos checked"] == 3
 
 
-def test_forced_rec_dones_soon_after_each_other_are_found() -> None:
+def test_forced_rec_dones_in_quick_succession_are_detected() -> None:
     text = FAILS + corrects(3, 4, bucket=1) + corrects(4.1, 4.5, bucket=2)
     (finding,) = verdict(text).findings
     assert {(finding.property, finding.rule)} == FLAPS
@@ -942,7 +942,7 @@ def test_policy_suspend_during_a_correction_is_not_judged() -> None:
     assert found(text) == FLAPS
 
 
-def test_a_redo_of_nothing_is_found() -> None:
+def test_empty_redo_is_detected() -> None:
     assert found(FAILS + corrects(3, 4)) == IN_VAIN
     one_input = f"3 recv {REPLICA}<a source:a #1 main: B{BUCKET_US}(0)\n"
     assert found(FAILS + one_input + corrects(3, 4)) == IN_VAIN
@@ -985,7 +985,7 @@ def test_replicas_that_correct_in_turn_hold_and_are_counted() -> None:
         (f" fresh\n3.2 state {REPLICA} STABILIZATION", "", set()),  # it has no room for fresh results
     ],
 )
-def test_two_corrections_at_once_without_fresh_results_are_found(
+def test_two_corrections_without_fresh_results_are_detected(
     first: str, second: str, wrong: set[tuple[str, str]]
 ) -> None:
     text = BOTH + f"3 state {REPLICA} STABILIZATION{first}\n3.5 state {OTHER} STABILIZATION{second}\n"
@@ -1098,14 +1098,14 @@ def test_a_replica_that_recovers_in_time_holds(opened: bool) -> None:
     assert judged.counters.amounts["recovering followed_us"] == 3_000_000
 
 
-def test_a_replica_that_finds_no_state_is_found() -> None:
+def test_replica_that_gets_no_state_is_detected() -> None:
     (finding,) = [f for f in verdict(recovering(opened=False, until=24)).findings if f.property == "recovering"]
     assert (finding.rule, finding.consumer) == (NO_STATE, REPLICA)
     assert 15e6 < finding.at_us < 20e6
     assert "since 11.000 s" in finding.what
 
 
-def test_a_caught_up_replica_that_does_not_serve_is_found() -> None:
+def test_caught_up_replica_that_does_not_serve_is_detected() -> None:
     assert recovered(recovering(until=24)) == [CAUGHT_UP]
 
 
@@ -1135,7 +1135,7 @@ def test_a_caught_up_replica_must_serve_without_any_partner(serves_at: float, ru
     assert recovered(text, deployed=chain(sources, stages, x_us=X_US)) == 2 * rules
 
 
-def test_a_replica_that_never_catches_up_is_found_in_the_end() -> None:
+def test_replica_that_never_catches_up_is_detected_in_the_end() -> None:
     assert recovered(recovering(until=26, lag_s=5)) == []
     assert recovered(recovering(until=40, lag_s=5)) == [IN_THE_END]
 
@@ -1163,7 +1163,7 @@ def test_a_replica_that_never_catches_up_is_found_in_the_end() -> None:
         "frozen",
     ],
 )
-def test_a_reachable_state_must_be_found_in_time(more: str, rules: list[str]) -> None:
+def test_reachable_state_must_be_located_in_time(more: str, rules: list[str]) -> None:
     assert recovered(recovering(opened=False, until=24, more=more)) == rules
 
 
@@ -1241,7 +1241,7 @@ def in_order(text: str) -> str:
     return "\n".join(sorted(text.splitlines(), key=lambda line: float(line.split()[0]))) + "\n"
 
 
-def test_a_redo_beside_a_silent_input_is_found() -> None:
+def test_redo_with_a_silent_input_is_detected() -> None:
     begins = f"5 state {REPLICA} STABILIZATION fresh\n5.1 state {REPLICA} STABLE\n"
     assert found(in_order(BOTH + arriving(*BEFORE, bucket=0) + arriving(4.9) + begins)) == set()
     judged = verdict(in_order(BOTH + arriving(*BEFORE, bucket=0) + arriving(4.9, inputs="a") + begins))
@@ -1249,7 +1249,7 @@ def test_a_redo_beside_a_silent_input_is_found() -> None:
     assert judged.counters.amounts["redos checked for silent inputs"] == 1
 
 
-def test_a_correction_whose_granter_does_not_serve_is_found() -> None:
+def test_correction_whose_granter_does_not_serve_is_detected() -> None:
     begins = BOTH + arriving(3.1) + ASKS + f"3.2 state {REPLICA} STABILIZATION\n"
     ends = f"6 state {REPLICA} STABLE\n"
     for gone in (f"3.5 state {OTHER} STABILIZATION\n", "3.5 down n1b\n", f"3.5 state {OTHER} RECOVERING\n"):
@@ -1258,7 +1258,7 @@ def test_a_correction_whose_granter_does_not_serve_is_found() -> None:
     assert not LEFT_ALONE & found(in_order(begins + ends))
 
 
-def test_a_healed_failure_without_correction_is_found() -> None:
+def test_healed_failure_without_correction_is_detected() -> None:
     text = BOTH + arriving(*BEFORE, bucket=0) + "3 down n1b\n"
     assert found(in_order(text + arriving(3.1, 20))) == NOT_CORRECTED
     assert found(in_order(text + arriving(3.1, 4, 20) + f"4.1 state {REPLICA} STABILIZATION fresh\n")) == set()

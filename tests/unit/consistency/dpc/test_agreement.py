@@ -45,7 +45,7 @@ def test_a_difference_is_reported_once_per_output_and_partner() -> None:
     assert agreement.compare(1, 3000, lambda: OURS) == [Divergence(1, "n2", 1000)]
 
 
-def test_kept_digests_of_a_partner_are_bounded() -> None:
+def test_stored_digests_of_a_partner_are_bounded() -> None:
     agreement = Agreement()
     for id in range(1000, 200_000, 1000):
         agreement.heard(0, "n2", id, id)

@@ -350,7 +350,7 @@ class TestHoldingForACorrection:
         world.B(1, 150, 50)
         assert world.run(150) == "b50"
 
-    def test_beside_a_redo_live_waits_for_it_up_to_hard(self) -> None:
+    def test_live_waits_for_redo_up_to_hard_limit(self) -> None:
         """Without a partner live could release [30, 50) at once, but redo is about to."""
         world = healed(World(partners=()))
         world.replica.advance(150)
@@ -369,7 +369,7 @@ class TestOtherSettings:
         assert world.run(159) == ""
         assert world.run(160) == "T/15x T/24y b30"
 
-    def test_a_shorter_x_releases_at_once_what_has_waited_longer(self) -> None:
+    def test_shorter_x_releases_overdue_data_at_once(self) -> None:
         world = failing(World())
         assert world.run(121) == ""
         world.change(121, alpha=0.5)
@@ -500,7 +500,7 @@ class TestCorrecting:
         assert world.states[-1] == "UP_FAILURE"
         assert world.replica.partner_asks("n0", 192), "R3: what is not wanted any more is no reason to refuse"
 
-    def test_without_a_partner_live_continues_beside_redo(self) -> None:
+    def test_live_continues_during_redo_without_partner(self) -> None:
         """R5: fresh results while correcting."""
         world = healed(World(partners=()))
         out = world.run(150)
@@ -538,7 +538,7 @@ class TestCorrecting:
         assert delaying.run(151) == "S1/12u S2/15x B18(2) S3/18v S4/24y B40(4) S5/42w B50(5) clear"
         assert delaying.states[-2:] == ["STABILIZATION+fresh", "STABLE"]
 
-    def test_live_is_given_rows_that_redo_has_already_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_live_gets_rows_that_redo_has_already_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """R6: redo has passed live, which holds [40, 50) back until 180."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = World(failure=Policy.DELAY, stabilization=Policy.DELAY)
@@ -795,13 +795,13 @@ class TestPeriodicCheckpoints:
         world.run(160)
         assert len(world.asks) == 1  # a second redo would gain nothing
 
-    def test_a_checkpoint_is_due_when_kept_data_reach_half_the_cap(self) -> None:
+    def test_checkpoint_is_due_when_redo_data_reach_half_the_cap(self) -> None:
         """Whatever the interval is."""
         world = self.released_behind_a_checkpoint(redo_bytes=1)
         assert world.sunion.stable_bytes == 0
         assert world.sunion.acknowledged() == [2, 1]
 
-    def test_a_snapshot_has_the_state_and_what_was_released_since(self) -> None:
+    def test_snapshot_has_state_and_later_releases(self) -> None:
         """The log goes beyond the checkpoint; repetitions are dropped as they are computed."""
         world = self.released_behind_a_checkpoint()
         world.live[1] = False

@@ -102,7 +102,7 @@ def test_a_standby_is_no_partner_until_it_runs() -> None:
     assert poll(one, 2, {"n2": STABLE, "n3": None}) == Ask("n2", 1)
 
 
-def test_it_waits_for_a_partner_in_stabilization() -> None:
+def test_replica_waits_for_partner_in_stabilization() -> None:
     one = make()
     one.want(0)
     assert poll(one, 0, {"n2": STABILIZING}) is None

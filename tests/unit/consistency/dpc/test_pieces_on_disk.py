@@ -34,7 +34,7 @@ def test_live_pauses_while_divided_piece_is_on_disk(monkeypatch: pytest.MonkeyPa
     assert world.states[-2:] == ["STABILIZATION+fresh", "STABILIZATION"]
 
 
-def test_a_snapshot_ends_though_nobody_advances(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_ends_without_any_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds a damaged piece waits for a snapshot, and is who advances."""
     monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
     monkeypatch.setattr(World, "slice_rows", 1)

@@ -81,7 +81,7 @@ def test_partial_replay_is_tentative_until_complete() -> None:
     assert world.replica.snapshot() is not None
 
 
-def test_a_partner_that_serves_meanwhile_is_asked_first() -> None:
+def test_partner_that_serves_by_then_is_asked_first() -> None:
     world = tentative(partners=("n2",))
     world.live[1] = True
     world.S(1, 250, (28, "v"))

@@ -109,7 +109,7 @@ def test_another_log_is_a_cause() -> None:
     assert (kinds(found), found.causes[0].why) == ([CauseKind.OTHER_LOG], why)
 
 
-def test_a_replica_that_recovers_says_what_it_lacks() -> None:
+def test_recovering_replica_says_what_it_lacks() -> None:
     found = explained({"frontier": AT_US, "last_arrival_us": 0}, state=NodeState.RECOVERING, frontier=AT_US)
     assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.RECOVERING])
 
@@ -165,7 +165,7 @@ def test_only_the_output_that_is_asked_for_is_explained() -> None:
     assert len(explain(*load_text(CONFIG), *looks, "large")) == 1
 
 
-def test_whatever_a_node_says_there_is_an_explanation() -> None:
+def test_any_node_status_has_an_explanation() -> None:
     """A replica that the plan places nowhere, and inputs that read each other."""
     odd: ReplicaStatus = a_replica(NodeState.UP_FAILURE, inputs=(an_input(main=None), an_input(main="n9")))
     base = look(AT_US, {})
@@ -186,7 +186,7 @@ a_move = partial(
 )
 
 
-def test_moves_under_way_of_what_makes_the_output_are_told() -> None:
+def test_moves_that_concern_the_output_are_reported() -> None:
     moves = (a_move(), a_move(number=1, phase="done"), a_move(number=2, partition="other/0"), a_move(role="standby"))
     coordinator = CoordinatorStatus(name="coordinator", incarnation=1, partitions=(), activation=None, moves=moves)
     looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
@@ -241,7 +241,7 @@ def test_slow_node_is_reported_instead_of_cut_links() -> None:
     )
 
 
-def test_a_slow_node_beside_good_results_is_named_elsewhere() -> None:
+def test_slow_node_with_good_results_is_named_elsewhere() -> None:
     now = replace(look(AT_US + BETWEEN_US, {}), took_us={"n2": 400_000, "n1": 20_000})
     (found,) = explain(*load_text(CONFIG), look(AT_US, {}), now)
     assert (found.condition, found.causes) == (Condition.FINE, ())

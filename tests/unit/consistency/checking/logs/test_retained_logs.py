@@ -27,7 +27,7 @@ def test_rows_acknowledged_by_all_may_be_deleted() -> None:
     assert found(ack(ONE, 7), ack(TWO, 9), LogReleased(1, A, 7)) == []
 
 
-def test_what_one_has_not_acknowledged_may_not() -> None:
+def test_rows_unacknowledged_by_a_reader_may_not_be_deleted() -> None:
     (what,) = found(ack(ONE, 6), ack(TWO, 9), LogReleased(1, A, 7))
     assert what == "ids up to 7 are deleted, u1/0@n1a has acknowledged 6"
     assert len(found(ack(TWO, 9), LogReleased(1, A, 7))) == 1, "nor what one has not been heard of"

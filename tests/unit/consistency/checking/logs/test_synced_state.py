@@ -15,7 +15,7 @@ def test_more_may_be_held_than_is_acknowledged() -> None:
     assert findings(LogHeld(1, "f/0@n1", (3, 4), (3, 5))) == []
 
 
-def test_what_upstream_may_have_forgotten_must_not_be_needed() -> None:
+def test_needed_rows_must_not_be_acknowledged() -> None:
     assert findings(LogHeld(1, "f/0@n1", (3, 6), (3, 5))) == [
         "acknowledged [3, 6], and the synced log is replayed from [3, 5]"
     ]

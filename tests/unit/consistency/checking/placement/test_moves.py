@@ -39,7 +39,7 @@ def test_an_order_that_ends_in_time_is_fine() -> None:
     assert found(ordered(0, 1), phase(BOUND, 1, "dropped")) == []
 
 
-def test_an_order_that_does_not_end_is_found() -> None:
+def test_unfinished_order_is_detected() -> None:
     assert found(ordered(0, 1), phase(5, 1, "leave"), ordered(BOUND + SECOND, 2)) == ["move 1"]
     assert found(ordered(0, 1), phase(BOUND + SECOND, 1, "done")) == ["move 1"]
 

@@ -70,7 +70,7 @@ def test_orders_follow_the_newest_plan() -> None:
     assert findings(first, *install(33, "fc/0@n4")) == ["orders follow the current plan"], "fb comes first"
 
 
-def test_no_second_node_is_told_to_restore_a_partition() -> None:
+def test_no_second_node_may_restore_a_partition() -> None:
     plans = [planned(31, "fb/0@n4"), *install(31.1, "fb/0@n4"), planned(39, "fb/0@n5"), *install(40, "fb/0@n5")]
     assert findings(*plans) == ["what is being installed is not ordered again"]
 

@@ -146,7 +146,7 @@ def test_results_from_the_remaining_source_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("place", [12, 25])
-def test_a_missing_row_of_an_available_source_is_found(place: int) -> None:
+def test_missing_row_of_available_source_is_detected(place: int) -> None:
     plan, directory = plan_of()
     rows = without_b(plan)
     (finding,) = [f for f in judged(plan, directory, but(rows, place)).findings if f.property == "accuracy"]
@@ -155,7 +155,7 @@ def test_a_missing_row_of_an_available_source_is_found(place: int) -> None:
     assert "a live path led from a since" in finding.what
 
 
-def test_a_result_given_twice_does_not_replace_a_missing_one() -> None:
+def test_duplicate_result_does_not_replace_missing_one() -> None:
     plan, directory = plan_of()
     rows = without_b(plan)
     order = np.arange(len(rows))
@@ -163,7 +163,7 @@ def test_a_result_given_twice_does_not_replace_a_missing_one() -> None:
     assert LACKING in rules(judged(plan, directory, rows.take(order)))
 
 
-def test_a_row_that_no_source_has_sent_is_found() -> None:
+def test_row_that_no_source_sent_is_detected() -> None:
     plan, directory = plan_of()
     rows = without_b(plan)
     wrong = Rows.from_tuples(
@@ -214,7 +214,7 @@ def test_windows_of_the_available_rows_are_accepted() -> None:
     assert rules(judged(plan, directory, but(right, 12))) == [LACKING]
 
 
-def test_windows_with_rows_of_an_unavailable_source_are_found() -> None:
+def test_windows_with_rows_of_unavailable_source_are_detected() -> None:
     """Such rows were not available.  Windows that reach into a time of unknown input are not judged."""
     plan, directory = plan_of(COUNT, COUNTS)
     whole = results(plan)[Channel(StreamId("s2"), 0)][1]

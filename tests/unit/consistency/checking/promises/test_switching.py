@@ -36,7 +36,7 @@ STEPS = st.lists(st.one_of(st.lists(VALUES, min_size=1, max_size=4), st.sampled_
 
 
 @given(plan=st.sampled_from([UNION, SUMS]), values=st.lists(st.sampled_from(["k1", "k2", "l1"])), steps=STEPS)
-def test_each_batch_with_a_result_that_lives_already_is_found(
+def test_each_batch_with_a_live_duplicate_is_detected(
     plan: Plan, values: list[str], steps: list[list[str] | str | int]
 ) -> None:
     def text(value: str) -> str:
@@ -81,6 +81,6 @@ def test_each_batch_with_a_result_that_lives_already_is_found(
 
 
 @given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
-def test_what_is_among_others(ours: list[int], others: list[int]) -> None:
+def test_membership_among_others_equals_reference(ours: list[int], others: list[int]) -> None:
     found = among(np.array(ours, np.uint64), np.array(others, np.uint64))
     assert found.tolist() == [one in others for one in ours]

@@ -22,12 +22,12 @@ def test_versions_that_grow_are_fine_in_each_process() -> None:
     assert found(UP, goes_by(1), goes_by(2), goes_by(1, host="n2"), goes_by(1, epoch=2), UP, goes_by(1, epoch=2)) == []
 
 
-def test_a_process_that_goes_back_is_found() -> None:
+def test_process_that_returns_to_old_version_is_detected() -> None:
     assert found(UP, goes_by(2), goes_by(1)) == ["it takes version 1/1, after 1/2"]
     assert found(UP, goes_by(9), goes_by(1, epoch=2), goes_by(10)) == ["it takes version 1/10, after 2/1"]
 
 
-def test_over_a_restart_what_the_disk_kept_counts() -> None:
+def test_version_on_disk_counts_after_restart() -> None:
     assert found(UP, goes_by(2), UP, goes_by(1)) == ["it begins with version 1/1, after 1/2"]
     assert found(UP, goes_by(2), UP, goes_by(0, epoch=0)) == ["it begins with version 0/0, after 1/2"]
     assert found(UP, goes_by(1), goes_by(2, kept=False), UP, goes_by(1)) == [], "the disk was full"

@@ -69,7 +69,7 @@ def unpacked(packages: list[pa.RecordBatch]) -> list[tuple[int, dict[str, Any]]]
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tasks", [1, 5, 100_000])
-def test_what_may_meet_comes_to_one_task(monkeypatch: pytest.MonkeyPatch, seed: int, tasks: int) -> None:
+def test_rows_that_may_match_go_to_one_task(monkeypatch: pytest.MonkeyPatch, seed: int, tasks: int) -> None:
     monkeypatch.setattr(matching, "_PACKED", 50)
     rng = random.Random(seed)
     given, stood = some_rows(rng, 300, true=False), some_rows(rng, 400, true=True)
@@ -101,7 +101,7 @@ def test_texts_of_one_time_are_spread(text: str) -> None:
     assert max(tasks.values()) < 2 * min(tasks.values())
 
 
-def test_what_lies_outside_the_spans_is_left_out() -> None:
+def test_rows_outside_the_spans_are_left_out() -> None:
     stood = some_rows(random.Random(1), 200, true=True)
     spans = [(-1, 3), (5, 5), (9, 20)]
     packed = unpacked(list(Packer(TUPLE, KEY, 3, spans)(batches(stood, true=True))))

@@ -132,7 +132,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("kind", list(MALFORMED))
-def test_what_a_source_sets_aside_is_not_plain(tmp_path: Path, kind: str) -> None:
+def test_rejected_rows_of_a_source_are_not_plain(tmp_path: Path, kind: str) -> None:
     """The engine's reader takes the good rows only; whatever it sets aside counts among those that are not plain."""
     good = csv_text(ROWS[:1]).splitlines()[1]
     file = tmp_path / "in"
@@ -191,7 +191,7 @@ def test_timestamps_of_every_unit_have_the_same_contents(tmp_path: Path, unit: s
     assert found.digests.tolist() == digests_of(Digester(schema), want).tolist()
 
 
-def test_what_is_not_read_again_says_so(tmp_path: Path) -> None:
+def test_input_that_is_not_reread_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotCompared, match="live input"):
         read_file(tmp_path, entry("tcp", tmp_path), SCHEMA)
     with pytest.raises(NotCompared, match="arrow is not read again"):

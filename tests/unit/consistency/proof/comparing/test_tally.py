@@ -86,7 +86,7 @@ def test_windows_are_counted(seed: int) -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.bool_(), pa.timestamp("us", "UTC")], ids=str)
-def test_what_was_received_as_another_type_has_no_error(type_: pa.DataType) -> None:
+def test_value_received_as_another_type_has_no_error(type_: pa.DataType) -> None:
     values = pa.array([1]).cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(type_) else pa.array([True])
     tuples = pa.StructArray.from_arrays([values.cast(type_)], names=["x"])
     longs = [pa.array([n]) for n in (0, 0, 5, 9)]

@@ -193,7 +193,7 @@ def test_proof_stops_without_its_stored_rows(tmp_path: Path, monkeypatch: pytest
     assert proof._kept(spark) == {"counted": str(rows)}
 
 
-def test_what_was_proved_and_altered_later_is_found_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_altered_after_their_proof_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log with another row: each record is whole, and only what was read of it can tell."""
     path = a_run(tmp_path / "run")
     stopped_after(3, path, monkeypatch)
@@ -282,7 +282,7 @@ def test_while_the_run_goes_on_a_step_has_its_least_length(
         (["--every", "soon"], "--every: expected a duration"),
     ],
 )
-def test_what_cannot_be_asked_together_is_refused(
+def test_contradictory_options_are_refused(
     tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(["report", "--follow", str(tmp_path), *arguments]) == UNKNOWN

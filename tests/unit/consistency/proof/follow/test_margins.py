@@ -97,6 +97,6 @@ def test_an_operator_of_the_user_s_own_is_refused_by_name() -> None:
         needed({"own": custom})
 
 
-def test_windows_of_so_many_tuples_need_no_past_but_what_is_kept() -> None:
+def test_count_windows_need_no_past_but_the_stored_rows() -> None:
     query = {"c": {"aggregate": {"from": "a", "window": {"count": 5}, "compute": {"n": "sum(k)"}}}}
     assert needed(query)["a"] == 0

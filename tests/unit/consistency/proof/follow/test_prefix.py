@@ -32,7 +32,7 @@ def a_log(folder: Path, segments: int) -> Prefix:
     return found
 
 
-def test_what_only_grew_is_as_it_was(tmp_path: Path) -> None:
+def test_log_that_only_grew_is_unchanged(tmp_path: Path) -> None:
     found = a_log(tmp_path, 3)
     with (tmp_path / segment(2)).open("ab") as file:
         file.write(b"and more")
@@ -40,7 +40,7 @@ def test_what_only_grew_is_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, KEPT + 9], ids=["folded", "one of the folded", "the latest"])
-def test_a_byte_that_was_altered_is_found(tmp_path: Path, at: int) -> None:
+def test_altered_byte_is_detected(tmp_path: Path, at: int) -> None:
     found = a_log(tmp_path, KEPT + 10)
     path = tmp_path / segment(at)
     data = bytearray(path.read_bytes())
@@ -63,7 +63,7 @@ def test_quick_check_detects_change_by_file_time(tmp_path: Path) -> None:
     assert found.differs(tmp_path)
 
 
-def test_a_file_that_is_shorter_or_gone_is_told(tmp_path: Path) -> None:
+def test_shorter_or_missing_file_is_reported(tmp_path: Path) -> None:
     found = a_log(tmp_path, 2)
     path = tmp_path / segment(1)
     path.write_bytes(path.read_bytes()[:-1])
@@ -72,9 +72,7 @@ def test_a_file_that_is_shorter_or_gone_is_told(tmp_path: Path) -> None:
     assert "is gone, and was read before" in found.differs(tmp_path)
 
 
-def test_what_retain_deletes_meanwhile_is_not_taken_for_altered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segment_deleted_by_retain_is_not_called_altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The segment goes after it was looked whether it is deleted, and before it is read."""
     found, read = a_log(tmp_path, KEPT), prefix._digests
 
@@ -94,7 +92,7 @@ def test_what_retain_deletes_meanwhile_is_not_taken_for_altered(
     assert found.read(tmp_path, [(last.name, 7, NOON)]).folded == 1
 
 
-def test_reading_on_finds_what_was_altered_meanwhile(tmp_path: Path) -> None:
+def test_further_reading_detects_earlier_alteration(tmp_path: Path) -> None:
     found = a_log(tmp_path, 1)
     path = tmp_path / segment(0)
     path.write_bytes(b"another beginning, and all the rest of it")
@@ -102,7 +100,7 @@ def test_reading_on_finds_what_was_altered_meanwhile(tmp_path: Path) -> None:
         found.read(tmp_path, [(path.name, path.stat().st_size, NOON)])
 
 
-def test_its_size_does_not_grow_with_the_log(tmp_path: Path) -> None:
+def test_prefix_size_does_not_grow_with_the_log(tmp_path: Path) -> None:
     small = a_log(tmp_path, KEPT + 1)
     large = a_log(tmp_path, 3 * KEPT)
     assert large.folded == 2 * KEPT

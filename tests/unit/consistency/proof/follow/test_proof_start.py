@@ -91,7 +91,7 @@ def places(monkeypatch: pytest.MonkeyPatch, judged: None) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("record", [30, 60, 90, 200])
-def test_what_is_left_is_proved_from_a_time_that_is_named(
+def test_remaining_rows_are_proved_from_a_named_time(
     tmp_path: Path,
     record: int,
     judged: list[tuple[int, int]],
@@ -118,7 +118,7 @@ def test_what_is_left_is_proved_from_a_time_that_is_named(
     assert said.count("not judged") == 2  # as it begins, and with the verdict
 
 
-def test_one_that_is_whole_says_nothing_of_it(tmp_path: Path) -> None:
+def test_untruncated_run_does_not_mention_a_start(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run")
     assert follow(str(path)) == UNKNOWN
     found = result(path)
@@ -143,7 +143,7 @@ def test_a_proof_that_began_late_goes_on_where_it_was(
 
 @pytest.mark.parametrize("record", [30, 60, 90, 200])
 @pytest.mark.parametrize("also_recording", [False, True])
-def test_at_that_time_it_knows_what_one_knows_that_came_there(
+def test_proof_at_its_start_equals_one_that_reached_it(
     tmp_path: Path, record: int, also_recording: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where to read on, how far logs and recordings go, what was passed: all but what was counted before."""
@@ -239,7 +239,7 @@ def since(first: int) -> str:
     return right(first=first)
 
 
-def test_what_was_wrong_before_is_not_judged(tmp_path: Path, places: list[list[int]]) -> None:
+def test_earlier_errors_are_not_judged(tmp_path: Path, places: list[list[int]]) -> None:
     """Other rows, and one too many; from T on it has its own ids."""
     path = forged_run(tmp_path / "run", right(20).replace(":100,10", ":100,77") + " " + since(21))
     cut(path, 60)
@@ -256,9 +256,7 @@ def test_what_was_wrong_before_is_not_judged(tmp_path: Path, places: list[list[i
     ],
     ids=["undone", "from the far future", "in another order"],
 )  # fmt: skip
-def test_what_is_wrong_by_itself_is_found_though_it_came_before(
-    tmp_path: Path, text: str, flaw: Flaw, count: int
-) -> None:
+def test_self_evident_errors_before_the_start_are_reported(tmp_path: Path, text: str, flaw: Flaw, count: int) -> None:
     path = forged_run(tmp_path / "run", text)
     cut(path, 80)
     assert begun_at(path).proved_us == 400
@@ -354,7 +352,7 @@ def unknown_time(path: Path) -> Path:
         (unknown_time, "no time is known from which on results are there"),
     ],
 )
-def test_what_cannot_be_proved_is_refused_with_the_reason(
+def test_unprovable_run_is_refused_with_the_reason(
     tmp_path: Path, made: Callable[[Path], Path], why: str, judged: list[tuple[int, int]]
 ) -> None:
     with pytest.raises(LogCut, match=f"`retain` deleted what came before.*{why}"):
@@ -374,7 +372,7 @@ def test_running_proof_waits_for_slow_client(
     assert load_state(path / "follow", proof.state.fingerprint, proof.state.origins).steps == 0
 
 
-def test_what_is_deleted_before_the_first_step_is_noticed(
+def test_deletion_before_first_step_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: list[tuple[int, int]]
 ) -> None:
     path = a_run(tmp_path / "run", 200, segment_bytes=300)

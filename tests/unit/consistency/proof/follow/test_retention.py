@@ -133,7 +133,7 @@ def test_proved_segments_are_released_and_proof_continues(tmp_path: Path, monkey
     assert follow(str(path)) == UNKNOWN, "what is left of what was read is as it was"
 
 
-def test_a_whole_report_of_what_is_left_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_report_of_truncated_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = a_run(tmp_path / "run", 200, segment_bytes=300)
     cut(path, 200)
     with pytest.raises(LogCut, match="cannot be judged any more; spe report --follow proves what is left"):
@@ -144,7 +144,7 @@ def test_a_whole_report_of_what_is_left_is_refused(tmp_path: Path, capsys: pytes
     assert "spe report --follow proves what is left" in said.err
 
 
-def test_a_proof_that_lags_what_is_deleted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proof_that_lags_behind_deletion_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``unproved: delete`` nobody waits for it."""
     path = a_run(tmp_path / "run", 200, segment_bytes=300)
     stopped_after(3, path, monkeypatch)
@@ -157,7 +157,7 @@ def test_a_proof_that_lags_what_is_deleted_is_refused(tmp_path: Path, monkeypatc
     assert result(path).judged_from_us == 1000
 
 
-def test_what_is_altered_behind_the_beginning_is_still_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alteration_after_the_beginning_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = a_run(tmp_path / "run", 200, segment_bytes=300)
     stopped_after(9, path, monkeypatch)
     proved = proved_of_source(DiskStorage(path), A, "")

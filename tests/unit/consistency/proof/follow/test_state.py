@@ -16,7 +16,7 @@ from spe.errors import SpeError
 ORIGINS = {"a": "0123456789abcdef"}
 
 
-def test_what_was_saved_is_there_again(tmp_path: Path) -> None:
+def test_saved_state_can_be_loaded(tmp_path: Path) -> None:
     made = State(fingerprint="f", origins=ORIGINS, proved_us=7, steps=3, places={"out": [1, 2]})
     save_text(tmp_path / FILE, made.model_dump_json())
     assert load_state(tmp_path, "f", ORIGINS) == made
@@ -37,7 +37,7 @@ def test_without_a_state_the_proof_begins(tmp_path: Path) -> None:
         ('{"version": 1, "fingerprint": "f", "origins": {"a": "0"}}', "of another run"),
     ],
 )
-def test_a_state_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+def test_unusable_state_is_reported_with_the_remedy(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(SpeError, match=rf"{said}.*; remove {tmp_path} to prove the run from its beginning"):
         load_state(tmp_path, "f", ORIGINS)
@@ -54,7 +54,7 @@ def test_two_processes_do_not_prove_one_run(tmp_path: Path) -> None:
         pass
 
 
-def test_the_first_offenders_are_kept_and_all_are_counted() -> None:
+def test_first_offenders_are_stored_and_all_are_counted() -> None:
     tally = Tally()
     for n in range(3 * FIRST):
         tally.add(Flaw.EXTRA, 2, [Offender(partition=0, place=n, time=str(n), tuple={})], 1_000 - n)

@@ -34,7 +34,7 @@ def test_a_correction_is_counted_and_nothing_is_wrong() -> None:
     assert (track.passed_id, track.frontier_us, track.live) == (6, 20, 0)
 
 
-def test_an_undo_of_stable_tuples_is_told_with_their_number() -> None:
+def test_undo_of_stable_tuples_is_reported_with_their_number() -> None:
     _, found = heard(stable(1, 5, 10), undo(3))
     assert found == [Wrong(Flaw.UNDONE, 2, 4, 10, 70)]
 
@@ -50,7 +50,7 @@ def test_tentative_tuples_that_stay_are_wrong_in_the_end() -> None:
     assert track.ended() == [Wrong(Flaw.UNCORRECTED, 3, 2, 30, 60)]
 
 
-def test_its_size_does_not_depend_on_what_was_heard() -> None:
+def test_track_size_does_not_depend_on_its_input() -> None:
     few, _ = heard(stable(1, 1, 10))
     many, _ = heard(*(e for n in range(1, 500) for e in (stable(n, n, n), tentative(n + 1, n + 1, n), undo(n))))
     assert len(many.model_dump_json()) <= len(few.model_dump_json()) + 40

@@ -59,7 +59,7 @@ def run_dir(tmp_path: Path) -> Path:
     return path
 
 
-def test_all_that_a_verdict_rests_on_has_a_digest(run_dir: Path) -> None:
+def test_all_evidence_of_a_verdict_has_a_digest(run_dir: Path) -> None:
     found = evidence(Run.open(run_dir))
     assert {LOG, "config.yaml", "cluster.json", "events.jsonl", "sources/a/mark.0"} <= {f.path for f in found.files}
     assert "clients/client/.spe.json" in {f.path for f in found.files}
@@ -95,7 +95,7 @@ def _flip(path: Path, at: int) -> None:
     ],
     ids=["other bytes", "cut", "grown", "missing", "added"],
 )
-def test_a_difference_names_the_file_and_what_differs(run_dir: Path, spoil: Callable[[Path], None], said: str) -> None:
+def test_difference_names_file_and_content(run_dir: Path, spoil: Callable[[Path], None], said: str) -> None:
     kept = digests_below(run_dir)
     assert differences(kept, digests_below(run_dir)) == []
     spoil(run_dir)
@@ -122,7 +122,7 @@ def test_a_difference_names_the_file_and_what_differs(run_dir: Path, spoil: Call
         ),
     ],
 )
-def test_the_range_of_a_difference_is_told_by_blocks(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
+def test_range_of_a_difference_is_given_by_blocks(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
     file = tmp_path / "f"
     file.write_bytes(os.urandom(100_000))
     kept = file_digest(file, "f")
@@ -150,7 +150,7 @@ def test_written_digests_are_compared_as_far_as_they_go(tmp_path: Path) -> None:
         assert said == ("f differs; other bytes in the range 0 to 4,095" if blocks else "f differs")
 
 
-def test_what_has_a_digest_is_what_is_read(run_dir: Path) -> None:
+def test_files_with_digests_are_the_files_read(run_dir: Path) -> None:
     """From another file system the same is fetched; but the coordinator's database has no digest."""
     for name in ("coordinator/state.sqlite", "faults.json", "nodes/n1/1.seg", "clients/client/out.0/kept.0"):
         (run_dir / name).parent.mkdir(parents=True, exist_ok=True)

@@ -195,7 +195,7 @@ def test_missing_row_is_reported_although_malformed_are_reread(tmp_path: Path) -
     ]
 
 
-def test_too_many_tuples_are_found(tmp_path: Path) -> None:
+def test_excess_tuples_are_reported(tmp_path: Path) -> None:
     keep(tmp_path, 1, 2, 3, 4, 5, 6, 6)
     assert found(run_of(tmp_path, counters(6), counters(1))) == [
         "its log has too many tuples: 100 rows, 95 tuples, 6 malformed, 0 refused"

@@ -98,7 +98,7 @@ def test_a_row_per_node_unit_and_setting_with_the_longest_wait() -> None:
     ]
 
 
-def test_what_99_percent_used_of_x_comes_from_the_summary() -> None:
+def test_p99_of_used_x_comes_from_the_summary() -> None:
     heard = [at(2, said("n1", FIRST, 2)), at(2, said("n3", SECOND_UNIT, 2))]
     replicas = [
         {"replica": f"{FIRST}/{p}@n1", "x_used": {"largest": 1.0, "p99": p99, "releases": 9}}

@@ -98,7 +98,7 @@ def test_the_next_coordinator_continues_the_order() -> None:
     assert shown(found(lines, tracks)) == ["revenue/1@n5 12.5 12.6 17", "revenue/0@n4 12.5 16.1 18"]
 
 
-def test_what_comes_back_without_an_order_is_shown_once() -> None:
+def test_recovery_without_an_order_is_shown_once() -> None:
     """Its own node was started again; what befalls it later is no part of the recovery."""
     lines = [
         planned(12.5, "revenue/1@n5", "revenue/0"),
@@ -130,7 +130,7 @@ def test_failed_restore_is_shown_with_its_reason() -> None:
     ]
 
 
-def test_what_waited_in_vain_is_shown_last() -> None:
+def test_unrecovered_partition_is_shown_last() -> None:
     steps = found([planned(12.5, "revenue/1@n5", "revenue/0"), told(12.6, "revenue/1@n5")], [])
     assert shown(steps) == ["revenue/1@n5 12.5 12.6 -", "revenue/0@ 12.5 - -"]
     assert [one.value for one in steps] == [None, None]
@@ -166,7 +166,7 @@ def test_the_order_of_recovery_is_on_the_page() -> None:
     assert "Order of recovery" not in page(report())
 
 
-def test_the_value_is_what_a_coordinator_weighs_partitions_by() -> None:
+def test_value_equals_the_coordinators_weight() -> None:
     """By priority: alarms are worth three times as much as revenue, of which a partition is lost."""
     rates = {"shop_a": [500.0], "shop_b": [500.0]}
     alarms, one = PartitionId(UnitId("alarms"), 0), PartitionId(UnitId("revenue"), 2)

@@ -109,14 +109,14 @@ def once(at: int, by: int) -> Change:
 
 @pytest.mark.parametrize("by", [-1, 1, -40, 40])
 @pytest.mark.parametrize("seed", range(8))
-async def test_one_wrong_time_is_found(tmp_path: Path, seed: int, by: int) -> None:
+async def test_single_wrong_time_is_detected(tmp_path: Path, seed: int, by: int) -> None:
     """Also at the beginning of a segment, where earlier segments decide."""
     random = Random(f"{seed} {by}")
     (found,) = await findings(tmp_path, REPLAYED, arrivals(random, 150), change=once(random.randrange(140), by))
     assert found.startswith("tuple ")
 
 
-async def test_a_disorder_other_than_the_configured_one_is_found(tmp_path: Path) -> None:
+async def test_disorder_other_than_configured_is_detected(tmp_path: Path) -> None:
     other = Stamping(1, DISORDER_US - 1, promises=False)
     (found,) = await findings(tmp_path, other, arrivals(Random(1), 200))
     assert found.startswith("tuple ")
@@ -132,7 +132,7 @@ async def test_times_of_arrival_may_not_decrease(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("leases", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_was_deleted_explains_no_more_than_it_can(tmp_path: Path, seed: int, leases: bool) -> None:
+async def test_deleted_rows_excuse_no_more_than_they_can(tmp_path: Path, seed: int, leases: bool) -> None:
     """Without the first segments a right log stays right, and no time beyond theirs may be another."""
     how, chunks, random = LIVE if leases else REPLAYED, arrivals(Random(seed), 150), Random(seed)
     times: list[int] = []
@@ -158,7 +158,7 @@ def noted(times: list[int]) -> Change:
     return change
 
 
-def test_what_was_deleted_is_one_number() -> None:
+def test_deleted_rows_give_one_number() -> None:
     """Not two, none beyond all that was deleted, and nothing lies below it."""
     nothing = dict.fromkeys(("below", "below_id", "below_time", "below_expected"), 0)
 

@@ -36,7 +36,7 @@ def test_a_wrong_output_fails_with_its_first_tuples() -> None:
     assert "partition 0, 17, at 2026-11-21 08:37:36.999999: key 3" in str(failure.text)
 
 
-def test_what_could_not_be_proved_is_an_error() -> None:
+def test_unproved_run_is_an_error() -> None:
     (one,) = suite(report(verdict=Verdict.UNKNOWN))
     assert (one.get("failures"), one.get("errors")) == ("0", "1")
 

@@ -95,7 +95,7 @@ def test_announced_x_and_waits_are_shown_with_configuration() -> None:
     assert "No client recorded an announcement" in page(one.model_copy(update={"promises": []}))
 
 
-def test_an_unknown_x_is_not_called_kept() -> None:
+def test_unknown_x_is_not_called_fulfilled() -> None:
     bare = output([])
     bare = bare.model_copy(update={"delay": bare.delay.model_copy(update={"kept": None, "why": "nobody announced X"})})
     shown = headline(report().model_copy(update={"outputs": [bare]}))[2]
