@@ -20,7 +20,7 @@ TAKER = "tests/unit/replicas/checkpoint/test_log_taker.py"
     ("tests", "outcome"),
     [
         (TEXTS[GAP].tests, KILLED),
-        ((f"{TAKER}::test_what_follows_is_added_to_the_log",), SURVIVES),
+        ((f"{TAKER}::test_later_slices_are_added_to_the_log",), SURVIVES),
         (("tests/unit/spe/plan/test_directory.py",), "not played"),  # it does not import what is changed
         (("tests/unit/no_such_test.py",), "not played"),
     ],

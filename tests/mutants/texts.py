@@ -115,7 +115,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "replicas/checkpoint/store.py",
         "kept = [one for one in [*names, name] if one not in self._refused][-KEPT:]",
         "kept = [*names, name][-KEPT:]",
-        tests=("tests/unit/replicas/checkpoint/test_store.py::test_a_damaged_checkpoint_is_none_of_the_two_kept",),
+        tests=("tests/unit/replicas/checkpoint/test_store.py::test_damaged_checkpoint_is_not_one_of_the_two_stored",),
     ),
     "checkpoint-counts-before-it-is-written": TextMutant(
         "a checkpoint is acknowledged before it is on disk (H2)",

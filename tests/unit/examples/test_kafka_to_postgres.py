@@ -66,7 +66,7 @@ def test_duplicate_live_rows_are_seen_even_if_end_is_right() -> None:
     assert watch.twice == 1
 
 
-def test_a_final_row_that_goes_away_or_changes_is_seen() -> None:
+def test_final_row_that_disappears_or_changes_is_noticed() -> None:
     assert seen(RIGHT[:2], RIGHT[:1], RIGHT).wrong == "a final row changed: (12:00:00, bread, 2, 3.0) is gone"
     changed = seen(RIGHT[:2], [RIGHT[0], row(0, "bread", 3)])
     assert changed.wrong == "a final row changed: (12:00:00, bread, 2, 3.0) is (12:00:00, bread, 3, 4.5)"
@@ -93,7 +93,7 @@ def test_orders_that_are_not_counted_are_missed() -> None:
     assert judge(RIGHT, RIGHT, seen(RIGHT), 13) == ["12 of 13 orders are counted"]
 
 
-def test_the_table_of_files_is_what_their_changes_leave(tmp_path: Path) -> None:
+def test_table_of_files_is_the_result_of_their_changes(tmp_path: Path) -> None:
     def change(kind: str, id_: int, second: int, tentative: bool = False) -> str:
         times = {f"window_{end}": f"2026-01-01T12:00:0{second + n}Z" for n, end in enumerate(("start", "end"))}
         values = {"product": "apple", "orders": 2, "revenue": 3.0} if kind == "insert" else {}
@@ -141,7 +141,7 @@ def test_server_table_is_read_again_after_server_restart(server: PostgresServer)
 
 @pytest.mark.servers
 @pytest.mark.usefixtures("server")
-def test_a_database_that_is_given_and_not_there_ends_it_at_once(tmp_path: Path) -> None:
+def test_given_database_that_is_missing_ends_the_example(tmp_path: Path) -> None:
     with ExitStack() as stack, pytest.raises(SystemExit, match=r"PostgreSQL at 'dbname=nowhere': .* does not exist"):
         results("dbname=nowhere", False, "totals", tmp_path, stack)
 
@@ -155,7 +155,7 @@ def test_orders_follow_seed_and_one_partition_pauses() -> None:
     assert {order.partition for order in first} == set(range(PARTITIONS))
 
 
-def test_its_query_and_faults_are_valid_and_kill_every_process() -> None:
+def test_example_query_and_faults_are_valid_and_kill_all() -> None:
     _, directory = load(HERE / "shop.yaml")
     killed = [name for fault in load_faults(HERE / "faults.yaml", directory) for name in fault.first]
     sources = [f"source:{shop}" for shop in yaml.safe_load((HERE / "shop.yaml").read_text())["sources"]]

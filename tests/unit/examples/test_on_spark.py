@@ -21,7 +21,7 @@ def read(*ids: int) -> TotalsRead:
     return TotalsRead({0: [{"_id": i, "n": 10} for i in ids]})
 
 
-def test_its_two_nodes_have_to_be_apart() -> None:
+def test_example_nodes_have_to_be_apart() -> None:
     assert partners(load(HERE / "shop.yaml")[1]) == {"n1": {"n2"}, "n2": {"n1"}}
 
 
@@ -49,6 +49,6 @@ def test_a_batch_that_comes_again_takes_the_place_of_the_first() -> None:
         (report(2, 20), read(1, 2), 30, "Spark has fed 30 orders; the source logged 20"),
     ],
 )
-def test_what_is_wrong_is_told(found: dict[str, Any], rows: TotalsRead, fed: int, said: str) -> None:
+def test_wrong_results_are_reported(found: dict[str, Any], rows: TotalsRead, fed: int, said: str) -> None:
     (told,) = judge(found, rows, fed)
     assert said in told

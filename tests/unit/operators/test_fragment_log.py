@@ -171,7 +171,7 @@ def test_rows_are_numbered_from_the_replayed_commit() -> None:
     assert live_of(log).times.tolist() == [10, 10, 20]
 
 
-def test_what_is_rewritten_holds_back_no_replay() -> None:
+def test_rewritten_cells_hold_back_no_replay() -> None:
     run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
     run.below = 11
     run.slice(30)
@@ -184,7 +184,7 @@ WIDE = Window(WindowKind.SLIDING, 100_000, 100)
 
 
 @pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 100_000, 100_000), WIDE])
-def test_of_too_many_the_oldest_are_rewritten(window: Window) -> None:
+def test_oldest_of_too_many_groups_are_rewritten(window: Window) -> None:
     """A hundred groups stay open; each slice has time for seven.  So all have their turn, and the log does not grow."""
     settings = Continuous(None, records=1)
     rows = [(10 * at, (f"k{at}", at)) for at in range(100)]
@@ -274,7 +274,7 @@ def test_rows_from_before_the_log_are_in_it_while_needed() -> None:
     assert len(run.slice(51)[0]) == 1
 
 
-def test_no_row_is_kept_behind_the_end_of_time() -> None:
+def test_no_row_is_stored_beyond_the_end_of_time() -> None:
     """Windows that close there give rows just before it, whose intervals reach beyond; upstream would keep them."""
     spec = JoinSpec(IN, StreamId("other"), JoinKind.INNER, (("key", "key"),), None, -20, 20)
     last = f"12 a 1\n{END_OF_TIME - 1} a 2"

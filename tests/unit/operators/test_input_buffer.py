@@ -79,7 +79,7 @@ class _Watched(Operator):
         return None
 
 
-def test_kept_input_is_given_again_in_few_slices() -> None:
+def test_stored_input_is_replayed_in_few_slices() -> None:
     """As many as rows allow; strings of another dictionary begin a new one, for they would have to be looked up."""
 
     def one(texts: str, at: int, dictionary: StringDictionary) -> Given:
@@ -103,7 +103,7 @@ def test_kept_input_is_given_again_in_few_slices() -> None:
     "name",
     long_but(["tumbling", "sliding by attribute", "count windows", "top-k", "full join", "join in windows"], CATALOGUE),
 )
-def test_kept_input_is_bounded_by_the_window(name: str) -> None:
+def test_stored_input_is_bounded_by_the_window(name: str) -> None:
     operator, ports = _make(name)
     data = [stream(at, 10 * UNTIL) for at in range(ports)]
     times = [[time for time, _ in port] for port in data]

@@ -67,7 +67,7 @@ def settings(rows: str) -> Run:
 # --- the state ---
 
 
-def test_each_kind_of_key_is_found_again() -> None:
+def test_each_kind_of_key_can_be_looked_up() -> None:
     state = KeyedState()
     keys = [None, "", "é", b"", 0, 2**70, -0.5, math.nan, math.inf, ("a", None, math.nan), (), ((1,),)]
     for number, key in enumerate(keys):
@@ -98,7 +98,7 @@ def test_other_keys_are_refused(key: Any) -> None:
     assert not state
 
 
-def test_a_key_that_was_deleted_comes_anew() -> None:
+def test_deleted_key_returns_as_new() -> None:
     state = state_of({"a": 1, "b": 2, "c": 3})
     state["a"] = 4
     assert list(state) == ["a", "b", "c"]
@@ -165,7 +165,7 @@ def test_time_alone_changes_states() -> None:
     assert run.held() == (20, 0)
 
 
-def test_what_comes_again_for_others_is_in_the_state_already() -> None:
+def test_rows_replayed_for_others_are_already_in_the_state() -> None:
     """A count window is replayed from 10; the operators with keys are not given these rows, nor do they release any."""
     counting = AggregateSpec(IN, Window(WindowKind.COUNT, count=9), {"key": "key"}, {"n": AggregateCall("count")})
     run = Run(VISITS, tuples(SCHEMA, "1 a 0\n12 a 0\n13 b 0\n27 b 0\n28 a 0"), other=counting)
@@ -303,7 +303,7 @@ def test_operators_with_keys_keep_the_contract() -> None:
     """)
 
 
-def test_one_that_skips_rows_is_logged_by_key_too() -> None:
+def test_skipping_operator_is_logged_by_key() -> None:
     spec = CustomSpec((StreamId("some"),), f"{OWN}:Visits", {"by": ["key"], "gap": 10, "bad": ["b"]}, OnError.SKIP)
     passing = CustomSpec((IN,), f"{OWN}:PassThrough", {})
     unit = unit_of({"some": passing, "out": spec}, {"in": SCHEMA})
@@ -326,7 +326,7 @@ class Indexed(Latest):
         self.made = len(self.state)
 
 
-def test_what_is_made_of_the_state_is_made_again() -> None:
+def test_derived_data_of_a_state_is_rebuilt() -> None:
     run = Run(CustomSpec((IN, OTHER), f"{__name__}:Indexed", {}), tuples(SCHEMA, "1 a 1\n2 b 2"), [])
     run.slice(10)
     run.crash()

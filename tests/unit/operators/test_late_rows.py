@@ -168,7 +168,7 @@ def test_a_large_result_is_no_late_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(rejected(aggregate(TUMBLING), [port])[0]) == 1
 
 
-def test_many_late_rows_are_told_of_in_portions() -> None:
+def test_many_late_rows_are_reported_in_portions() -> None:
     """A step is bounded (B8)."""
     operator = skipping(aggregate(TUMBLING))
     count = 3000
@@ -231,14 +231,14 @@ def test_the_late_rows_do_not_depend_on_cuts(
 
 
 @given(SPECS, PORT, PORT, st.lists(st.tuples(st.integers(0, 42), st.booleans()), max_size=3))
-def test_it_keeps_the_contract_of_operators(
+def test_skipping_operator_fulfils_contract(
     spec: Spec, port: list[Tuple], other: list[Tuple], cuts: list[tuple[int, bool]]
 ) -> None:
     ports = [port, other][: ports_of(spec)]
     check_contract(lambda: skipping(spec), [SCHEMA] * len(ports), ports, sorted(dict(cuts).items()))
 
 
-def test_without_the_choice_nothing_is_told() -> None:
+def test_late_rows_are_not_reported_by_default() -> None:
     """The operator runs bare, as it always did."""
     for spec in (aggregate(TUMBLING), topk(TUMBLING), join(TUMBLING)):
         assert not isinstance(make(replace(spec, on_late=OnLate.COUNT), *[SCHEMA] * ports_of(spec)), Skipping)

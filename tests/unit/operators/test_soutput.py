@@ -120,7 +120,7 @@ def test_repetitions_are_dropped_by_counting() -> None:
     assert out.dropped == 3
 
 
-def test_another_instance_can_drop_what_was_released() -> None:
+def test_another_instance_can_drop_released_rows() -> None:
     out, checkpoint = released_to_thirty()
     redo = SOutput("orders")
     redo.restore(checkpoint, out.snapshot())
@@ -202,7 +202,7 @@ def test_the_end_of_a_stream_has_a_mark() -> None:
     assert dict(whole.marks()) == dict(second.marks()) == {70: whole.newest_mark[1]}
 
 
-def test_marks_are_bounded_and_the_newest_are_kept() -> None:
+def test_marks_are_bounded_and_the_newest_remain() -> None:
     rolling = RollingDigest()
     piece = numbered(MARK_EVERY)
     for _ in range(MARKS_KEPT + 3):

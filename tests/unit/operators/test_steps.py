@@ -96,7 +96,7 @@ def pauses(work: Iterator[Any]) -> int:
 
 
 @pytest.mark.parametrize("window", [TUMBLING, SLIDING, COUNTED])
-def test_a_write_after_a_snapshot_saves_what_it_writes(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_after_snapshot_saves_overwritten_cells(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups are spread over the state; only their cells are saved, each once."""
     operator, counter = filled(window), Counter(monkeypatch)
     snapshot = operator.snapshot()
@@ -253,7 +253,7 @@ def test_frequent_equal_values_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < longest <= 4 * steps.INDEXED
 
 
-def test_chosen_entries_and_their_numbers_are_found_in_steps() -> None:
+def test_chosen_entries_and_numbers_are_computed_in_steps() -> None:
     mask = np.random.default_rng(1).random(GROUPS) < 0.3
     which = finished(chosen(mask))
     assert which.tolist() == mask.nonzero()[0].tolist()
@@ -277,7 +277,7 @@ def test_wide_integers_are_put_into_a_new_table_in_steps() -> None:
     assert (ids.ids(values) == np.arange(GROUPS)).all()
 
 
-def test_many_strings_are_kept_restored_and_released_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_strings_are_stored_and_released_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are: the index grows in portions, and no dictionary of Python strings is large."""
     monkeypatch.setattr(texts, "DICTIONARY_LIMIT", 100)
     schema = Schema.of(key="string", value="float64!")
@@ -376,7 +376,7 @@ KEEPS_TEXTS: dict[str, OperatorSpec] = {
 
 
 @pytest.mark.parametrize("name", KEEPS_TEXTS)
-def test_texts_are_kept_restored_forgotten_and_released_in_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_stored_forgotten_and_released_in_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, one step touches no more of them than the rows that it takes in and releases need."""
     monkeypatch.setattr(texts, "DICTIONARY_LIMIT", 100)
     monkeypatch.setattr(steps, "SPARE", 50)

@@ -155,7 +155,7 @@ def test_counts_are_part_of_the_state() -> None:
 
 
 @pytest.mark.parametrize(("bad", "least", "most"), [(1, 0, 0), (64, 4, 30)])
-def test_it_pauses_after_some_trials(bad: int, least: int, most: int) -> None:
+def test_skipping_operator_pauses_after_some_trials(bad: int, least: int, most: int) -> None:
     """B8: steps are bounded.  A pause costs a turn; with one per trial the replica never caught up."""
     operator = skipping(limit=0)
     rows = Rows.from_tuples(NUMBERS, list(range(64)), [(1,)] * bad + [(0,)] * (64 - bad))
@@ -191,6 +191,6 @@ def test_the_rejected_rows_do_not_depend_on_cuts(ports: list[list[Tuple]], cuts:
 
 
 @given(st.lists(PORT, min_size=1, max_size=2), st.lists(st.tuples(st.integers(0, 10), st.booleans()), max_size=3))
-def test_it_keeps_the_contract_of_operators(ports: list[list[Tuple]], cuts: list[tuple[int, bool]]) -> None:
+def test_skipping_operator_fulfils_contract(ports: list[list[Tuple]], cuts: list[tuple[int, bool]]) -> None:
     distinct = sorted(dict(cuts).items())
     check_contract(lambda: skipping(len(ports)), [NUMBERS] * len(ports), ports, distinct)

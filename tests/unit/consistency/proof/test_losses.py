@@ -59,7 +59,7 @@ def test_a_partition_with_an_active_replica_is_not_lost() -> None:
     assert losses(TRAFFIC.directory, tracks, [], share) == []
 
 
-def test_the_accuracy_during_a_loss_is_shown_beside_of() -> None:
+def test_accuracy_during_a_loss_is_shown_with_fidelity() -> None:
     windows = [
         WindowAccuracy(time="a", at_us=39 * SECOND, tentative=9, truth=9, measures={"recall": 1.0}),
         WindowAccuracy(time="b", at_us=45 * SECOND, tentative=3, truth=6, measures={"recall": 0.5}),

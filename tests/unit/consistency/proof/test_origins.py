@@ -53,7 +53,7 @@ async def test_recording_of_these_or_earlier_logs_is_judged(tmp_path: Path, iden
     (await run_of(tmp_path, identity, recorded))._check_origins()
 
 
-async def test_settings_changed_since_the_log_began_are_seen(tmp_path: Path) -> None:
+async def test_settings_changed_since_log_began_are_noticed(tmp_path: Path) -> None:
     """X was changed in the copy of the configuration, and in every announcement alike: the log remembers it."""
     run = await run_of(tmp_path, "", "")
     signature = run.directory.signature

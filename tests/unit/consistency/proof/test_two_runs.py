@@ -179,7 +179,7 @@ def test_other_files_are_refused(names: list[str], given: str, said: str) -> Non
         format_of(names, "t", given)
 
 
-def test_columns_of_a_table_are_found_by_name() -> None:
+def test_table_columns_are_matched_by_name() -> None:
     schema = PLAN.query.schema_of(SUMS)
     there = ["_partition", "_id", "_time", "key", "window_start", "window_end", "total", "n", "engine"]
     names, apart = columns_of(there, schema, Wanted(columns=(("k", "key"),)), "t")
@@ -217,7 +217,7 @@ def test_the_worst_verdict_counts() -> None:
     assert [worst(v) for v in ([c], [c, u], [u, i, c])] == [c, u, i]
 
 
-def test_what_is_printed_says_which_rows_by_window_and_key() -> None:
+def test_printed_differences_name_rows_by_window_and_key() -> None:
     one = ComparedOutput(
         output="sums",
         client="board",

@@ -35,7 +35,7 @@ def changed(path: str, value: Any) -> Report:
         (report().model_dump_json().replace('"stable":328', '"stable":"many"'), r"outputs\.0\.stable: Input should be"),
     ],
 )
-def test_what_is_no_report_is_refused(text: str, said: str) -> None:
+def test_invalid_report_is_refused(text: str, said: str) -> None:
     with pytest.raises(SpeError, match=said):
         read_report(text, "r.json")
 
@@ -87,7 +87,7 @@ def test_many_differences_are_counted() -> None:
     assert found[-1] == "and 21 more"
 
 
-def test_an_output_that_stands_there_twice_is_told() -> None:
+def test_duplicate_output_is_reported() -> None:
     """The second one is right, and would hide the first."""
     (right, *_), wrong = report().outputs, changed("outputs.0.stable", 327).outputs[0]
     twice = report().model_copy(update={"outputs": [wrong, right, *report().outputs[1:]]})

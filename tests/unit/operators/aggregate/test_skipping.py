@@ -160,5 +160,5 @@ def test_the_rejected_values_do_not_depend_on_cuts(
 
 
 @given(PORT, WINDOWS, st.lists(st.tuples(st.integers(0, 14), st.booleans()), max_size=3))
-def test_it_keeps_the_contract_of_operators(port: list[Tuple], window: Window, cuts: list[tuple[int, bool]]) -> None:
+def test_skipping_operator_fulfils_contract(port: list[Tuple], window: Window, cuts: list[tuple[int, bool]]) -> None:
     check_contract(lambda: skipping(window), [SCHEMA], [port], sorted(dict(cuts).items()))

@@ -134,7 +134,7 @@ class TestOrder:
         assert sunion.stable_bytes == 0
 
     @pytest.mark.parametrize("in_order", [True, False])
-    def test_one_large_batch_comes_in_slices_that_are_full(self, in_order: bool) -> None:
+    def test_large_batch_comes_in_full_slices(self, in_order: bool) -> None:
         """A source sends one large batch after a failure; a slice per bucket would take too long."""
         sunion = SUnion(inputs=[(0, in_order)], streams=1, bucket_us=D)
         times = [4 * n for n in range(1000)] if in_order else [4 * (n ^ 3) for n in range(1000)]
@@ -148,7 +148,7 @@ class TestOrder:
         assert max(map(len, pieces)) <= 100
         assert len(pieces) <= 12
 
-    def test_streams_of_a_unit_are_kept_apart(self) -> None:
+    def test_streams_of_a_unit_stay_separate(self) -> None:
         sunion = SUnion(inputs=[(0, True), (1, True)], streams=2, bucket_us=D)
         S(sunion, 0, 0, 1, (4, "a"))
         S(sunion, 1, 0, 1, (3, "b"))
@@ -489,7 +489,7 @@ class TestAhead:
         assert show(sunion.release_tentative(100, 100)) == "95w | 100"
         assert due(sunion, 101 + 10 * WAIT, True, False) is None
 
-    def test_it_is_no_later_for_a_standstill_of_ours(self) -> None:
+    def test_end_is_not_delayed_by_our_own_standstill(self) -> None:
         sunion = self.ended()
         assert due(sunion, 101, True, False) is None
         sunion.shift_clocks(50, 151)
@@ -504,21 +504,21 @@ class TestAhead:
             assert due(sunion, 90 + time, True, False) is None, "a moment between two producers"
             assert due(sunion, 91 + time, True, True) is None
 
-    def test_an_input_whose_end_is_tentative_is_no_other_one(self) -> None:
+    def test_input_with_tentative_end_does_not_count_as_another(self) -> None:
         sunion = self.make()
         T(sunion, 0, 101, (95, "w"))
         b(sunion, 0, 101, END_OF_TIME)
         assert due(sunion, 101, True, False) is None
         assert due(sunion, 101 + HARD, True, False) == 100
 
-    def test_it_waits_while_another_one_is_fresh(self) -> None:
+    def test_ended_input_waits_while_another_one_is_fresh(self) -> None:
         sunion = self.ended(3)
         for time in range(20, 81, 10):
             B(sunion, 1, 90 + time, time)  # input 2 has failed
             end = due(sunion, 90 + time, True, True, False)
             assert end is None or end <= time + D
 
-    def test_it_is_ahead_of_where_a_replica_was_installed(self) -> None:
+    def test_ended_input_is_ahead_of_installed_point(self) -> None:
         """Which has heard no boundary yet."""
         sunion = SUnion(inputs=[(0, True)] * 2, streams=1, bucket_us=D, ahead_us=D)
         sunion.install(10, [0, 0])

@@ -54,7 +54,7 @@ def test_rewriting_as_in_trace_15() -> None:
     assert (choices.below[chosen], choices.cells[chosen]) == (30, 50)
 
 
-def test_whoever_has_little_time_begins_with_the_oldest() -> None:
+def test_rewriting_with_little_time_begins_with_the_oldest() -> None:
     """40 @10, 10 @20, 30 @30."""
     choices = trace_15().choices()
     within = [choices.within(2, most) for most in (0, 39, 40, 45, 50, 99)]
@@ -98,7 +98,7 @@ def test_final_cells_hold_the_log_but_no_replay() -> None:
     assert extent.choices().below.tolist() == [20, 30, 31]
 
 
-def test_row_keepers_hold_replay_whatever_is_rewritten() -> None:
+def test_row_keepers_hold_replay_regardless_of_rewriting() -> None:
     extent = Extent()
     for time in (10, 20, 30):
         extent.commit(time, 0, time * 2, 0)
@@ -164,7 +164,7 @@ def test_slices_ascend() -> None:
         extent.commit(9, 0, 0, 0)
 
 
-def test_of_one_slice_more_may_be_written() -> None:
+def test_one_additional_slice_may_be_written() -> None:
     extent = Extent()
     extent.commit(10, 3, 5, 2)
     extent.commit(20, 1, 9, 1)

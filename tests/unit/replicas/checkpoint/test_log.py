@@ -87,7 +87,7 @@ async def test_index_from_time_to_records() -> None:
     assert [log.at(t) for t in (9, 10, 29, 30)] == [None, Commit(10, 1, 2, 1), Commit(20, 3, 4, 1), Commit(30, 5, 7, 1)]
 
 
-async def test_what_follows_the_last_commit_is_void_at_any_cut() -> None:
+async def test_data_after_last_commit_is_void_at_any_cut() -> None:
     """Torn in both copies, where nothing was synced (G1)."""
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG)
@@ -260,7 +260,7 @@ async def test_a_reader_changes_nothing_and_needs_no_lock(lost: str) -> None:
         await CheckpointLog.open(storage, LOG)
 
 
-async def test_a_reader_refuses_what_the_writer_refuses() -> None:
+async def test_reader_refuses_same_damage_as_writer() -> None:
     storage = await written()
     for copy in "01":
         file = storage.files[segments(storage, copy)[0]]
@@ -372,7 +372,7 @@ async def test_each_file_is_read_once_in_portions_off_the_event_loop(segment_byt
     assert log.held_by_both == Commit(50, 9, 9, 1)
 
 
-async def test_only_what_is_damaged_is_read_again_and_mended() -> None:
+async def test_only_damaged_parts_are_reread_and_repaired() -> None:
     storage = await written(segment_bytes=1)
     path = segments(storage, "1")[2]
     watched = Watched(portions := Portions())
@@ -382,7 +382,7 @@ async def test_only_what_is_damaged_is_read_again_and_mended() -> None:
     assert copies_are_equal(watched)
 
 
-async def test_what_is_being_read_is_not_cut_off_and_does_not_grow() -> None:
+async def test_records_being_read_are_not_cut_and_do_not_grow() -> None:
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
     for one in SLICES[:3]:
@@ -432,7 +432,7 @@ async def test_a_file_that_could_not_be_removed_goes_next_time() -> None:
     assert len(segments(storage, "0")) == 1
 
 
-async def test_who_finds_a_commit_can_read_it() -> None:
+async def test_visible_commit_can_be_read() -> None:
     """It is written in a thread, and others read meanwhile."""
     log = await CheckpointLog.open(SimDisk(), LOG)
 
@@ -446,7 +446,7 @@ async def test_who_finds_a_commit_can_read_it() -> None:
     assert len(log.commits) == 1
 
 
-async def test_what_is_written_while_a_restore_syncs_is_refused() -> None:
+async def test_write_during_sync_of_restore_is_refused() -> None:
     """The segment is left then: what came into it after the sync would count as synced, and not be."""
     storage = one_refuses(await written(SLICES[:1]))
     log = await CheckpointLog.open(storage, LOG)
@@ -643,7 +643,7 @@ async def test_a_restored_copy_is_not_taken_back_from_a_newer_writer() -> None:
         await log.restore()
 
 
-async def test_what_is_written_during_a_sync_does_not_count() -> None:
+async def test_write_during_a_sync_does_not_count() -> None:
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG)
     log.write(*SLICES[0], needs=1)
@@ -723,7 +723,7 @@ async def test_void_records_of_unrepaired_copy_do_not_return() -> None:
     assert not log.faults
 
 
-async def test_what_a_refused_sync_left_in_memory_is_synced_at_open() -> None:
+async def test_data_left_in_memory_by_failed_sync_is_synced_at_open() -> None:
     storage = await written(SLICES[:1])
     log = await CheckpointLog.open(storage := storage.restarted(), LOG)
     log.write(*SLICES[1], needs=1)
@@ -737,7 +737,7 @@ async def test_what_a_refused_sync_left_in_memory_is_synced_at_open() -> None:
     assert contents(await CheckpointLog.open(left, LOG)) == SLICES[:2]
 
 
-async def test_whole_segments_below_what_both_need_are_cut() -> None:
+async def test_segments_below_needs_of_both_are_cut() -> None:
     storage = SimDisk()
     log = await CheckpointLog.open(storage, LOG, segment_bytes=1)
     for one in SLICES[:2]:

@@ -122,7 +122,7 @@ def times(taker: LogTaker) -> list[int]:
     return [c.time for c in taker._kept.log.commits]
 
 
-async def test_what_follows_is_added_to_the_log() -> None:
+async def test_later_slices_are_added_to_the_log() -> None:
     maker, one, taker = await following(SimDisk())
     for maker.at in (5, 9):
         hears(one, A, output(maker.at))
@@ -211,7 +211,7 @@ async def test_standby_takes_full_snapshots_while_no_log_exists() -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_a_log_from_before_what_is_held_is_told_and_waited_for(full: bool) -> None:
+async def test_log_from_before_held_state_is_reported_and_awaited(full: bool) -> None:
     """Whole snapshots are taken instead where a producer fills up; it follows once the log has passed what it holds."""
     maker, one = Maker(), standby()
     taker = made(maker, one, SimDisk())
@@ -276,7 +276,7 @@ async def test_only_synced_log_of_retiring_replica_is_acknowledged(works: bool, 
     assert head.positions >= positions(one), "what is acknowledged survives"
 
 
-async def test_a_log_that_a_copy_takes_no_mark_of_is_told() -> None:
+async def test_log_that_a_copy_cannot_mark_is_reported() -> None:
     """It is not acknowledged; once it is marked, that is over."""
     maker, one = Maker(), standby()
     taker = made(maker, one, SimDisk())

@@ -58,7 +58,7 @@ def test_a_machine_that_becomes_slower_is_noticed() -> None:
     assert meter.speeds.replay_us == pytest.approx(2.0, rel=0.05)
 
 
-def test_a_recovery_is_compared_with_what_was_expected_before_it() -> None:
+def test_recovery_is_compared_with_earlier_expectation() -> None:
     meter = LogMeter()
     assert (meter.recovered_us, meter.expected_us) == (None, None)
     meter.recovered(1_000_000, 2_000_000, 500_000, 100_000)
@@ -128,7 +128,7 @@ async def test_status_before_the_log_holds_a_state() -> None:
     assert status.trouble == "0: no room"
 
 
-def test_what_was_measured_before_a_restart_counts_on() -> None:
+def test_measurements_from_before_a_restart_count() -> None:
     before, after = LogMeter(), LogMeter()
     before.processed(100_000, 40_000)
     after.learn(before.learnt)

@@ -68,12 +68,12 @@ def test_no_more_come_than_there_are_footprints() -> None:
     assert first(pauses, (10_000 + SPARE) // 2 + 1) == EVERY_US
 
 
-def test_a_full_producer_waits_for_what_the_last_slice_took_only() -> None:
+def test_full_producer_waits_only_for_time_of_last_slice() -> None:
     pauses = after(extent(10**9), 50_000)
     assert first(pauses, 0, hurries=True) == 200_000
 
 
-def test_what_there_was_no_time_to_rewrite_is_rewritten_soon() -> None:
+def test_postponed_rewriting_happens_soon() -> None:
     assert first(after(extent(10**9), longest_us=1_000_000), 0) == 1_000_000
 
 
@@ -88,7 +88,7 @@ def test_after_a_refusal_pauses_double_and_nothing_else_counts() -> None:
     assert first(pauses, 1) == EVERY_US
 
 
-def test_what_is_left_out_is_followed_at_once() -> None:
+def test_skipped_slice_is_followed_at_once() -> None:
     pauses = after(extent(10**9))
     pauses.left_out()
     assert first(pauses, 0) == EVERY_US

@@ -113,7 +113,7 @@ def test_a_time_below_the_least_is_refused_with_that_figure(query: str, log: str
         (FILTER, "recovery: 1ms"),
     ],
 )
-def test_a_time_that_can_be_kept_is_not(query: str, log: str) -> None:
+def test_feasible_recovery_time_is_not_refused(query: str, log: str) -> None:
     assert refused(config(query, log)) == []
 
 

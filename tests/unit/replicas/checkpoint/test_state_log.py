@@ -147,7 +147,7 @@ async def replica_with(text: str, other: str = "", segment_bytes: int = 1 << 20)
 TRACE_11 = "1 a 5\n4 b 2\n12 a 1\n15 c 4\n21 a 7\n26 b 3"
 
 
-async def test_upstream_may_forget_what_t_has_in_both_copies() -> None:
+async def test_upstream_may_forget_state_in_both_copies() -> None:
     """Positions 2, 4, 6 at the commits; a is closed, b and c are from 10 and 20."""
     one = await replica_with(TRACE_11)
     for end in (10, 20):
@@ -162,7 +162,7 @@ async def test_upstream_may_forget_what_t_has_in_both_copies() -> None:
     assert (one.end, one.begins) == (30, [10])
 
 
-async def test_what_is_not_synced_is_made_again() -> None:
+async def test_unsynced_state_is_recomputed() -> None:
     one = await replica_with(TRACE_11)
     await one.slice(10)
     await one.sync()
@@ -236,7 +236,7 @@ async def test_a_large_state_goes_to_the_log_in_several_records() -> None:
     assert one.end == 20
 
 
-async def test_more_of_a_slice_needs_what_was_written_of_it_before() -> None:
+async def test_continued_slice_needs_its_earlier_records() -> None:
     """Where a full producer waits, more is written of the newest slice: one of three footprints, or all, but not the
     output that somebody may still ask for.
     """
@@ -302,7 +302,7 @@ async def test_late_write_for_old_replica_is_not_taken_as_read() -> None:
     assert await one.state.goes_on(found, finished(one.operators.live()))
 
 
-async def test_one_copy_does_for_what_was_acknowledged() -> None:
+async def test_either_copy_suffices_for_acknowledged_state() -> None:
     for copy in COPIES:
         one = await replica_with(TRACE_11)
         for end in (10, 20, 30):
@@ -367,7 +367,7 @@ async def test_random_crashes_refusals_and_rewriting(seed: int) -> None:
     assert len(one.log.commits) < 40, "the log is cut"
 
 
-def test_extent_counts_anew() -> None:
+def test_extent_is_recounted_after_load() -> None:
     """After a load, only what is live counts (G7)."""
     extent = Extent()
     for end in (10, 20, 30):

@@ -59,7 +59,7 @@ class Disk:
         return self.storage.list(FOLDER)
 
 
-async def test_the_last_two_are_kept_and_the_newest_is_found() -> None:
+async def test_last_two_checkpoints_remain_and_newest_is_used() -> None:
     disk = Disk()
     for number in range(1, 5):
         await disk.write(snapshot(number))
@@ -69,7 +69,7 @@ async def test_the_last_two_are_kept_and_the_newest_is_found() -> None:
     assert found["positions"] == [4]
 
 
-async def test_without_a_checkpoint_none_is_found() -> None:
+async def test_empty_store_has_no_newest_checkpoint() -> None:
     disk = Disk()
     assert await disk.store().newest() is None
     assert disk.log == []
@@ -101,7 +101,7 @@ async def test_a_damaged_checkpoint_is_named_and_the_older_one_used(damage: str)
     assert found["positions"] == [3]
 
 
-async def test_a_damaged_checkpoint_is_none_of_the_two_kept() -> None:
+async def test_damaged_checkpoint_is_not_one_of_the_two_stored() -> None:
     """A8: the one before the newest is for when that is damaged."""
     disk = Disk()
     for number in (1, 2):
@@ -113,7 +113,7 @@ async def test_a_damaged_checkpoint_is_none_of_the_two_kept() -> None:
     assert disk.names() == ["000000000001.checkpoint", "000000000003.checkpoint"]
 
 
-def test_every_flipped_bit_and_every_truncation_is_found() -> None:
+def test_every_flipped_bit_and_truncation_is_detected() -> None:
     plan = make_plan().plan
     data = encode_snapshot(plan, REPLICA.of, snapshot(7))
     for at in range(len(data)):

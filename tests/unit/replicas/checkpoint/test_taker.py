@@ -66,7 +66,7 @@ async def test_a_checkpoint_without_room_is_not_acknowledged() -> None:
     assert (one.checkpoints, positions(one)) == (0, [0, 0, 0])
 
 
-async def test_what_another_standby_holds_is_no_newer_checkpoint() -> None:
+async def test_checkpoint_of_another_standby_is_not_newer() -> None:
     """The furthest replica has just become a standby, and gives what it holds; the other one runs."""
     found, one = plan().plan, standby()
     asked: list[str] = []

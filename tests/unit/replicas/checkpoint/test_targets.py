@@ -54,7 +54,7 @@ def test_windows_that_can_be_replayed_need_no_rewriting() -> None:
     assert wanted == pytest.approx((1e6, 3e6, 0.0))
 
 
-def test_kept_rows_are_replayed_whatever_is_written() -> None:
+def test_stored_rows_are_replayed_whatever_is_written() -> None:
     join = Workload(rows_per_s=50_000, held_rows=500_000)
     found = least(ASSUMED, join, 0.05)
     assert (found.load_s, found.replay_s) == pytest.approx((0.0, 0.5))
@@ -71,7 +71,7 @@ def test_trace_15_in_seconds() -> None:
     assert (wanted.records, wanted.rows) == pytest.approx((80, 1_600))
 
 
-def test_of_the_papers_windows_only_the_slow_ones_are_rewritten() -> None:
+def test_only_slow_windows_of_the_paper_are_rewritten() -> None:
     """At their speeds (28 to 54 µs a record) Q = 1 x is out of reach; 2 x asks for a tenth of what 1.1 x does."""
     theirs = LogSpeeds(load_us=40.0, replay_us=1e-9, write_us=10.0)
     shares_of = {}
@@ -99,14 +99,14 @@ def test_of_the_papers_windows_only_the_slow_ones_are_rewritten() -> None:
         (Continuous(None, rows=900), 10, 0),
     ],
 )
-def test_what_is_rewritten_in_trace_15(log: Continuous, below: int, cells: int) -> None:
+def test_trace_15_rewrites_expected_cells(log: Continuous, below: int, cells: int) -> None:
     choices = trace_15().choices()
     chosen = choosing.to_rewrite(choices, log, TRACE_15)
     assert (choices.below[chosen], choices.cells[chosen]) == (below, cells)
 
 
 @given(speeds, workloads, st.floats(0.001, 1e4), shares)
-def test_few_rows_are_kept_upstream_as_far_as_the_share_allows(
+def test_few_rows_stay_upstream_as_far_as_share_allows(
     machine: LogSpeeds, workload: Workload, recovery_s: float, share: float
 ) -> None:
     wanted = targets(recovery_s, machine, workload, share)

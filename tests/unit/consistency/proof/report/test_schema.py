@@ -12,7 +12,7 @@ from consistency.proof.report.schema import SCHEMA, text
 from tests.support.reports import altered, check_schema, report
 
 
-def test_the_file_is_what_the_model_says() -> None:
+def test_schema_file_equals_the_model() -> None:
     assert SCHEMA.read_text(encoding="utf-8") == text(), "python -m consistency.proof.report.schema writes it"
 
 
@@ -33,7 +33,7 @@ def test_reports_are_valid() -> None:
         ({"outputs": [{}]}, "client"),
     ],
 )
-def test_what_is_no_report_is_not(change: dict[str, object], said: str) -> None:
+def test_invalid_report_is_rejected(change: dict[str, object], said: str) -> None:
     data = json.loads(report().model_dump_json()) | change
     with pytest.raises(ValidationError, match=said):
         check_schema(json.dumps(data))

@@ -65,12 +65,12 @@ def test_an_error_after_the_end_of_java_has_no_message() -> None:
     assert "Java process died" in said(Silent())
 
 
-def test_any_other_error_is_told_in_one_line() -> None:
+def test_other_errors_are_reported_in_one_line() -> None:
     text = said(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
     assert text == "Spark failed, so there is no verdict: [TABLE_NOT_FOUND] there is none"
 
 
-def test_a_java_error_is_told_without_its_stack() -> None:
+def test_java_error_is_reported_without_its_stack() -> None:
     text = (
         "An error occurred while calling None.org.x.Context.\n: java.lang.IllegalArgumentException: too small\n\tat a.b"
     )
@@ -103,7 +103,7 @@ def test_a_directory_that_an_executor_does_not_see_is_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("pyspark.sql", True), ("py4j", True), ("pandas", False)])
-def test_where_spark_is_missing_that_is_said_once_it_is_needed(name: str, told: bool) -> None:
+def test_missing_spark_is_reported_once_it_is_needed(name: str, told: bool) -> None:
     kind, text = (SpeError, "Spark is not installed") if told else (ModuleNotFoundError, name)
     with pytest.raises(kind, match=text), explained():
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

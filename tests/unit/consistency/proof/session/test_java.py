@@ -76,7 +76,7 @@ def test_spark_gets_a_collector_and_compiles_later(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("where", [*_ELSEWHERE[:-1], "spark-defaults.conf", "spark-env.sh", "asked"])
-def test_of_two_collectors_the_user_s_is_taken(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_garbage_collector_is_used(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Java refuses to start with two."""
     for name in _ELSEWHERE:
         monkeypatch.delenv(name, raising=False)

@@ -14,7 +14,7 @@ from consistency.proof.session.parallel import at_once, meanwhile
 SAID: ContextVar[str] = ContextVar("said", default="")
 
 
-def test_work_goes_on_beside_what_follows_and_gives_its_result() -> None:
+def test_background_work_runs_in_parallel_and_returns_result() -> None:
     told = Event()
     with meanwhile() as beside:
         found = beside(lambda: told.wait(60))
@@ -29,7 +29,7 @@ def test_background_error_is_raised_where_result_is_used() -> None:
             broken()
 
 
-def test_all_work_has_ended_with_the_block_also_where_that_fails() -> None:
+def test_background_work_ends_with_the_block_even_on_error() -> None:
     told, ended = Event(), []
 
     def work() -> None:
@@ -48,7 +48,7 @@ def test_all_work_has_ended_with_the_block_also_where_that_fails() -> None:
     assert ended == [True]
 
 
-def test_work_knows_the_variables_of_who_began_it() -> None:
+def test_background_work_has_variables_of_its_caller() -> None:
     SAID.set("here")
     with meanwhile() as beside:
         assert beside(SAID.get)() == at_once(SAID.get)() == "here"

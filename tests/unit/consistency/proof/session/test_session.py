@@ -40,7 +40,7 @@ def test_spark_connect_is_refused_by_name(
     assert said in str(caught.value)
 
 
-def test_a_master_that_is_gone_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_master_is_reported_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would take a minute, and say that its context was stopped."""
     monkeypatch.setattr("consistency.proof.session.session.java_home", lambda: pytest.fail("Java is looked for"))
     with socket.socket() as nobody:

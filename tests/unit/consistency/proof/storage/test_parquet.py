@@ -38,7 +38,7 @@ def test_large_files_have_several_groups_of_rows(tmp_path: Path) -> None:
     assert parquet.ParquetFile(tmp_path / "a").metadata.num_row_groups == 3
 
 
-def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_unwritable_file_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     def breaks_off() -> Iterator[pa.RecordBatch]:
         yield from [batch(*range(1 << 19))]
         raise OSError(28, "No space left on device")
@@ -50,7 +50,7 @@ def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> N
         write_file(tmp_path / "none" / "part-0.parquet", 1, SCHEMA, [batch(1)])
 
 
-def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
     def breaks_off() -> Iterator[pa.RecordBatch]:
         yield from [batch(*range(1 << 19))]
         raise ValueError("no")

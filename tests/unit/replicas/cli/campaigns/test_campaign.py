@@ -10,7 +10,7 @@ import pytest
 from replicas.cli.campaigns import campaign
 
 
-def test_a_step_that_does_not_end_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_step_is_detected_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def spin(_: Any, *, also: Any) -> None:
         while True:
             pass
@@ -21,5 +21,5 @@ def test_a_step_that_does_not_end_is_found_and_named(monkeypatch: pytest.MonkeyP
     (finding,), outcome = campaign.run(None)  # type: ignore[arg-type]
     assert outcome is None
     assert (finding.property, finding.rule) == ("run", "Stuck")
-    assert "a step does not end in test_a_step_that_does_not_end_is_found_and_named.<locals>.spin" in finding.what
+    assert "a step does not end in test_endless_step_is_detected_and_named.<locals>.spin" in finding.what
     assert signal.getsignal(signal.SIGVTALRM) == before

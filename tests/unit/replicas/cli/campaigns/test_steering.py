@@ -45,7 +45,7 @@ def test_each_feature_is_tried_once_and_then_the_rare_one() -> None:
     assert later == [{Feature.MOVES}] * 10
 
 
-def test_what_many_runs_meet_steers_no_more() -> None:
+def test_frequent_situation_no_longer_steers() -> None:
     steering, met = Steering(share=1.0), Counters()
     for seed in range(len(Feature)):
         steer(steering, seed)
@@ -74,7 +74,7 @@ def test_a_choice_is_made_again_by_seed_and_features() -> None:
     assert Steering.read(names).make(3)(3) == made[3]
 
 
-def test_without_seldom_runs_have_what_is_asked_for() -> None:
+def test_runs_without_rare_features_have_requested_ones() -> None:
     steering = Steering.read("")
     assert steering.make(7)(7) == random_scenario(7)
     assert failure_text(steering.learn(SeedResult(7))).endswith("--seeds 7:8")

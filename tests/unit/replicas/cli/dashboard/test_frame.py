@@ -115,7 +115,7 @@ def test_unserved_inputs_and_separate_corrections_are_named() -> None:
 
 
 class TestSources:
-    def test_one_that_lags_says_how_far_and_who_waits(self) -> None:
+    def test_lagging_source_shows_lag_and_waiting_replicas(self) -> None:
         """Both replicas wait for a, which is three seconds behind b."""
         inputs = (
             an_input(channel="a/0", main="source:a", frontier=NOW - 3 * SECOND),
@@ -158,7 +158,7 @@ nodes: [n1, n2]
         rows = frame(layout, sight, Memory())["sources"]
         assert [dict(zip(SOURCE, row))["holds"] for row in rows] == [2, 0, 0]
 
-    def test_one_that_is_over_or_has_failed_says_so(self) -> None:
+    def test_ended_or_failed_source_is_shown_as_such(self) -> None:
         ended = a_source("source:a", frontier=END_OF_TIME, ended=True)
         found = shown(a_sight(NOW, ended, a_source("source:b", frontier=NOW, fault="disk gone")))["sources"]
         assert [found["a"][k] for k in ("state", "lag", "frontier")] == ["ended", None, -1]
@@ -172,7 +172,7 @@ nodes: [n1, n2]
 
 
 class TestChannels:
-    def test_one_is_shown_as_its_client_says(self) -> None:
+    def test_channel_is_shown_as_its_client_reports(self) -> None:
         one = a_channel(
             channel="out/0", producer="n2", stable=9, tentative=5, undone=2, held=True, position=12, switches=3,
             frontier=NOW - SECOND, delay_us=100_000, last_arrival_us=NOW - 700_000,
@@ -219,7 +219,7 @@ class TestChannels:
         assert found == [2 * SECOND, 5 * SECOND]
 
 
-def test_moves_have_what_they_take_and_what_was_expected() -> None:
+def test_moves_show_actual_and_expected_time() -> None:
     expected = {"predicted_us": 3 * SECOND}
     status = CoordinatorStatus(
         name="coordinator",
@@ -243,25 +243,25 @@ def test_a_full_disk_is_named() -> None:
     assert shown(a_sight(NOW, full))["disks"] == {"source:a: the log": "No space left on device"}
 
 
-def test_of_many_replicas_only_broken_connections_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_replicas_send_only_broken_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.cli.dashboard.frame._READS_SHOWN", 1)
     assert shown(a_sight())["replicas"]["main/0@n1"]["reads"] == []
 
 
 class TestLayout:
-    def test_it_stays_the_same_object_until_something_changes(self) -> None:
+    def test_layout_stays_the_same_object_until_a_change(self) -> None:
         maker = LayoutMaker(*deployed())
         first = maker.make(a_sight())
         assert maker.make(a_sight(NOW + SECOND)) is first
         moved = replace(a_node("n2"), directory=None)
         assert [str(r) for r in maker.make(a_sight(NOW, moved)).replicas] == ["main/0@n1", "main/0@n2"]
 
-    def test_what_no_plan_has_is_left_out(self) -> None:
+    def test_unplanned_replicas_are_left_out(self) -> None:
         """A node that says that it runs something else is no reason to show nothing."""
         odd = a_node("n1", a_small_replica(), a_small_replica(unit="other"), a_small_replica(partition=7))
         assert [str(r) for r in laid_out(a_sight(NOW, odd)).replicas] == ["main/0@n1", "main/0@n2"]
 
-    def test_clients_that_nobody_can_ask_have_no_rows(self) -> None:
+    def test_clients_without_status_have_no_rows(self) -> None:
         assert laid_out(a_sight(phases={}, without=["client:client"])).channels == ()
         assert shown(a_sight(phases={}, without=["client:client"]))["channels"] == []
 

@@ -153,7 +153,7 @@ class TestPages:
 
 
 class TestFaults:
-    async def test_one_is_injected_with_the_key_of_the_address(self) -> None:
+    async def test_fault_is_injected_with_the_key_of_the_address(self) -> None:
         async with served() as one:
             address, _, key = one.address.partition("#")
             answers = [await one.post(json.dumps({"kind": kind}).encode(), key=key) for kind in ("kill", "x")]
@@ -184,7 +184,7 @@ class TestFaults:
             (b'{"kind": "' + b"x" * 9_000 + b'"}', "application/json", 413),
         ],
     )
-    async def test_what_is_no_fault_is_refused(self, body: bytes, kind: str, status: int) -> None:
+    async def test_invalid_fault_is_refused(self, body: bytes, kind: str, status: int) -> None:
         async with served() as one:
             answer = await one.post(body, key=one.site.key, kind=kind)
         assert (answer.status, one.injected) == (status, [])
@@ -254,14 +254,14 @@ class TestBadBrowsers:
             grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown_kb < 60_000
 
-    async def test_one_that_takes_nothing_is_cut_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_watcher_that_reads_nothing_is_disconnected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(door, "SEND_S", 0.2)
         async with served("x" * 12_000_000) as one, await dial(one.address) as hanging:
             await hanging.send_all(request_text("GET", "/api/events", {}))
             await one.watched_by(1)
             await one.watched_by(0)
 
-    async def test_one_that_goes_leaves_its_place(self) -> None:
+    async def test_leaving_watcher_frees_its_place(self) -> None:
         async with served() as one:
             for _ in range(2 * WATCHERS_MAX):
                 async with await dial(one.address) as stream:
