@@ -209,7 +209,7 @@ def test_interrupt_inside_nurseries_gives_one_line(depth: int, capsys: pytest.Ca
     assert capsys.readouterr().err == "spe: interrupted\n"
 
 
-def test_all_mistakes_of_a_configuration_are_reported_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_configuration_errors_are_reported_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(CONFIG.replace("rate: 100", "rate: fast").replace("count(*)", "cuont(*)"))
     assert execute(["check", str(config)]) == 2
     told = capsys.readouterr().err
@@ -461,7 +461,7 @@ COMMANDS_TO_PROCESSES = [
 
 
 @pytest.mark.parametrize("words", COMMANDS_TO_PROCESSES, ids=" ".join)
-def test_what_asks_processes_refuses_a_run_that_is_over(
+def test_commands_that_ask_processes_refuse_ended_run(
     words: list[str], ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute([words[0], str(ended), *words[1:]]) == 2
@@ -512,9 +512,7 @@ def test_a_question_that_fails_as_the_run_ends_gets_that_reason(comparing: Path)
 
 
 @pytest.mark.parametrize("name", ["n9", "supervisor"])
-def test_wait_for_what_is_no_node_names_the_nodes_only(
-    name: str, ended: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_for_unknown_node_names_the_nodes_only(name: str, ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = json.loads((ended / "cluster.json").read_text())
     cluster["pid"], cluster["addresses"]["supervisor"] = os.getpid(), "127.0.0.1:1"
     (ended / "cluster.json").write_text(json.dumps(cluster))
@@ -542,7 +540,7 @@ def test_a_run_of_no_duration_is_refused(duration: str, config: Path, capsys: py
     assert capsys.readouterr().err == f"spe: --duration: expected a duration above zero, got '{duration}'\n"
 
 
-def test_a_full_disk_is_told_without_a_traceback(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_without_traceback(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory.create(config.parent / "run", read_document(config))
 
     def full(*_: object) -> None:
@@ -560,7 +558,7 @@ def test_a_full_disk_is_told_without_a_traceback(config: Path, monkeypatch: pyte
         (errno.EROFS, "out/a.jsonl", "out/a.jsonl: Read-only file system"),
     ],
 )
-def test_what_a_disk_refuses_is_told_without_a_traceback(
+def test_disk_error_is_reported_without_traceback(
     number: int, file: str | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command() -> int:
@@ -587,7 +585,7 @@ def test_a_node_that_is_listed_twice_is_refused(config: Path, capsys: pytest.Cap
     assert "nodes[2]: 'n1' is listed twice" in capsys.readouterr().err
 
 
-def test_reference_writes_what_it_prints(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reference_writes_the_rows_it_prints(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     execute(["reference", str(config)])
     printed = capsys.readouterr().out
     one, folder = config.parent / "all.jsonl", config.parent / "out"
@@ -692,7 +690,7 @@ def test_a_process_serves_metrics_where_the_configuration_says(config: Path) -> 
     assert set(found.values()) == {"127.0.0.1:9000"}
 
 
-def test_ports_for_metrics_are_nobody_elses() -> None:
+def test_ports_for_metrics_are_unique() -> None:
     addresses = local_addresses(plan_of().directory)
     found = metrics_addresses(addresses)
     assert found.keys() == addresses.keys() - {"supervisor"}
@@ -1046,7 +1044,7 @@ def test_a_sink_that_is_not_as_recorded_fails_the_run() -> None:
     assert "sink http h of client c: not compared: it is not read again" in text
 
 
-def test_a_replica_whose_process_does_not_run_at_the_end_is_down() -> None:
+def test_replica_without_process_at_the_end_is_down() -> None:
     """Whatever it was last heard to be: who is killed says nothing of it."""
     heard = figures(*plan_of(), a_history(), [], SECOND, 11 * SECOND)["replicas"]
     down = figures(*plan_of(), a_history(), [], SECOND, 11 * SECOND, down={"n1"})["replicas"]
@@ -1154,7 +1152,7 @@ def test_malformed_rows_are_reported_with_the_first_one() -> None:
     assert "shop: 3 malformed (first: line 4: key: expected int64, got 'x')" in shown(summary_text(summary))
 
 
-def test_the_first_malformed_row_is_read_from_the_kept_rows(tmp_path: Path) -> None:
+def test_first_malformed_row_is_read_from_stored_rows(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert directory.first_malformed("shop") == ""
     (tmp_path / "malformed").mkdir()
@@ -1173,7 +1171,7 @@ def test_delay_above_bound_says_if_no_promise_is_broken(verdict: dict[str, Any],
     assert ("no promise is broken" in text) == said
 
 
-def test_a_negative_delay_is_not_called_kept() -> None:
+def test_negative_delay_is_not_called_fulfilled() -> None:
     summary = a_summary()
     summary["worst"]["delay_max_us"] = -3599 * SECOND
     text = shown(summary_text(summary), 120)
@@ -1258,7 +1256,7 @@ def drawn(sight: Sight, width: int = 80) -> str:
     return shown(render(*plan_of(), sight), width)
 
 
-def test_certificates_that_need_somebody_are_named() -> None:
+def test_certificates_that_need_attention_are_named() -> None:
     day = 86_400 * SECOND
     ends = {"n1": (13 * day + 1, ""), "n2": (-1, "n2.pem: no key"), "n3": (15 * day, "")}
     told = {
@@ -1425,7 +1423,7 @@ def test_loads_are_drawn_for_replicas_and_mean_of_partitions() -> None:
     ]
 
 
-def test_a_version_of_the_directory_is_drawn_with_who_lacks_it() -> None:
+def test_directory_version_is_drawn_with_nodes_that_lack_it() -> None:
     sight = a_sight()
     assert "directory" not in drawn(sight)
 
@@ -1479,7 +1477,7 @@ def used(*values: float) -> HistogramStatus:
     return histogram.status()
 
 
-def test_the_summary_has_what_all_starts_of_a_replica_used_of_x() -> None:
+def test_summary_has_used_x_of_all_starts_of_a_replica() -> None:
     history = a_history()
     history.heard(a_node("n1", a_replica(x_used=used(0.3, 0.97)), incarnation=3))
     history.heard(a_node("n1", a_replica(x_used=used(0.4)), incarnation=4))

@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run run --client one --delimiter ;", "--delimiter is for tables"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_first(
+def test_incomparable_runs_are_refused_first(
     folder: Path, command: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(["compare", *command.split()]) == 2

@@ -92,7 +92,7 @@ def test_a_run_that_was_copied_elsewhere_is_verified(
     assert f"{tmp_path / 'in.jsonl'} is not here: it was not compared" in capsys.readouterr().out
 
 
-def test_another_verdict_is_told(
+def test_changed_verdict_is_reported(
     made: Path, spark: Spark, found_again: list[Report], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found_again[0] = found_again[0].model_copy(update={"reasons": ["1 tuple altered"]})
@@ -131,7 +131,7 @@ def test_files_that_differ_are_named_without_starting_spark(
     assert spark.started == 0
 
 
-def test_of_several_each_is_verified(
+def test_each_of_several_reports_is_verified(
     made: Path, spark: Spark, found_again: list[Report], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
@@ -158,7 +158,7 @@ def test_of_several_each_is_verified(
     ],
     ids=["none", "torn", "version", "no digests", "elsewhere"],
 )
-def test_what_cannot_be_verified_is_refused_first(
+def test_unverifiable_report_is_refused_first(
     made: Path, spark: Spark, spoil: Callable[[Path], None], said: str
 ) -> None:
     spoil(made)
@@ -175,7 +175,7 @@ def test_the_command_verifies(made: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "expected --verify without --out" in capsys.readouterr().err
 
 
-def test_what_was_verified_goes_to_junit(made: Path, tmp_path: Path) -> None:
+def test_verification_result_is_written_to_junit(made: Path, tmp_path: Path) -> None:
     """A failure where something differs, an error where a report could not be verified."""
     file = tmp_path / "found.xml"
     log = next((made.parent.parent / "sources" / "a").glob("*.seg"))
@@ -192,7 +192,7 @@ def test_what_was_verified_goes_to_junit(made: Path, tmp_path: Path) -> None:
     assert "there is no such file" in str(error.get("message"))
 
 
-def test_bytes_that_are_no_text_are_told(made: Path, spark: Spark, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_that_are_no_text_are_reported(made: Path, spark: Spark, capsys: pytest.CaptureFixture[str]) -> None:
     (made.parent.parent / "config.yaml").write_bytes(b"\xff\xfe\n")
     assert verify([made], spark.start, told) == DIFFERS
     assert "config.yaml differs from line 1 on" in capsys.readouterr().out

@@ -41,7 +41,7 @@ def test_background_call_gives_result_error_or_timeout() -> None:
     assert not threads()
 
 
-def test_what_ends_the_program_is_told_to_whoever_calls() -> None:
+def test_error_that_ends_program_is_raised_to_every_caller() -> None:
     async def ends(*, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
         await go.wait()
@@ -57,7 +57,7 @@ def test_what_ends_the_program_is_told_to_whoever_calls() -> None:
         running.call(nothing, seconds=1, waits_for="it")
 
 
-def test_what_ends_the_program_is_told_to_whoever_is_waiting() -> None:
+def test_error_that_ends_program_is_raised_to_waiting_caller() -> None:
     async def ends(*, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
         await called.wait()
@@ -105,7 +105,7 @@ def test_items_come_in_order_and_then_the_error(fails: bool) -> None:
     assert not threads()
 
 
-def test_whoever_stops_to_read_ends_the_program() -> None:
+def test_ending_a_read_early_ends_the_program() -> None:
     @asynccontextmanager
     async def opened() -> AsyncIterator[AsyncGenerator[int, None]]:
         async def items() -> AsyncGenerator[int, None]:

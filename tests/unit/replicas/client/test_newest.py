@@ -55,7 +55,7 @@ def test_an_undo_takes_the_tentative_rows_of_its_channel() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([stable, tentative, None]), st.integers(1, 9)), max_size=20))
-def test_what_is_shown_ends_the_current_view(steps: list[tuple[Any, int]]) -> None:
+def test_shown_rows_are_the_end_of_the_current_view(steps: list[tuple[Any, int]]) -> None:
     newest, view, position, held = NewestRows({OUT: NUMBERS}), CurrentView(), 0, 0
     for make, count in steps:
         if make is None or (make is stable and held):

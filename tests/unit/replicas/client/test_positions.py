@@ -60,7 +60,7 @@ class World:
         return ack.id
 
 
-async def test_a_replica_is_told_once_it_continues_what_we_hold() -> None:
+async def test_replica_is_acknowledged_once_it_continues_our_rows() -> None:
     world = World()
     assert world.acknowledged() == 0
     await world.compares()

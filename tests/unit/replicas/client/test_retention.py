@@ -87,7 +87,7 @@ async def test_rows_stamped_by_reset_clock_are_archived_first(
     assert gone <= set(archive.list(CHANNEL))
 
 
-async def test_what_was_announced_stays_while_nobody_proves(autojump_clock: trio.testing.MockClock) -> None:
+async def test_announcements_stay_until_proved(autojump_clock: trio.testing.MockClock) -> None:
     storage, retain = SimDisk(), Retain(for_us=20 * SECOND)
     recorder = recorded(storage, STORY, announced=40)
     await recorder.sync()
@@ -100,7 +100,7 @@ async def test_what_was_announced_stays_while_nobody_proves(autojump_clock: trio
     assert len(list(read_announced(storage, announced_folder(FOLDER)))) < 40
 
 
-async def test_what_is_written_or_not_synced_stays(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unfinished_or_unsynced_segments_stay(autojump_clock: trio.testing.MockClock) -> None:
     storage = SimDisk()
     recorder = recorded(storage, STORY)
     await retaining(storage, recorder, Retain(for_us=1, unproved=True)).look()
@@ -110,7 +110,7 @@ async def test_what_is_written_or_not_synced_stays(autojump_clock: trio.testing.
     assert 0 < len(text(storage)) < len(STORY) // 4
 
 
-async def test_a_restart_goes_on_behind_what_was_deleted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_restart_continues_after_deleted_rows(autojump_clock: trio.testing.MockClock) -> None:
     """Also where what is left has no stable tuple: its end is in the record."""
     storage = SimDisk()
     recorder = recorded(storage, STORY, *(f"B{500 + n}(40)" for n in range(40)))
@@ -155,7 +155,7 @@ async def test_a_restart_with_only_tentative_results_has_its_position(
     assert text(storage).endswith("b520 U(40) S41/600c")
 
 
-async def test_what_the_proof_needs_stays_and_it_is_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_rows_needed_by_the_proof_stay_and_it_is_named(autojump_clock: trio.testing.MockClock) -> None:
     storage, retain = SimDisk(), Retain(size_bytes=1_500)
     recorder = recorded(storage, STORY)
     await recorder.sync()

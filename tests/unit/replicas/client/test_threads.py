@@ -90,7 +90,7 @@ def test_a_wait_that_ends_early_loses_nothing() -> None:
     assert client.closed
 
 
-def test_an_error_is_raised_behind_what_came_before_it() -> None:
+def test_error_is_raised_after_earlier_changes() -> None:
     with Connecting(Scripted(3, "fail").opened()) as changes:
         with pytest.raises(SpeError, match="ids are gone"):
             changes.collect()

@@ -69,7 +69,7 @@ async def test_corrections_come_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("mode", [CURRENT, CORRECTIONS])
-async def test_what_a_session_left_tentative_is_withdrawn_by_the_next(mode: str) -> None:
+async def test_tentative_rows_of_a_session_are_withdrawn_by_next(mode: str) -> None:
     server = TableServer()
     sink = await opened(server, mode)
     feed(sink, "S1/5a T/6b")

@@ -107,7 +107,7 @@ async def test_nothing_beyond_the_least_acknowledgement_goes(line: int, autojump
     assert [h.holder for h in held] == ([READERS[1]] if line < ROWS else [])
 
 
-async def test_a_restart_goes_on_behind_what_was_deleted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_restart_continues_after_deleted_rows(autojump_clock: trio.testing.MockClock) -> None:
     storage = await filled()
     proxy, retention = await opened(storage)
     acknowledge(retention, ROWS)

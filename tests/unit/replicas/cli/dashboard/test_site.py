@@ -268,7 +268,7 @@ class TestBadBrowsers:
                     await first_events(stream, 1)
             await one.watched_by(0)
 
-    async def test_there_are_only_so_many_and_the_next_is_told(self) -> None:
+    async def test_watchers_are_limited_and_the_next_is_informed(self) -> None:
         async with served() as one, trio.open_nursery() as nursery:
             open_ = [await dial(one.address) for _ in range(WATCHERS_MAX)]
             for stream in open_:
@@ -334,7 +334,7 @@ class TestBadBrowsers:
                         pass
             assert (await one.get("/")).status == 200
 
-    async def test_it_ends_though_browsers_hang(self) -> None:
+    async def test_server_ends_though_browsers_hang(self) -> None:
         """Whoever serves must be able to end a run."""
         with trio.fail_after(PATIENCE_S):
             async with served("x" * 60_000) as one:

@@ -35,7 +35,7 @@ def filled(*frames: dict[str, Any]) -> Timeline:
     return found
 
 
-def test_changes_of_state_are_kept_with_their_times() -> None:
+def test_state_changes_are_stored_with_their_times() -> None:
     states = ["STABLE", "STABLE", "UP_FAILURE", "STABLE"]
     found = filled(*(a_frame(at * S, state) for at, state in enumerate(states, 1))).since(0)
     assert found["replica"] == [["main@n1", [(1 * S, "STABLE"), (3 * S, "UP_FAILURE"), (4 * S, "STABLE")]]]
@@ -43,7 +43,7 @@ def test_changes_of_state_are_kept_with_their_times() -> None:
     assert found["points"] == [[at * S, 8.0, 1.0, 0.25, int(at == 3)] for at in range(1, 5)]
 
 
-def test_who_has_the_past_up_to_a_time_gets_what_came_after() -> None:
+def test_client_with_past_up_to_a_time_gets_later_data() -> None:
     states = ["STABLE", "UP_FAILURE", "STABLE"]
     found = filled(*(a_frame(at * S, state) for at, state in enumerate(states, 1))).since(2 * S)
     assert found["replica"] == [["main@n1", [(2 * S, "UP_FAILURE"), (3 * S, "STABLE")]]]
@@ -60,14 +60,14 @@ def test_the_frame_of_a_time_is_the_last_one_before_it() -> None:
 
 
 class TestRecoveries:
-    def test_one_has_its_parts_and_what_was_expected(self) -> None:
+    def test_recovery_has_its_parts_and_expected_time(self) -> None:
         words = ["STABLE", "killed", "killed", "starting", "RECOVERING", "STABLE"]
         frames = [a_frame(at * S, word) for at, word in enumerate(words, 1)]
         frames[-1] = a_frame(6 * S, "STABLE", expected=4 * S)
         (one,) = filled(*frames).recoveries()
         assert one == {"replica": "main@n1", "began": 2 * S, "installing": 4 * S, "ended": 6 * S, "expected": 4 * S}
 
-    def test_one_that_goes_on_has_no_end(self) -> None:
+    def test_continuing_recovery_has_no_end(self) -> None:
         found = filled(a_frame(S), a_frame(2 * S, "silent")).recoveries()
         assert [(one["began"], one["installing"], one["ended"]) for one in found] == [(2 * S, None, None)]
 

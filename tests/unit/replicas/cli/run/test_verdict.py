@@ -26,7 +26,7 @@ clients: {board: {reads: [large]}}
     ("archive", "how"),
     [("", "spe report --follow proves what is left"), ("s3://b/x", "spe restore brings it back")],
 )
-async def test_what_was_deleted_is_not_judged(tmp_path: Path, folder: str, archive: str, how: str) -> None:
+async def test_deleted_rows_are_not_judged(tmp_path: Path, folder: str, archive: str, how: str) -> None:
     kept = KeptLog(first=5, last_id=40, until_us=0, segments=1, bytes=100, archive=archive)
     (tmp_path / folder).mkdir(parents=True)
     await write_kept(DiskStorage(tmp_path), PurePosixPath(folder), kept)

@@ -29,7 +29,7 @@ class Hasty(io.RawIOBase):
 
 
 @pytest.mark.parametrize("most", [1, 7, 1_000])
-def test_all_is_written_where_output_is_not_buffered(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_everything_is_written_to_unbuffered_output(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     raw = Hasty(most)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, write_through=True))  # type: ignore[type-var]
     write_out([b"one line\n" * 3, b"", b"another\n"])
@@ -42,7 +42,7 @@ def test_an_output_that_takes_nothing_now_is_an_error(monkeypatch: pytest.Monkey
         write_out([b"line\n"])
 
 
-def test_lines_come_behind_what_was_printed_before(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_follow_earlier_printed_text(capfd: pytest.CaptureFixture[str]) -> None:
     with open(sys.__stdout__.fileno(), "w", closefd=False) as out:  # type: ignore[union-attr]
         before, sys.stdout = sys.stdout, out
         try:

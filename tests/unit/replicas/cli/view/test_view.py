@@ -37,7 +37,7 @@ def lines(text: str, sight: Sight) -> list[str]:
     ("phase", "why", "said"),
     [("install", "n2 recovers", "install n2 recovers"), ("follow", "", "follow"), ("done", "", "done in 2.0 s")],
 )
-def test_the_view_says_who_wanted_each_move(phase: str, why: str, said: str) -> None:
+def test_view_shows_the_reason_of_each_move(phase: str, why: str, said: str) -> None:
     began = {"wait": NOW - 2 * SECOND, phase: NOW}
     moves = [a_move(number=n, reason=r, phase=phase, why=why, began_us=began) for n, r in enumerate(REASONS)]
     found = lines(CONFIG + "coordinator: {}", a_sight(NOW, a_coordinator(*moves)))
@@ -46,7 +46,7 @@ def test_the_view_says_who_wanted_each_move(phase: str, why: str, said: str) -> 
     ]
 
 
-def test_the_progress_of_a_move_says_who_wanted_it() -> None:
+def test_progress_of_a_move_shows_its_reason() -> None:
     drained = a_move(reason="n1 is drained", phase="install", why="n2 recovers")
     assert move_text(drained) == "move 1: main/0 from n1 to n2 (n1 is drained): install: n2 recovers"
     done = a_move(phase="done", began_us={"wait": NOW - 2 * SECOND, "done": NOW})
@@ -61,7 +61,7 @@ def log_lines(*statuses: ProcessStatus) -> list[str]:
 
 
 class TestLogs:
-    def test_what_retain_says_nothing_of_is_not_there(self) -> None:
+    def test_default_retention_is_not_shown(self) -> None:
         assert log_lines(a_source("source:a", bytes=1_234), a_source("source:b", bytes=5)) == [
             "a the beginning 1,234",
         ]

@@ -57,7 +57,7 @@ async def test_a_correction_is_one_commit(server: S3Server, url: str) -> None:
     assert (await opened(url, CURRENT)).reached(sorted(sink.schemas)[0]) == 2
 
 
-async def test_of_two_processes_the_last_one_goes_on(server: S3Server, url: str) -> None:
+async def test_later_of_two_processes_continues(server: S3Server, url: str) -> None:
     first = await written(url, "S1/5a")
     second = await opened(url)
     for sink in (first, second):
@@ -79,7 +79,7 @@ async def test_a_store_that_goes_away_is_waited_for(server: S3Server, url: str) 
     assert (sink.position(sorted(sink.schemas)[0]), await seen(server, url)) == (2, "1a 2b")
 
 
-async def test_a_commit_whose_answer_is_lost_stands_once(
+async def test_commit_with_lost_answer_is_made_once(
     server: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = await written(url, "S1/5a")

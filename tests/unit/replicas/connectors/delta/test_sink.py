@@ -87,7 +87,7 @@ def held(path: str, version: int | None = None) -> str:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(STABLE, "1a 2b 3e"), (CURRENT, "1a 2b 3e 4f")])
-async def test_the_table_holds_what_the_mode_says(path: str, mode: str, expected: str) -> None:
+async def test_table_holds_rows_of_its_mode(path: str, mode: str, expected: str) -> None:
     await written(path, STORY, mode)
     assert held(path) == expected
     if mode == CURRENT:
@@ -120,7 +120,7 @@ class Played:
 
 @pytest.mark.parametrize("most", [FEW, pytest.param(30, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_table_holds_what_its_mode_states_whatever_crashes(tmp_path: Path, mode: str, most: int) -> None:
+def test_delta_table_keeps_its_mode_despite_crashes(tmp_path: Path, mode: str, most: int) -> None:
     tables: list[Played] = []
 
     def played() -> Played:
@@ -162,7 +162,7 @@ async def test_each_type_and_each_extreme(path: str) -> None:
     assert str(found) == str(given)
 
 
-async def test_readers_leave_files_out_by_what_the_log_says_of_them(path: str) -> None:
+async def test_readers_skip_files_by_statistics_in_the_log(path: str) -> None:
     """Also of NaN, which is above every number for Spark, of infinity, long texts, and files of nulls."""
     schema = Schema.of(n="int64", f="float64", t="string", m="timestamp")
     sink = await opened(path, STABLE, {ONE: schema})
@@ -191,14 +191,14 @@ async def test_readers_leave_files_out_by_what_the_log_says_of_them(path: str) -
     assert len(list(data.get_fragments(ds.field("f") > 1e300))) == 4, "NaN counts"
 
 
-async def test_what_a_session_left_tentative_is_withdrawn_by_the_next(path: str) -> None:
+async def test_tentative_rows_of_a_session_are_withdrawn_by_next(path: str) -> None:
     await written(path, "S1/5a T/6b", CURRENT)
     assert held(path) == "1a 2b"
     again = await opened(path, CURRENT)
     assert (again.reached(ONE), held(path)) == (1, "1a")
 
 
-async def test_a_client_that_ends_commits_what_it_has_taken(path: str) -> None:
+async def test_ending_client_commits_its_rows(path: str) -> None:
     sink = await written(path, "S1/5a")
     feed(sink, "S2/6b", position=1)
     await sink.disconnect()
@@ -246,7 +246,7 @@ async def test_rows_of_others_stay_and_none_of_ours_is_lost(path: str, mode: str
     assert ("2e" in found, "theirs" in found, "6b" in found) == (True, True, False)
 
 
-async def test_a_commit_in_the_last_moment_is_seen(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_at_the_last_moment_is_noticed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tentative files that somebody compacts between our look and our commit are looked for again."""
     sink = await written(path, "S1/5a T/6b", CURRENT)
     feed(sink, "T/7c", position=1)
@@ -266,7 +266,7 @@ async def test_a_commit_in_the_last_moment_is_seen(path: str, monkeypatch: pytes
     assert (held(path), len(times)) == ("1a 2e", 2)
 
 
-async def test_of_two_commits_of_ours_at_one_moment_one_stands(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_one_of_two_simultaneous_commits_stands(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = await written(path, "S1/5a")
     look = sink._withdraw
 
@@ -285,7 +285,7 @@ async def test_of_two_commits_of_ours_at_one_moment_one_stands(path: str, monkey
     assert held(path) == "1a"
 
 
-async def test_compaction_and_vacuum_go_on_beside_the_sink(path: str) -> None:
+async def test_compaction_and_vacuum_run_with_the_sink(path: str) -> None:
     sink = await opened(path, CURRENT)
     for id_ in range(1, 6):
         feed(sink, f"S{id_}/{id_}a", position=id_ - 1)
@@ -315,7 +315,7 @@ async def test_another_client_is_refused_by_name(path: str) -> None:
         await opened(path, client="client:d")
 
 
-async def test_a_table_of_somebody_else_is_refused_or_appended_to(path: str) -> None:
+async def test_foreign_table_is_refused_or_appended_to(path: str) -> None:
     await written(path, "S1/5a")
     theirs = path + "-theirs"
     write_deltalake(theirs, pa.table(DeltaTable(path).to_pyarrow_table()))
@@ -468,7 +468,7 @@ async def test_files_are_synced_before_the_commit_that_names_them(path: str, mon
 
 
 @pytest.mark.parametrize("what", ["commit", "checkpoint"])
-async def test_what_a_power_failure_tore_is_removed(path: str, what: str) -> None:
+async def test_files_torn_by_power_failure_are_removed(path: str, what: str) -> None:
     await written(path, "S1/5a S2/6b")
     table = DeltaTable(path)
     log = Path(path) / "_delta_log"

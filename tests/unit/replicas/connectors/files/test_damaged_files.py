@@ -103,7 +103,7 @@ _BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("codec", _BOMBS)
-def test_a_block_of_avro_has_a_bound_on_what_it_becomes(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_avro_block_has_a_bound_on_its_unpacked_size(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_format, "UNPACKED_BYTES_MAX", 1 << 20)
     head, data = blocks(codec), _BOMBS[codec]()
     bomb = head + zigzag(1 << 24) + zigzag(len(data)) + data + head[-16:]
@@ -136,7 +136,7 @@ def test_compressed_blocks_of_avro_are_read(codec: str, skip: int) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "gzip", "snappy", "none"])
 @pytest.mark.parametrize("options", [{}, {"sort": "ts"}])
 @pytest.mark.parametrize("file", ["of Python", "of Arrow"])
-def test_a_page_of_parquet_has_a_bound_on_what_it_becomes(
+def test_parquet_page_has_a_bound_on_its_unpacked_size(
     compression: str, options: Mapping[str, Any], file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row group has a text of 64 MiB; without it the file is read."""
@@ -224,7 +224,7 @@ def test_types_without_a_bound_are_refused(schema: Any, why: str) -> None:
     AvroRows(Schema.of(n="int64", f="string"), None, {}).of(plain, "f")
 
 
-def test_named_types_are_found() -> None:
+def test_named_types_are_resolved() -> None:
     fields = [{"name": "ts", "type": "long"}, {"name": "n", "type": "long"},
               {"name": "first", "type": {"type": "enum", "name": "kind", "symbols": ["x", "y"]}},
               {"name": "name", "type": "kind"}]  # fmt: skip

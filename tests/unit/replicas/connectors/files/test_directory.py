@@ -222,7 +222,7 @@ class _Folder:
 
 
 @pytest.mark.parametrize("form", long_but(["jsonl", "parquet"], FORMATS))
-def test_rows_come_once_whatever_crashes(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_come_once_despite_crashes(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jsonl.CHUNK_ROWS", "csv.CHUNK_ROWS", "avro_source.CHUNK_ROWS", "arrow_columns.COLUMN_ROWS"):
         monkeypatch.setattr(f"replicas.connectors.{name}", 3)
     write, options = FORMATS[form]
@@ -315,7 +315,7 @@ async def test_links_that_lead_nowhere_are_no_files(tmp_path: Path, autojump_clo
     assert (proxy.fault, proxy.away, logged(disk)) == (None, "", rows(0, 3))
 
 
-def test_what_cannot_be_read_below_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_subfolder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
     def refuse(path: Any) -> Any:
@@ -627,7 +627,7 @@ def test_a_large_chunk_is_divided_with_its_malformed_rows() -> None:
         ({"columns": {"n": 1}}, "expected the name of a column for n, not a number"),
     ],
 )
-def test_mistakes_are_said_without_secrets(options: dict[str, Any], why: str) -> None:
+def test_errors_contain_no_secrets(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError) as error:
         source(**{"path": "in", **options})
     assert why in str(error.value)

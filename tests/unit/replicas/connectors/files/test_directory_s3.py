@@ -161,7 +161,7 @@ class Played:
 _NAMES = count()
 
 
-def test_rows_come_once_whatever_crashes(server: S3Server, bucket: str) -> None:
+def test_rows_come_once_despite_crashes(server: S3Server, bucket: str) -> None:
     def entry(played: Played) -> dict[str, Any]:
         keys = {"path": f"s3://{played.bucket}/in", "endpoint": server.endpoint, "every": "100ms"}
         return {"schema": SCHEMA, "time": "ts", "from": {"directory": keys, "format": "parquet"}}

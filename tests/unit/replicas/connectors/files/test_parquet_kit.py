@@ -33,7 +33,7 @@ class PlayedParts:
 
 
 @pytest.mark.parametrize("mode", ["stable", "corrections"])
-def test_parts_hold_what_their_mode_states(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_parts_hold_rows_of_their_mode(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with parts that a killed process has left open, which nobody completes."""
     left = list[Path]()
 

@@ -97,7 +97,7 @@ def test_the_parts_of_parquet_are_its_row_groups(tmp_path: Path, size: int, part
         ParquetReplay(SCHEMA, "ts", {"path": str(tmp_path / "a.parquet"), "sort": "other"}).parts(1)
 
 
-def test_a_character_is_found_over_the_ends_of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_character_across_blocks_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.connectors.formats.text_files._BLOCK", 3)
     (tmp_path / "a").write_text("aaaaaa→a", encoding="utf-8")
     assert [holds(str(tmp_path / "a"), c) for c in ("→", "←", "a", "b")] == [True, False, True, False]

@@ -64,7 +64,7 @@ async def test_messages_of_several_schemas_come_together() -> None:
         assert await rows(of, values[1:2]) == ([(5_000, 2, None)], {})
 
 
-async def test_what_is_no_message_is_malformed() -> None:
+async def test_invalid_message_is_malformed() -> None:
     async with registry() as one:
         one.add(1, record())
         one.add(2, record(n="string"))
@@ -163,7 +163,7 @@ async def test_credentials_are_sent_and_never_shown(monkeypatch: pytest.MonkeyPa
         (200, {"schema": "{"}, SpeError, "expected a schema in JSON, got status 200"),
     ],
 )
-async def test_what_is_no_registry_is_said(status: int, body: Any, error: type[SpeError], why: str) -> None:
+async def test_invalid_registry_answer_is_reported(status: int, body: Any, error: type[SpeError], why: str) -> None:
     async with registry() as one:
         one.answers["/schemas/ids/1"] = status, body
         of = messages({"registry": {"url": f"http://{one.address}"}})

@@ -120,7 +120,7 @@ def test_each_event_is_there_once_wherever_source_or_server_die() -> None:
     check_reader(source, ROWS, lambda: EventServer("events:8000", ROWS, 3), most=5)
 
 
-async def test_it_goes_on_behind_the_last_id(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reader_resumes_after_the_last_id(autojump_clock: trio.testing.MockClock) -> None:
     reading = Reading(partial(stream_of, event(1) + event(2)))
     assert await reading.run() == [1, 2]
     assert [a.headers.get("last-event-id") for _, a in reading.asked] == [None, "2"]
@@ -140,7 +140,7 @@ async def test_it_goes_on_behind_the_last_id(autojump_clock: trio.testing.MockCl
         (event(1) + event(1), "two events with the id b'1'; expected one id for each"),
     ],
 )
-async def test_what_cannot_be_resumed_is_refused_behind_what_can(
+async def test_unresumable_event_is_refused_after_resumable_ones(
     data: bytes, why: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     reading = Reading(partial(stream_of, data))
@@ -150,7 +150,7 @@ async def test_what_cannot_be_resumed_is_refused_behind_what_can(
     assert reading.rows == [1]
 
 
-async def test_events_without_ids_are_taken_where_that_is_said(autojump_clock: trio.testing.MockClock) -> None:
+async def test_events_without_ids_are_accepted_if_configured(autojump_clock: trio.testing.MockClock) -> None:
     data = event(1) + b"data: " + json.dumps(row_of(2)).encode() + b"\n\n" + event(1)
     reading = Reading(partial(stream_of, data), ids="optional")
     assert await reading.run() == [1, 2, 1]
@@ -184,7 +184,7 @@ async def test_types_of_events_and_rows_that_cannot_be_understood(autojump_clock
 # --- trouble ---
 
 
-async def test_it_waits_as_the_server_says_and_says_that_it_is_away(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reader_waits_as_server_asks_and_reports_absence(autojump_clock: trio.testing.MockClock) -> None:
     """1. refused twice; 2. 503 with Retry-After; 3. a stream with retry that ends; 4. silence; 5. 204."""
 
     async def answer(peer: ServedPeer, asked: Asked, n: int) -> None:
@@ -223,7 +223,7 @@ async def test_it_waits_as_the_server_says_and_says_that_it_is_away(autojump_clo
         (200, {**EVENTS, "Content-Encoding": "gzip"}, "expected text/event-stream, got 'text/event-stream' gzip"),
     ],
 )
-async def test_what_trying_again_does_not_mend_stops_it(
+async def test_permanent_error_stops_the_reader(
     status: int, headers: Mapping[str, str], why: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def answer(peer: ServedPeer, asked: Asked, n: int) -> None:
@@ -307,7 +307,7 @@ def test_memory_is_bounded_by_the_longest_event() -> None:
         ({"url": "http://events/", "ids": "none"}, "ids"),
     ],
 )
-def test_what_a_configuration_must_not_say(reader: Any, why: str) -> None:
+def test_wrong_configuration_is_refused_without_secrets(reader: Any, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
         configured(reader)
     assert why in str(raised.value)

@@ -247,7 +247,7 @@ async def test_a_request_has_rows_key_and_token(
         assert (sink.position(OUT), sink.name) == (3, "http http://receiver:8000/results, id shop")
 
 
-async def test_what_is_withdrawn_in_one_request_does_not_go_out(autojump_clock: trio.testing.MockClock) -> None:
+async def test_row_withdrawn_in_same_request_is_not_sent(autojump_clock: trio.testing.MockClock) -> None:
     story = [
         rows(0, 1),
         rows(1, 2, kind=Kind.TENTATIVE),
@@ -364,7 +364,7 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_sent(autojump_clock: tri
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503, 599])
-async def test_what_may_pass_is_tried_again_when_the_receiver_says(
+async def test_temporary_error_is_retried_when_receiver_says(
     status: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with receiver() as (one, env):
@@ -389,7 +389,7 @@ async def test_what_may_pass_is_tried_again_when_the_receiver_says(
         (302, {"Location": "http://other/?key=2"}, "expected its own URL, not one that leads to http://other/$"),
     ],
 )
-async def test_what_is_refused_for_good_ends_the_client(
+async def test_permanent_refusal_ends_the_client(
     status: int, headers: Mapping[str, str], why: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with receiver() as (one, env):
@@ -420,9 +420,7 @@ async def test_answers_that_never_end_take_neither_time_nor_memory(autojump_cloc
 
 
 @pytest.mark.parametrize("said", [b"x", b""])
-async def test_an_answer_whose_body_breaks_off_is_an_answer(
-    said: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_answer_with_broken_body_is_an_answer(said: bytes, autojump_clock: trio.testing.MockClock) -> None:
     async def broken(peer: ServedPeer, asked: Asked) -> None:
         await peer.stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + said)
         await trio.aclose_forcefully(peer.stream)
@@ -519,7 +517,7 @@ def server_context(folder: Path, host: str) -> Any:
         ({"token": "s3cret"}, "expected {env: NAME} or {file: PATH}"),
     ],
 )
-def test_what_a_configuration_must_not_say(keys: dict[str, Any], why: str) -> None:
+def test_wrong_configuration_is_refused_without_secrets(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError) as raised:
         sink_of(**keys)
     assert why in str(raised.value)

@@ -374,7 +374,7 @@ async def test_ambiguous_request_is_refused_and_closed(
         assert one.chunks == []
 
 
-async def test_who_has_no_token_gets_nowhere(
+async def test_sender_without_token_is_refused(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOKEN", "s3cret")
@@ -404,7 +404,7 @@ async def test_a_web_page_is_refused_where_there_is_no_token(autojump_clock: tri
         assert one.chunks == []
 
 
-async def test_who_is_slow_is_sent_away(autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_sender_is_disconnected(autojump_clock: trio.testing.MockClock) -> None:
     """1. no headers; 2. a header now and then; 3. a body that does not end; 4. a connection that is torn."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: a:1\r\nContent-Length: 70000\r\n\r\n"
     async with receiving() as one:
@@ -484,7 +484,7 @@ async def test_requests_follow_each_other_on_one_connection(autojump_clock: trio
         assert one.rows == [1] * 4
 
 
-async def test_no_bytes_whatever_make_it_fail(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_input_bytes_break_the_receiver(autojump_clock: trio.testing.MockClock) -> None:
     """Requests with bytes changed, doubled, cut and mixed: each connection ends, and the next one is served."""
     random = Random(7)
     begin = f"POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: a:1\r\nContent-Length: {len(GOOD)}\r\n\r\n".encode() + GOOD
@@ -566,7 +566,7 @@ async def test_the_first_example_of_the_page(
         assert one.chunks[0].columns[2].to_list() == [9.5]
 
 
-def test_all_examples_of_the_page_together() -> None:
+def test_all_examples_of_the_page_load_together() -> None:
     found = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
     whole = {"sources": {}, **{name: part for one in found for name, part in one.items() if name != "sources"}}
     for one in found:
@@ -592,7 +592,7 @@ def test_all_examples_of_the_page_together() -> None:
         ("127.0.0.1", {}, "expected host:port"),
     ],
 )
-def test_what_a_configuration_must_not_say(reader: Any, options: dict[str, Any], why: str) -> None:
+def test_wrong_configuration_is_refused_without_secrets(reader: Any, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=r".*") as raised:
         configured(reader, **options)
     assert why in str(raised.value)
@@ -685,7 +685,7 @@ async def test_a_body_may_be_a_message_of_avro(monkeypatch: pytest.MonkeyPatch) 
         ),
     ],
 )
-def test_mistakes_about_avro_are_said(keys: Any, options: Any, why: str) -> None:
+def test_wrong_avro_options_are_reported(keys: Any, options: Any, why: str) -> None:
     with pytest.raises(ConfigError) as error:
         configured({"listen": "127.0.0.1:0", **keys}, **options)
     assert why in str(error.value)
@@ -731,6 +731,6 @@ async def test_the_end_waits_for_all_senders_and_takes_nothing_more(autojump_clo
 
 
 @pytest.mark.parametrize("until", [{}, {"a b": 1}, {"a": 0}, {"a": True}, 7])
-def test_an_end_that_is_none_is_said(until: Any) -> None:
+def test_invalid_end_is_reported(until: Any) -> None:
     with pytest.raises(ConfigError, match="expected a mapping of senders to the numbers of their last requests"):
         configured({"listen": "127.0.0.1:0", "until": until})

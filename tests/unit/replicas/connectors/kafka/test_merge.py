@@ -58,13 +58,13 @@ def test_later_rows_wait_while_another_partition_has_more() -> None:
     assert (one.count, one.size) == (0, 0)
 
 
-def test_partitions_at_their_end_hold_nobody_up() -> None:
+def test_partitions_at_their_end_delay_no_others() -> None:
     one = merge(3)
     one.add(arrived([(1, 0, 50), (0, 0, 10)]))
     assert names(one.give(ended(True, True, True))) == ["0/0", "1/0"]
 
 
-def test_a_partition_that_has_given_nothing_yet_is_waited_for() -> None:
+def test_partition_without_messages_so_far_is_awaited() -> None:
     one = merge(2)
     one.add(arrived([(0, 0, 10)]))
     assert names(one.give(ended(False, False))) == []

@@ -77,7 +77,7 @@ def test_kafka_sink_keeps_guarantees_despite_kills_and_failures(
     assert (sum(one.aborted for one in made) > 0) == (failing > 0)
 
 
-async def test_stable_rows_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stable_rows_name_their_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     one = await opened(sink())
     feed(one, "S1/5a S2/6b B10(2) T/12c U(2) S3/12d")
@@ -89,7 +89,7 @@ async def test_stable_rows_say_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
     assert (one.position(ONE), one.position(TWO)) == (3, 1)
 
 
-async def test_a_forgotten_position_lets_rows_come_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forgotten_position_sends_rows_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent stays in the topic; a client that still runs ends."""
     fake_kafka.use(monkeypatch, there := cluster())
     running = await opened(sink(), 1)
@@ -173,7 +173,7 @@ async def test_position_behind_open_foreign_transaction_is_awaited(monkeypatch: 
     assert json.loads(await sink().load(source_env()))["channels"]["q/0"]["id"] == 1
 
 
-async def test_the_newest_position_of_an_id_is_found_far_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newest_position_of_an_id_is_located_far_back(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     done = fake_kafka.Transaction()
     done.state = "committed"
@@ -206,7 +206,7 @@ async def test_aborted_transaction_is_retried_where_that_helps(
 
 
 @pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED])
-async def test_a_transaction_that_is_given_up_is_aborted(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_abandoned_transaction_is_aborted(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else readers of what is committed would get nothing behind it, from anybody, until it times out."""
     fake_kafka.use(monkeypatch, there := cluster())
     one = await opened(sink())
@@ -283,7 +283,7 @@ async def test_brokers_that_hang_are_waited_for(mock: Brokers, monkeypatch: pyte
     await one.disconnect()
 
 
-async def test_a_topic_that_is_missing_is_said(mock: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_topic_is_reported(mock: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, cluster())
     with pytest.raises(SpeError, match="kafka out: there is no topic 'nowhere'; make it, or correct topic"):
         await sink(topic="nowhere").load(source_env())

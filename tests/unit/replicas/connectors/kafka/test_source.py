@@ -177,7 +177,7 @@ class Slow(KafkaReader):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_it_goes_on_exactly_wherever_it_is_killed(
+async def test_kafka_source_resumes_exactly_wherever_it_is_killed(
     seed: int, mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with a power failure, and whatever the group has committed.
@@ -325,7 +325,7 @@ async def test_new_partition_is_read_from_start_within_stated_time(
     assert kafka_source.LOOK_S == 30
 
 
-async def test_poison_messages_are_kept_aside_with_their_offset(mock: Brokers, topic: str) -> None:
+async def test_poison_messages_are_rejected_with_their_offset(mock: Brokers, topic: str) -> None:
     mock.send(topic, [*messages(4), {"value": b"oops", "partition": 1}, {"value": None, "key": "k", "partition": 2}])
     mock.send(topic, messages(4, 4))
     run = Running(kafka(mock, topic))
@@ -432,7 +432,7 @@ async def test_another_cluster_is_refused(mock: Brokers, topic: str) -> None:
     assert "the source's log was read from cluster mockCluster" in str(proxy.fault)
 
 
-async def test_partitions_that_are_far_ahead_are_not_read_meanwhile(
+async def test_partitions_far_ahead_are_not_read_for_a_while(
     mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_source, "WAITING_MAX", 50)
@@ -459,7 +459,7 @@ async def test_partitions_ahead_in_turn_do_not_wait_for_each_other(
     assert run.rows == list(range(2_000))
 
 
-async def test_it_ends_where_it_is_told_to_over_restarts(mock: Brokers, topic: str) -> None:
+async def test_kafka_source_ends_as_configured_over_restarts(mock: Brokers, topic: str) -> None:
     mock.send(topic, messages(40))
     of = kafka(mock, topic, {"until": [10, 3, 0, 12]})
     run = Running(of)
@@ -551,7 +551,7 @@ def test_offsets_survive_as_bytes_and_others_are_refused() -> None:
             Offsets.decode(cursor)
 
 
-def test_what_is_gone_and_what_cannot_be() -> None:
+def test_removed_offsets_are_reported_and_impossible_refused() -> None:
     at = Partition("a", 0)
     assert gone(at, 5, Kept(5, 9)) is None
     assert gone(at, 9, Kept(9, 9)) is None

@@ -66,7 +66,7 @@ def tables(draw: st.DrawFn) -> tuple[list[AttributeType], list[tuple[Any, ...]]]
 
 
 @given(tables())
-def test_rows_are_what_the_format_says(table: tuple[list[AttributeType], list[tuple[Any, ...]]]) -> None:
+def test_rows_are_encoded_by_the_copy_format(table: tuple[list[AttributeType], list[tuple[Any, ...]]]) -> None:
     types, rows = table
     columns = [Column.from_list(list(cells), type_) for cells, type_ in zip(zip(*rows), types)]
     fields = [copy.attribute(column, type_, i) for i, (column, type_) in enumerate(zip(columns, types))]
@@ -88,14 +88,12 @@ def test_nulls_and_constants_of_any_count() -> None:
         (TIMESTAMP, [0, 1, -(2**61), 2], "the timestamp lies outside of 4713 BC to 294276"),
     ],
 )
-def test_what_postgresql_cannot_have_is_refused_with_its_place(
-    type_: AttributeType, cells: list[Any], said: str
-) -> None:
+def test_value_outside_postgresql_is_refused_with_its_place(type_: AttributeType, cells: list[Any], said: str) -> None:
     with pytest.raises(copy.CellRefused, match=said) as caught:
         copy.attribute(Column.from_list(cells, type_), type_, 5)
     assert (caught.value.row, caught.value.field) == (2, 5)
 
 
-def test_what_is_under_a_null_does_not_matter() -> None:
+def test_value_under_a_null_does_not_matter() -> None:
     column = Column(np.array([-(2**61), 7]), np.array([False, True]))
     assert decoded(copy.tuples([copy.attribute(column, TIMESTAMP, 0)]), [TIMESTAMP]) == [(None,), (7,)]

@@ -86,7 +86,7 @@ def test_each_row_of_a_table_comes_once_into_the_log(server: PostgresServer) -> 
     "mode",
     [pytest.param("stable", marks=pytest.mark.long), "current", pytest.param("corrections", marks=pytest.mark.long)],
 )
-def test_a_table_holds_what_its_mode_states(server: PostgresServer, mode: str) -> None:
+def test_postgres_table_holds_rows_of_its_mode(server: PostgresServer, mode: str) -> None:
     def sink(played: PlayedOutput) -> dict[str, Any]:
         return {"postgres": {"table": played.table}, "mode": mode}
 

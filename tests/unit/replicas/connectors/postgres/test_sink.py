@@ -94,7 +94,7 @@ def held(server: PostgresServer, table: str) -> str:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(STABLE, "1a 2b 3e"), (CURRENT, "1a 2b 3e 4f")])
-async def test_the_table_holds_what_the_mode_says(server: PostgresServer, table: str, mode: str, expected: str) -> None:
+async def test_table_holds_rows_of_its_mode(server: PostgresServer, table: str, mode: str, expected: str) -> None:
     await written(table, STORY, mode)
     assert held(server, table) == expected
     if mode == CURRENT:
@@ -127,7 +127,7 @@ async def test_a_correction_is_one_transaction_for_readers(server: PostgresServe
     assert (before, after) == ((3,), ("aeg", False))
 
 
-async def test_what_a_session_left_tentative_is_withdrawn_by_the_next(server: PostgresServer, table: str) -> None:
+async def test_tentative_rows_of_a_session_are_withdrawn_by_next(server: PostgresServer, table: str) -> None:
     await written(table, "S1/5a T/6b", CURRENT)
     assert held(server, table) == "1a 2b"
     again = await opened(table, CURRENT)
@@ -233,9 +233,7 @@ async def test_a_table_of_the_user_s_that_fits_is_taken(server: PostgresServer, 
         ),
     ],
 )
-async def test_what_cannot_be_written_safely_is_refused(
-    server: PostgresServer, table: str, before: str, said: str
-) -> None:
+async def test_unsafe_table_is_refused(server: PostgresServer, table: str, before: str, said: str) -> None:
     for one in before.format(table).split(";"):
         server.query(one)
     with pytest.raises(SpeError, match=said):
@@ -353,7 +351,7 @@ async def test_refused_row_is_named_and_its_transaction_undone(
         ({}, "host=127.0.0.1 colour=red", 'invalid connection option "colour"; correct the connection'),
     ],
 )
-async def test_what_never_connects_says_what_to_do(
+async def test_failed_connection_says_what_to_do(
     table: str, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], connection: str, said: str
 ) -> None:
     for name, value in variables.items():
@@ -601,7 +599,7 @@ async def test_only_our_rows_and_positions_are_forgotten(server: PostgresServer,
     assert server.query(f"select n from {table}") == [(7,)]
 
 
-async def test_a_dropped_table_names_the_way_to_begin_anew(server: PostgresServer, table: str) -> None:
+async def test_dropped_table_error_names_the_way_to_restart(server: PostgresServer, table: str) -> None:
     await written(table, "S1/5a B10(1)")
     server.query(f"drop table {table}")
     with pytest.raises(SpeError, match=r"was dropped since, .* or begin anew: spe forget CONFIG PROCESS"):

@@ -280,7 +280,7 @@ async def test_values_that_do_not_fit_are_malformed(server: PostgresServer, tabl
         ("truncate {}", "the table was truncated, at"),
     ],
 )
-async def test_what_is_no_insert_stops_the_source_and_nothing_is_lost(
+async def test_change_other_than_insert_stops_source_without_loss(
     server: PostgresServer, table: str, statement: str, said: str
 ) -> None:
     server.query(f"insert into {table} values (1, 'a')")
@@ -517,7 +517,7 @@ async def test_a_type_that_changes_behind_the_first_rows_is_noticed(server: Post
         ({"changes": "rows", "columns": {"name": "_change"}}, N, "ALTER TABLE public.orders_.* REPLICA IDENTITY FULL"),
     ],
 )
-async def test_what_is_missing_is_named(table: str, given: dict[str, Any], schema: Schema, said: str) -> None:
+async def test_missing_objects_are_named(table: str, given: dict[str, Any], schema: Schema, said: str) -> None:
     why = await stopped(Intake(reader_of(given.pop("table", table), schema, slot=f"spe_{table}", **given)))
     assert pytest.raises(AssertionError, match=said).matches(AssertionError(why)), why
 
