@@ -225,7 +225,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "        if move.tries >= tries or now - self._silent_since > self._patience_us:",
         tests=(
             "tests/unit/replicas/placement/test_moves.py::test_a_target_that_falls_silent_is_waited_for_three_times",
-            "tests/unit/replicas/placement/test_moves.py::test_a_target_silent_for_its_patience_is_given_up",
+            "tests/unit/replicas/placement/test_moves.py::test_target_silent_for_its_patience_is_abandoned",
         ),
     ),
     "who-left-stays-in-the-plan": TextMutant(

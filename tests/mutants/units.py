@@ -83,12 +83,10 @@ UNITS: Final[dict[str, Test]] = {
     "nothing-is-too-long": log_targets.test_rows_are_replayed_if_rewriting_would_miss_the_target,
     "time-for-rewriting-is-ignored": extent.test_rewriting_with_little_time_begins_with_the_oldest,
     "something-moves-to-a-node-that-is-drained": (simulated.test_opposite_orders_are_refused_until_the_first_is_done),
-    "who-restores-in-vain-is-waited-for": partial(
-        restoring.test_what_a_node_restores_in_vain_is_given_to_another_one, True
-    ),
-    "lost-input-is-held-against-who-restores": restoring.test_who_waits_for_lost_input_does_not_restore_in_vain,
-    "lost-source-is-held-against-who-restores": restoring.test_who_waits_for_a_source_does_not_restore_in_vain,
-    "progress-of-who-restores-does-not-count": restoring.test_who_gets_further_does_not_restore_in_vain,
+    "who-restores-in-vain-is-waited-for": partial(restoring.test_vain_restore_is_given_to_another_node, True),
+    "lost-input-is-held-against-who-restores": restoring.test_restore_waiting_for_lost_input_is_not_vain,
+    "lost-source-is-held-against-who-restores": restoring.test_restore_waiting_for_a_source_is_not_vain,
+    "progress-of-who-restores-does-not-count": restoring.test_advancing_restore_is_not_vain,
     "only-standbys-restore": (restoring.test_node_without_role_takes_what_standbys_cannot),
     "x-of-who-restores-is-not-asked": partial(
         restoring.test_node_with_x_too_short_for_another_unit_is_skipped, "250ms", ""
@@ -97,9 +95,9 @@ UNITS: Final[dict[str, Test]] = {
     "what-no-node-has-memory-for-is-installed": (restoring.test_partition_too_large_for_any_memory_waits_with_reason),
     "lent-role-used-before-it-is-known": restoring.test_a_lent_role_is_not_used_before_all_know_of_it,
     "who-is-silent-runs-nothing": restoring.test_silent_node_keeps_lent_role_until_another_is_healthy,
-    "who-was-not-heard-is-silent": restoring.test_a_coordinator_that_begins_waits_for_who_has_a_lent_role,
+    "who-was-not-heard-is-silent": restoring.test_new_coordinator_waits_for_node_with_a_lent_role,
     "lent-role-stays": restoring.test_node_without_role_takes_what_standbys_cannot,
-    "the-next-coordinator-does-not-know-what-was-lent": restoring.test_the_next_coordinator_takes_back_what_was_lent,
+    "the-next-coordinator-does-not-know-what-was-lent": restoring.test_next_coordinator_takes_back_lent_roles,
     "what-a-standby-holds-counts-as-new": taker.test_checkpoint_of_another_standby_is_not_newer,
     "what-is-lost-needs-what-it-needed": (restoring.test_load_of_lost_partition_follows_its_source_rate),
     "no-plan-when-a-source-changes": restoring.test_another_rate_while_something_waits_makes_a_new_plan,
@@ -136,7 +134,7 @@ UNITS: Final[dict[str, Test]] = {
     "a-hello-is-no-epoch-for-orders": partial(standbys.test_processes_follow_no_older_coordinator, "n1b"),
     "followed-epoch-forgotten": epoch.test_a_restarted_node_follows_no_older_coordinator,
     "difference-not-told": agreement.test_a_partner_that_is_not_ahead_is_compared_at_once,
-    "room-wakes-nobody": ticks.test_a_replica_is_woken_when_dead_consumers_are_given_up,
+    "room-wakes-nobody": ticks.test_replica_is_woken_when_dead_consumers_are_evicted,
     "slice-asked-of-a-refused-log": (logged.test_standby_replaces_log_refused_after_end_of_input),
     "log-of-another-state-stays-as-it-is": partial(logged.test_late_log_is_written_after_end_of_input, True),
     "undo-behind-the-end": output_log.test_empty_correction_at_stream_end_sends_rec_done,
@@ -165,7 +163,7 @@ UNITS: Final[dict[str, Test]] = {
     "silent-node-is-empty": balancing.test_silent_node_counts_with_its_last_load,
     "silent-cluster-is-idle": balancing.test_a_cluster_that_is_silent_is_not_idle,
     "moved-partition-does-not-rest": balancing.test_a_moved_partition_rests_for_three_periods,
-    "two-moves-at-a-time": balancing.test_one_move_at_a_time_and_the_next_one_when_it_has_ended,
+    "two-moves-at-a-time": balancing.test_moves_run_one_at_a_time_in_sequence,
     "memory-of-nodes-ignored": balancing.test_memory_beyond_its_cap_is_reason_enough,
     "balance-ignores-x": balancing.test_a_node_with_too_short_an_x_is_no_target_and_is_named,
     "drained-node-keeps-what-needs-nothing": balancing.test_partitions_without_load_leave_a_draining_node_too,
@@ -175,7 +173,7 @@ UNITS: Final[dict[str, Test]] = {
     "load-while-it-corrects": partial(
         load_meter.test_interval_not_entirely_stable_gives_no_sample, NodeState.UP_FAILURE
     ),
-    "rows-in-two-samples": load_meter.test_a_sample_is_what_came_and_left_per_second,
+    "rows-in-two-samples": load_meter.test_sample_has_input_and_output_per_second,
     "sample-with-every-heartbeat": load_meter.test_a_sample_is_reported_once_unless_it_is_old,
     "time-is-load": load_meter.test_the_cpu_of_the_process_is_shared_out_by_steps,
     "silence-is-no-load": load.test_silence_is_no_sample_and_no_load_of_zero,
@@ -203,21 +201,21 @@ UNITS: Final[dict[str, Test]] = {
     "share-of-x-ignored": shares.test_units_in_sequence_would_divide_x_and_are_refused,
     "intersection-for-union": choosing.test_shared_partitions_are_paid_for_once,
     "shared-cost-counted-twice": choosing.test_shared_partitions_are_paid_for_once,
-    "sharing-ignored": choosing.test_a_query_whose_partitions_are_shared_is_denser,
+    "sharing-ignored": choosing.test_query_with_shared_partitions_is_denser,
     "only-the-densest-start": choosing.test_the_densest_query_alone_is_not_the_best,
-    "priority-ignored": recovery_schedule.test_each_node_takes_what_completes_most,
+    "priority-ignored": recovery_schedule.test_each_node_takes_partitions_that_complete_most,
     "most-value-first-however-long-it-takes": recovery_order.test_value_per_second_comes_first,
     "room-averaged-over-nodes": partial(
         recovery_order.test_a_partition_goes_to_its_checkpoint_if_there_is_room, 0.6, PlannedInstall(0, "n6", "n5")
     ),
-    "room-that-completes-nothing-stays-empty": recovery_schedule.test_each_node_takes_what_completes_most,
+    "room-that-completes-nothing-stays-empty": recovery_schedule.test_each_node_takes_partitions_that_complete_most,
     "shadows-not-counted": recovery_schedule.test_a_shadow_takes_room_and_is_worth_nothing,
     "no-plan-on-arrival": recovery_schedule.test_an_arrival_makes_a_new_plan,
     "running-ones-ordered-again": recovery_schedule.test_an_ordered_or_running_partition_is_not_ordered_again,
-    "orders-of-a-dead-node-stay": recovery_schedule.test_only_what_was_on_the_node_that_died_starts_again,
+    "orders-of-a-dead-node-stay": recovery_schedule.test_only_partitions_of_the_dead_node_start_again,
     "silence-is-load-0": recovery_schedule.test_a_silent_partition_keeps_its_last_load,
     "who-waits-for-input-holds-up-its-node": (
-        recovery_schedule.test_a_node_goes_on_behind_what_can_only_wait_for_its_input
+        recovery_schedule.test_node_continues_after_a_restore_that_waits_for_input
     ),
     "several-restored-at-once": (recovery_schedule.test_a_node_restores_partitions_one_after_the_other),
     "half-a-tree-first-however-soon-the-rest-comes": (
@@ -239,12 +237,12 @@ UNITS: Final[dict[str, Test]] = {
     "begun-while-tentative": moves.test_a_move_waits_until_all_replicas_are_stable,
     "one-checkpoint-is-enough": moves.test_standby_moves_when_successor_holds_two_checkpoints,
     "who-runs-must-hold-checkpoints": partial(moves.test_standby_moves_to_node_running_for_dead_nodes, False),
-    "who-is-cut-off-replays": partial(coordination.test_who_has_its_input_replays, NodeState.UP_FAILURE),
-    "two-replay": partial(coordination.test_who_has_its_input_replays, NodeState.UP_FAILURE),
+    "who-is-cut-off-replays": partial(coordination.test_replica_with_its_input_replays, NodeState.UP_FAILURE),
+    "two-replay": partial(coordination.test_replica_with_its_input_replays, NodeState.UP_FAILURE),
     "who-stands-still-is-waited-for": coordination.test_another_one_replays_where_the_first_one_stands_still,
-    "who-waits-for-a-replay-stands-still": coordination.test_who_waits_for_a_replay_before_it_does_not_stand_still,
+    "who-waits-for-a-replay-stands-still": coordination.test_replica_waiting_for_earlier_replay_is_not_stuck,
     "replays-from-another-log": coordination.test_nothing_replays_from_silent_source_or_other_log,
-    "a-dropped-target-keeps-its-role": partial(moves.test_a_move_whose_target_stays_dead_is_taken_back, MovePhase.JOIN),
+    "a-dropped-target-keeps-its-role": partial(moves.test_move_with_dead_target_is_reverted, MovePhase.JOIN),
     "a-drained-node-gets-load-back": balance.test_a_drained_node_gets_no_partition_by_balancing,
     "what-people-moved-does-not-rest": balance.test_ordered_moves_come_first_and_their_partitions_rest,
     "standbys-move-while-one-stands-in": balance.test_standbys_stay_unless_configured_to_follow_loads,
@@ -264,12 +262,12 @@ UNITS: Final[dict[str, Test]] = {
     "moves-onto-the-chosen-standby-never-end": moves.test_a_partition_moves_to_the_standby_that_the_budget_keeps,
     "moves-of-the-chosen-standby-never-end": moves.test_a_standby_that_the_budget_keeps_running_moves,
     "who-recovers-for-ever-keeps-all-helpers": coordination.test_a_helper_that_recovers_for_ever_keeps_no_other,
-    "who-replays-is-retired": coordination.test_a_helper_that_replays_for_what_nobody_serves_stays,
+    "who-replays-is-retired": coordination.test_helper_that_replays_an_unserved_partition_stays,
     "a-source-in-failure-never-leaves": partial(
         moves.test_a_source_that_is_not_stable_leaves_as_the_target_is, moves.UP_FAILURE
     ),
     "a-source-leaves-nobody": coordination.test_a_source_in_failure_leaves_a_stable_target_only,
-    "a-source-that-replays-leaves": coordination.test_a_source_that_replays_for_what_nobody_serves_stays,
+    "a-source-that-replays-leaves": coordination.test_source_that_replays_an_unserved_partition_stays,
     "a-dead-target-is-waited-for": moves.test_target_dying_for_good_as_source_leaves_gets_no_role,
     "a-target-that-cannot-recover-is-waited-for": (moves.test_target_unable_to_recover_as_source_leaves_is_dropped),
     "cancelled-while-the-source-retires": (moves.test_move_is_cancelled_if_target_cannot_recover),
@@ -281,7 +279,7 @@ UNITS: Final[dict[str, Test]] = {
     "taken-back-from-the-last-replica": (moves.test_cut_off_target_runs_on_if_leaving_source_is_in_failure),
     "a-dead-replica-keeps-who-moves": moves.test_a_replica_leaves_though_another_one_is_dead,
     "who-stands-in-never-moves": moves.test_a_standby_that_runs_in_the_place_of_a_dead_one_moves,
-    "standbys-for-a-while-are-chosen": moves.test_who_stands_by_for_a_move_only_is_not_chosen_to_run,
+    "standbys-for-a-while-are-chosen": moves.test_temporary_standby_of_a_move_is_not_chosen_to_run,
     "a-target-is-no-helper": moves.test_target_runs_before_old_replica_retires,
     "a-log-is-as-far-as-its-replica": standby.test_a_log_that_is_behind_its_replica_is_asked_for_again,
     "redo-ends-before-the-log-has-its-state": partial(

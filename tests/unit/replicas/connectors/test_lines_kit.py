@@ -81,7 +81,7 @@ def received(form: str) -> int:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_lines_over_tcp_are_lost_only_where_somebody_is_killed(form: str) -> None:
+def test_lines_over_tcp_are_lost_only_on_a_kill(form: str) -> None:
     """And a part of a line is no row."""
     assert received(form) == 4 * (SOME + 1)
 
@@ -191,7 +191,7 @@ def feed_of(change: Callable[[list[str]], list[str]]) -> type[tcp.LineSplitter]:
         (lambda lines: [*lines, lines[-1]], "is in the log twice, and was sent once"),
     ],
 )
-def test_lines_that_are_lost_swapped_or_doubled_are_found(
+def test_lost_swapped_or_doubled_lines_are_detected(
     change: Callable[[list[str]], list[str]], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "LineSplitter", feed_of(change))
@@ -200,13 +200,13 @@ def test_lines_that_are_lost_swapped_or_doubled_are_found(
         received("jsonl")
 
 
-def test_a_part_of_a_line_that_becomes_a_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_a_line_taken_as_a_row_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp._Intake, "unfinished", tcp._Intake.lines)
     with pytest.raises(PromiseBroken, match=r"^the server is killed at step .* is in the log, and was never sent"):
         received("csv")
 
 
-def test_a_line_that_is_given_to_consumers_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_given_to_consumers_too_early_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(log: SegmentedLog) -> None:
         await trio.lowlevel.checkpoint()
 

@@ -131,7 +131,7 @@ def test_csv_without_a_header_is_read_by_column_number(tmp_path: Path) -> None:
     assert tuples(list(replay(options, Schema.of(ts="timestamp!", key="string")).chunks(0))) == [(5, "a"), (6, "b")]
 
 
-def test_malformed_csv_rows_are_kept_aside_with_line_and_reason(tmp_path: Path) -> None:
+def test_malformed_csv_rows_are_stored_with_line_and_reason(tmp_path: Path) -> None:
     lines = [
         "ts,key,price,qty,sold",
         "1,good,1,1,1",

@@ -63,7 +63,7 @@ def test_rows_of_a_generator_come_once_wherever_its_source_dies() -> None:
     assert check_reader(entry, made, Nobody, most=SOME) == 2 * (SOME + 1)
 
 
-def test_a_file_that_is_read_on_too_far_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_that_resumes_too_far_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = CsvReplay.chunks
 
     def too_far(reader: CsvReplay, skip: int) -> Iterator[RowChunk]:

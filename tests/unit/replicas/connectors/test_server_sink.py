@@ -49,7 +49,7 @@ def held(server: TableServer) -> str:
 @pytest.mark.parametrize(
     ("mode", "expected"), [(STABLE, "S1a S2b S3e"), (CURRENT, "S1a S2b S3e T4f")], ids=[STABLE, CURRENT]
 )
-async def test_the_server_holds_what_the_mode_says(mode: str, expected: str) -> None:
+async def test_server_holds_rows_of_the_mode(mode: str, expected: str) -> None:
     server = TableServer()
     sink = await opened(server, mode)
     feed(sink, STORY)
@@ -249,7 +249,7 @@ async def test_results_of_another_query_or_mode_are_refused() -> None:
         await opened(server)
 
 
-async def test_where_rows_come_from_is_kept_with_them() -> None:
+async def test_origin_of_rows_is_stored_with_them() -> None:
     server = TableServer()
     sink = await opened(server)
     assert sink.origin(ONE) == ""

@@ -308,7 +308,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> No
 
 
 @pytest.mark.parametrize("left", [b'{"_id": 1, "_time": "1970', b"\x00" * 50, b"7\n"])
-def test_of_a_first_line_that_was_never_synced_nothing_is_kept(tmp_path: Path, left: bytes) -> None:
+def test_unsynced_first_line_is_removed_entirely(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "out.0.jsonl"
     path.write_bytes(left)
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, STABLE)
@@ -329,7 +329,7 @@ def test_lines_of_an_earlier_session_are_safe_once_synced(tmp_path: Path) -> Non
     again.close()
 
 
-def test_the_end_of_a_long_tentative_run_is_found(tmp_path: Path) -> None:
+def test_end_of_a_long_tentative_run_is_located(tmp_path: Path) -> None:
     sink = JsonLinesSink(*in_folder(tmp_path), {ONE: PAYLOAD}, CORRECTIONS)
     feed(sink, "S1/1a " + " ".join(f"T/{i}b" for i in range(2, 3_000)))
     sink.close()

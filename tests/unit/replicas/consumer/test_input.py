@@ -102,7 +102,7 @@ class TestChoice:
         case.hear("r2", STABLE)
         assert opens(case.choose()) == [("r2", MAIN)]
 
-    def test_a_stable_main_is_kept_although_another_is_ahead(self) -> None:
+    def test_stable_main_is_kept_although_another_is_ahead(self) -> None:
         case = Case()
         case.reading("r1")
         case.hear("r2", STABLE, frontier=1_000)
@@ -194,7 +194,7 @@ class TestChoice:
         assert Close(generation, "half open") in actions
         assert opens(actions) == [("r1", MAIN)]
 
-    def test_what_comes_bit_by_bit_is_not_half_open(self) -> None:
+    def test_slow_partial_arrival_is_not_half_open(self) -> None:
         """A frame of a megabyte takes seconds over a slow link; begun anew after each stall it would never come."""
         case = Case()
         generation = case.reading("r1", now=0)
@@ -389,7 +389,7 @@ class TestUsefulness:
             assert case.choose(now) == []
         assert opens(case.choose(USELESS + 50)) == [("r2", MAIN)]
 
-    def test_a_producer_is_kept_if_none_has_results(self) -> None:
+    def test_producer_is_kept_if_none_has_results(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, 5 * USELESS, 50):
@@ -408,7 +408,7 @@ class TestUsefulness:
         case.shows("r1", STABLE, USELESS + 60, 20)
         assert opens(case.choose(USELESS + 60)) == [("r1", MAIN)], "it has results again"
 
-    def test_live_results_beside_redo_are_preferred_to_none(self) -> None:
+    def test_live_results_during_redo_are_preferred_to_none(self) -> None:
         case = Case()
         case.reading("r1", FAILING)
         for now in range(0, USELESS + 101, 50):
@@ -481,7 +481,7 @@ class TestUsefulness:
         case.hear("r1", STABLE, frontier=10)
         assert not case.input.caught_up()
 
-    def test_who_has_read_the_end_is_caught_up_whoever_is_away(self) -> None:
+    def test_input_read_to_its_end_is_caught_up(self) -> None:
         case = Case()
         assert not case.input.caught_up()
         case.input.port.add_boundary(Boundary(Kind.STABLE, END_OF_TIME, 0), 0)

@@ -286,7 +286,7 @@ class LateClock:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_who_is_late_in_every_round_notices_a_silent_peer(jump_clock: JumpClock, answers: bool) -> None:
+async def test_reader_late_in_every_round_notices_a_silent_peer(jump_clock: JumpClock, answers: bool) -> None:
     """The time in which it did not run is not the peer's; that in which it ran adds up (T1)."""
     cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
@@ -381,9 +381,7 @@ def connected(monkeypatch: pytest.MonkeyPatch, module: str) -> Connection:
 
 
 @pytest.mark.parametrize("breaks", [False, True], ids=["refused", "broken"])
-async def test_what_comes_of_a_feed_as_it_is_closed_concerns_nobody(
-    monkeypatch: pytest.MonkeyPatch, breaks: bool
-) -> None:
+async def test_late_elements_of_a_closed_feed_are_ignored(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
     """Else a new owner of the same name would acknowledge nothing to that producer."""
     cluster = one_stage()
     producer, upstream = connected(monkeypatch, "upstream"), upstream_of(cluster, Identity("node", "n", 1, ""))
@@ -429,7 +427,7 @@ async def test_an_answer_that_comes_as_its_process_leaves_is_not_taken(monkeypat
     assert told == ["heard 1", "gone"]
 
 
-async def test_who_does_not_speak_as_we_do_is_asked_again(jump_clock: JumpClock) -> None:
+async def test_peer_with_another_protocol_is_asked_again(jump_clock: JumpClock) -> None:
     """A proxy, or another process that has the address for a moment, breaks no rule of a producer (B7)."""
     cluster = one_stage()
     address = cluster.directory.nodes[NodeId("n1a")].address
@@ -581,7 +579,7 @@ async def test_late_heartbeat_does_not_replace_first_frame(jump_clock: JumpClock
     assert owner.knew[-1] is NodeState.UP_FAILURE
 
 
-async def test_a_partner_that_stops_inside_a_snapshot_is_given_up(
+async def test_partner_that_stops_inside_a_snapshot_is_abandoned(
     jump_clock: JumpClock,
 ) -> None:
     ours, theirs = trio.testing.memory_stream_pair()

@@ -209,7 +209,7 @@ def test_a_kill_with_a_length_ends_in_a_start() -> None:
     assert state.end(number) == [Action(Do.START, "n1a"), Action(Do.START, "n1b")]
 
 
-def test_both_ends_are_told_of_a_cut() -> None:
+def test_both_ends_hear_of_a_cut() -> None:
     state = FaultState(NAMES)
     number, actions = begin(state, "kind: cut, from: source:a, to: n1a, for: 1s")
     assert actions == [Action(Do.TELL, "n1a"), Action(Do.TELL, "source:a")]
@@ -220,7 +220,7 @@ def test_both_ends_are_told_of_a_cut() -> None:
     assert state.conditions("n1a") == Conditions()
 
 
-def test_a_one_way_cut_holds_what_the_first_sends() -> None:
+def test_one_way_cut_holds_data_of_the_first_end() -> None:
     state = FaultState(NAMES)
     begin(state, "kind: cut, from: n1a, to: n1b, one_way: true")
     assert state.conditions("n1a").cuts == (("n1b", "out"),)
@@ -470,7 +470,7 @@ def env_on(network: SimNetwork, host: str) -> Env:
     return Env(SimClock(), HostNetwork(network, host), SimDisk(), SimCompute(), Random(1), NullTrace())
 
 
-async def test_a_process_told_of_a_cut_cannot_reach_its_peer(jump_clock: JumpClock) -> None:
+async def test_process_cut_off_cannot_reach_its_peer(jump_clock: JumpClock) -> None:
     network = SimNetwork()
     faults = FaultInjector(env_on(network, "n1a"), {"n1b": "n1b:1"})
     arrived: list[bytes] = []

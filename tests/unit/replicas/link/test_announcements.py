@@ -48,7 +48,7 @@ def test_a_longer_wait_and_a_later_start_count(later: Announcement, taken: bool)
 
 
 @pytest.mark.parametrize("stranger", [ONE._replace(node="n3"), ONE._replace(node="x"), ONE._replace(unit="x")])
-def test_only_announcements_of_the_plan_are_kept(stranger: Announcement) -> None:
+def test_only_announcements_of_the_plan_are_stored(stranger: Announcement) -> None:
     known = Announcements(PLAN, DIRECTORY)
     assert known.heard([stranger]) == []
     assert known.since(0, 10) == (0, [])

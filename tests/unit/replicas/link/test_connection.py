@@ -52,7 +52,7 @@ async def test_large_messages_of_two_tasks_are_not_interleaved() -> None:
         assert bytes(received) in (b"a" * size + b"b" * size, b"b" * size + b"a" * size)
 
 
-async def test_what_comes_of_a_frame_is_told_before_it_is_whole() -> None:
+async def test_parts_of_a_frame_are_reported_before_it_is_whole() -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     sender, connection, told = Connection(theirs), Connection(ours), []
     connection.arriving = lambda: told.append(connection.received)
@@ -72,7 +72,7 @@ async def test_what_comes_of_a_frame_is_told_before_it_is_whole() -> None:
     assert told == [before + count for count in range(1, len(whole))]
 
 
-async def test_a_peer_that_does_not_read_is_given_up_at_the_deadline() -> None:
+async def test_peer_that_does_not_read_is_abandoned_at_deadline() -> None:
     async with connected() as (connection, _, nursery):
         nursery.start_soon(connection.send_bytes, bytes(64 << 20))
         await trio.testing.wait_all_tasks_blocked()

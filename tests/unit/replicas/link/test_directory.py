@@ -112,7 +112,7 @@ async def test_version_whose_epoch_ends_during_write_is_refused() -> None:
     assert keeper(disk.restarted()).version == Version(4, 1)
 
 
-async def test_a_restart_goes_by_what_is_on_disk() -> None:
+async def test_restart_uses_the_version_on_disk() -> None:
     disk = SimDisk()
     await keeper(disk).take(version(4, 7))
     again = keeper(disk.restarted())
@@ -154,7 +154,7 @@ async def test_a_version_of_another_configuration_is_refused_once(capsys: pytest
     assert "goes on with version 0/0 of the directory" in capsys.readouterr().err
 
 
-async def test_while_versions_agree_nothing_is_said() -> None:
+async def test_agreeing_versions_are_not_sent() -> None:
     one = keeper()
     exchange = DirectoryExchange(one, CONFIGURED)
     assert [exchange.due(at) for at in range(5)] == [None] * 5
@@ -172,7 +172,7 @@ async def test_while_versions_agree_nothing_is_said() -> None:
     assert exchange.due(10 + ASK_AGAIN_US) is None
 
 
-async def test_two_peers_come_to_the_same_version_whoever_connects() -> None:
+async def test_two_peers_reach_the_same_version_from_either_end() -> None:
     for ahead in (0, 1):
         ends = keeper(), keeper()
         await ends[ahead].take(version(2, 5))
@@ -187,7 +187,7 @@ async def test_two_peers_come_to_the_same_version_whoever_connects() -> None:
         assert [one.due(9) for one in talk] == [None, None]
 
 
-async def test_a_client_is_told_the_version_and_not_asked() -> None:
+async def test_client_hears_the_version_and_is_not_asked() -> None:
     one = keeper()
     exchange = DirectoryExchange(one, Version(9, 9), asks=False)
     assert exchange.due(0) == DirectoryRequest(0, 0)
@@ -196,7 +196,7 @@ async def test_a_client_is_told_the_version_and_not_asked() -> None:
     assert exchange.due(6 * ASK_AGAIN_US) == DirectoryRequest(1, 1)
 
 
-async def test_a_client_that_is_ahead_does_not_answer_who_it_reads() -> None:
+async def test_client_that_is_ahead_does_not_answer_its_producer() -> None:
     client = keeper(me=Identity("client", "client:c", 1))
     await client.take(version(1, 1))
     exchange = DirectoryExchange(client, CONFIGURED)

@@ -55,6 +55,6 @@ def test_a_run_that_goes_on_is_refused(run_dir: Path) -> None:
         (["--continue", "nowhere"], "expected the directory of a run, got nowhere"),
     ],
 )
-def test_what_cannot_be_continued_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_continuation_is_reported(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["run", *words]) == 2
     assert said in capsys.readouterr().err

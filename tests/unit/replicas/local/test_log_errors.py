@@ -14,7 +14,7 @@ TEXT = "2026-11-29T12:07:43.512Z {} {}: {}\n"
 
 @pytest.mark.parametrize("form", list(LogFormat))
 @pytest.mark.parametrize("name", ["n1", "source:a b"])
-def test_lines_of_a_log_are_told_apart_by_level(form: LogFormat, name: str) -> None:
+def test_log_lines_are_distinguished_by_level(form: LogFormat, name: str) -> None:
     log = _Log(form, Level.INFO, lambda: 0, {"process": name})
     said = {level: error_text(_line(log, f"{name}: u1/0@n1: no {level.word} here", level, {}), name) for level in Level}
     assert said == {**dict.fromkeys(Level, ""), Level.ERROR: "u1/0@n1: no error here"}

@@ -61,7 +61,7 @@ def test_a_stopped_or_silent_partner_blocks_the_stop() -> None:
     assert "u1/0: n1 is silent" in hindrances(DIRECTORY, silent, "n2")
 
 
-def test_one_stable_partner_of_several_is_enough() -> None:
+def test_single_stable_partner_is_enough() -> None:
     more = answered(NodeState.RECOVERING, n3=a_node("n3", a_replica(unit="u1"), a_replica(unit="u2")))
     assert hindrances(DIRECTORY, more, "n2") == []
 
@@ -79,7 +79,7 @@ def test_roles_that_nodes_report_override_the_file() -> None:
     assert without_partner(DIRECTORY, answered(n1=a_node("n1")), "n2")[0] == ("u1/0 runs on n2 alone")
 
 
-def test_a_node_that_does_not_answer_runs_what_the_file_says() -> None:
+def test_silent_node_is_taken_to_run_its_configured_roles() -> None:
     silent = {n: s for n, s in answered().items() if n != "n1"}
     assert hindrances(DIRECTORY, silent, "n1") == []
     assert hindrances(DIRECTORY, {}, "n1") == ["u1/0: n2 is silent"]
@@ -94,7 +94,7 @@ def test_node_is_back_when_new_process_runs_all_its_replicas() -> None:
     assert not_back(recovering, 1, [U1]) == ["u1/0 is RECOVERING"]
 
 
-def test_a_node_need_not_run_what_a_move_took_away() -> None:
+def test_node_need_not_run_a_partition_moved_away() -> None:
     after = a_node("n2", a_replica(unit="u1"), incarnation=2)
     assert not_back(after, 1, [U1, U2], {"u2/0"}) == []
     done = a_move(partition="u2/0", source="n2", target="n3", phase="done")
@@ -130,7 +130,7 @@ class Cluster:
         return True
 
 
-async def test_a_restart_beside_a_drain_ends(
+async def test_restart_during_a_drain_ends(
     autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = SimCluster(PLAN, DIRECTORY).env("control")

@@ -51,11 +51,11 @@ def test_node_reads_secret_next_to_its_files_without_metrics() -> None:
     ("text", "said"),
     [(CONFIG, ""), (STANDBY, "standbys keep checkpoints on disk"), (ON_DISK, "n1 writes checkpoints to disk")],
 )
-def test_what_only_a_disk_has_is_known(text: str, said: str) -> None:
+def test_fragments_with_state_only_on_disk_are_listed(text: str, said: str) -> None:
     assert keeps_on_disk(deployed(text).directory) == said
 
 
-def test_executors_are_waited_for_and_too_few_are_told(
+def test_executors_are_awaited_and_too_few_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]

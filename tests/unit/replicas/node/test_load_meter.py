@@ -42,7 +42,7 @@ def cpu(samples: list[LoadSample | None]) -> list[float | None]:
     return [None if sample is None else pytest.approx(sample.cpu) for sample in samples]
 
 
-def test_a_sample_is_what_came_and_left_per_second() -> None:
+def test_sample_has_input_and_output_per_second() -> None:
     world = World().stable()
     (meter,) = world.meters
     meter.received(rows=3_000, nbytes=80_000, step_ns=2_000_000)

@@ -82,7 +82,7 @@ def test_dictionaries_stay_as_they_are() -> None:
     assert (first.strings, second.strings) == (["a"], ["b"])
 
 
-def test_what_comes_out_is_what_went_in() -> None:
+def test_logged_output_is_read_back_unchanged() -> None:
     slices = [(1, logged_output([entries(0, 2, 3)], [0], [3])), (2, logged_output([entries(3, 4, 7)], [3], [7]))]
     found = exported(slices, 0, 7, 71)
     assert (found["base_id"], found["frontier"]) == (0, 71)

@@ -121,7 +121,7 @@ def test_a_removed_consumer_does_not_hold_the_log() -> None:
     assert log.unknown_acks == 1
 
 
-def test_one_process_speaks_for_a_client_until_it_is_dead() -> None:
+def test_single_process_speaks_for_a_client_until_dead() -> None:
     outputs, gone_us = full(), Timing().gone_us()
     assert said(outputs, "client:c", 0, 5, 0)
     for other in (4, 6):
@@ -131,7 +131,7 @@ def test_one_process_speaks_for_a_client_until_it_is_dead() -> None:
     assert not outputs.speaks("client:c", 5, gone_us + 2)
 
 
-def test_who_no_log_waits_for_is_forgotten_once_it_is_dead() -> None:
+def test_unconfigured_client_is_forgotten_once_dead() -> None:
     """Such clients may have another name each time."""
     outputs, gone_us = full(), Timing().gone_us()
     said(outputs, NEAR, 1, 1, 0)

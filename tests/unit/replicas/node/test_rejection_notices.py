@@ -20,7 +20,7 @@ def rejections(*numbers: int, result: bool = False) -> list[Rejection]:
     return [Rejection(StreamId("s"), result, n, input_, None, n, {}, "ValueError: bad\nmore") for n in numbers]
 
 
-async def test_rejections_are_told_once_a_minute(jump_clock: JumpClock) -> None:
+async def test_rejections_are_reported_once_a_minute(jump_clock: JumpClock) -> None:
     trace = ListTrace()
     told = ToldRejections(source_env(SimDisk(), trace=trace))
     told.tell(ID, rejections(1, 2))

@@ -22,7 +22,7 @@ PARTITION = PartitionId(UnitId("u"), 0)
 ME: Any = None
 
 
-async def test_of_a_partner_that_has_left_nothing_comes() -> None:
+async def test_partner_that_left_gives_no_snapshot() -> None:
     trace = ListTrace()
     hosting: Any = SimpleNamespace(
         env=SimpleNamespace(trace=trace), plan=None, directory=SimpleNamespace(nodes={NodeId("n"): None})

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from replicas.node.ticks import Ticks
 
 
-def test_a_replica_is_woken_when_dead_consumers_are_given_up() -> None:
+def test_replica_is_woken_when_dead_consumers_are_evicted() -> None:
     """A2: there is room, and behind the end of all inputs nothing else wakes it."""
     host: Any = Mock()
     host.name = "f/0@n1"

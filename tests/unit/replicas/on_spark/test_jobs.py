@@ -37,7 +37,7 @@ def test_executors_are_identified_by_host_even_without_port() -> None:
     assert found == [Executor(Spot("0", "10.0.0.1"), 2), Executor(Spot("1", "10.0.0.1"), 2)]
 
 
-def test_a_spark_that_was_stopped_is_told() -> None:
+def test_stopped_spark_is_reported() -> None:
     with pytest.raises(SpeError, match="its master may be gone"):
         registered(context(stopped=True))
 
@@ -64,5 +64,5 @@ ModuleNotFoundError: No module named 'replicas'
         ("", "RuntimeError"),
     ],
 )
-def test_a_job_that_failed_is_told_in_a_line(text: str, said: str) -> None:
+def test_failed_job_is_reported_in_one_line(text: str, said: str) -> None:
     assert reason(RuntimeError(text)) == said

@@ -91,7 +91,7 @@ def test_lost_node_is_reported_once_and_resubmitted_on_request(event: Event) -> 
     assert one.handle(Landed("n1", 2, A), 10) == [GiveBack("n1", 2, "n2 runs on executor 0 on h1")]
 
 
-def test_what_an_earlier_attempt_says_is_refused() -> None:
+def test_message_of_an_earlier_attempt_is_refused() -> None:
     """Spark may start a task again by itself, and a lost one may only have been slow."""
     one = placed()
     one.handle(Lost("n1", 1), 0)
@@ -129,7 +129,7 @@ def test_jobs_that_end_before_their_task_is_heard_of_end_the_run() -> None:
     assert "ModuleNotFoundError" in end.text
 
 
-def test_who_waits_long_is_spoken_of_with_what_is_needed() -> None:
+def test_long_wait_is_reported_with_the_need() -> None:
     one = placed()
     one.handle(Registered((Executor(A, 2),)), 0)
     one.handle(Landed("n2", 1, A), 0)
@@ -152,7 +152,7 @@ def test_place_that_another_node_requires_is_returned() -> None:
     assert one.handle(Landed("b", 1, A), 0) == [Accept("b", 1)]
 
 
-def test_hosts_are_compared_by_what_tasks_say_of_them() -> None:
+def test_hosts_are_compared_by_the_names_that_tasks_give() -> None:
     """Spark may know the same hosts under other names."""
     one = SparkPlacement(APART, by_host=True)
     one.handle(Registered((Executor(Spot("0", "10.0.0.1"), 1), Executor(Spot("1", "10.0.0.2"), 1))), 0)
@@ -162,7 +162,7 @@ def test_hosts_are_compared_by_what_tasks_say_of_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_all_nodes_find_places_whatever_spark_does(seed: int) -> None:
+def test_all_nodes_get_places_despite_failures_of_spark(seed: int) -> None:
     """Spark puts tasks anywhere where there is room, executors are killed and replaced, and messages are late.
 
     At any time partners are apart and a node has one place; and in the end all have one."""

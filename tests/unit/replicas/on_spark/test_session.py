@@ -28,7 +28,7 @@ def test_a_spark_of_one_process_is_refused(master: str) -> None:
         check_master(master)
 
 
-def test_a_master_that_does_not_answer_is_told_at_once(free_port: int) -> None:
+def test_silent_master_is_reported_at_once(free_port: int) -> None:
     for master in (f"spark://127.0.0.1:{free_port}", f"k8s://https://127.0.0.1:{free_port}"):
         with pytest.raises(SpeError, match=f"does not answer: 127.0.0.1:{free_port}: Connection refused"):
             check_master(master)
@@ -36,12 +36,12 @@ def test_a_master_that_does_not_answer_is_told_at_once(free_port: int) -> None:
         check_master("spark://host:http")
 
 
-def test_of_several_masters_one_has_to_answer(free_port: int) -> None:
+def test_one_of_several_masters_has_to_answer(free_port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         check_master(f"spark://127.0.0.1:{free_port},127.0.0.1:{one.getsockname()[1]}")
 
 
-def test_spark_connect_and_a_yarn_that_nobody_knows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_connect_and_unknown_yarn_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpeError, match="Spark Connect cannot run nodes"):
         check_master("sc://host")
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):

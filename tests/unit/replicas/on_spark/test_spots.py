@@ -58,7 +58,7 @@ def test_nodes_without_a_common_partition_may_share_an_executor() -> None:
     assert possible({"a": [], "b": []}, executors("h", slots=2), {}, by_host=True)
 
 
-def test_a_place_is_found_by_going_back() -> None:
+def test_placement_search_backtracks() -> None:
     """a and c must share the executor with two slots, which one who takes the first free place does not see."""
     apart: Mapping[str, list[str]] = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
     some = (Executor(Spot("0", "h"), 1), Executor(Spot("1", "h"), 2))
@@ -96,7 +96,7 @@ def test_hosts_are_waited_for_while_more_executors_may_come(
     assert fit(TWO, executors(*hosts), expected, waited_us) is found
 
 
-def test_what_is_needed_is_told_with_what_is_there() -> None:
+def test_missing_places_are_reported_with_present_ones() -> None:
     assert needs({**TWO, "n3": []}, executors("h1", slots=2)) == (
         "3 nodes need 3 tasks at a time on 2 executors or more, of which no two replicas of a partition share one; "
         "there are 1 executors, which run 2 tasks at a time"

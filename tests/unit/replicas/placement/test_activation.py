@@ -133,7 +133,7 @@ def test_a_standby_on_a_dead_node_is_not_waited_for() -> None:
     assert [one.step(by_partition(states)), one.step(by_partition(states))] == [part(0), part(1)]
 
 
-def test_an_active_is_not_given_up_for_a_standby_on_a_dead_node() -> None:
+def test_active_standby_is_kept_if_replacement_node_is_dead() -> None:
     one = activation(1, 1)
     one.adopt(Choice(frozenset({part(0)}), 1.0, 0.1))
     states: dict[PartitionId, NodeState | None] = {part(1): NodeState.STABLE, part(0): None}

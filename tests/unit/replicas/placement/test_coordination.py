@@ -90,7 +90,7 @@ def test_an_unheard_node_gets_more_time() -> None:
     assert world.at(RECOVERY) == "install@n1b"
 
 
-def test_one_helper_is_enough_and_its_order_is_repeated() -> None:
+def test_single_helper_is_enough_and_its_order_is_repeated() -> None:
     world = World()
     world.at(10)
     world.nodes[A] = None
@@ -236,7 +236,7 @@ class Replaying:
         return [f"{d.verb} {d.replica}" for d in self.coordination.decide(now)]
 
 
-def test_a_helper_that_replays_for_what_nobody_serves_stays() -> None:
+def test_helper_that_replays_an_unserved_partition_stays() -> None:
     """H8: others have forgotten what is to be made again."""
     world = Replaying()
     assert world.at(10) == []
@@ -244,7 +244,7 @@ def test_a_helper_that_replays_for_what_nobody_serves_stays() -> None:
     assert world.at(20) == ["retire u1/0@n1b"]
 
 
-def test_a_source_that_replays_for_what_nobody_serves_stays() -> None:
+def test_source_that_replays_an_unserved_partition_stays() -> None:
     world = Replaying()
     world.coordination.bring({}, (), {PARTITION: (B, A)})
     assert world.at(10) == []
@@ -270,7 +270,7 @@ def test_a_source_in_failure_leaves_a_stable_target_only() -> None:
     assert world.at(40 + REPEAT_US) == "", "the target does not run"
 
 
-def test_a_wanted_standby_begins_beside_a_serving_replica() -> None:
+def test_wanted_standby_begins_with_a_serving_replica() -> None:
     """Two that begin at once could give no state to each other."""
     world = World()
     world.coordination.want(PARTITION, [B], 0)
@@ -359,7 +359,7 @@ def test_a_replica_has_its_beginning_if_all_its_outputs_have() -> None:
 
 
 @pytest.mark.parametrize("state", [UP_FAILURE, RECOVERING])
-def test_who_has_its_input_replays(state: NodeState) -> None:
+def test_replica_with_its_input_replays(state: NodeState) -> None:
     """The other one may be cut off from a source, and would wait for it for ever."""
     world = TwoDeep()
     world.coordination.heard(NodeId("n2a"), [], 0)
@@ -420,7 +420,7 @@ def three_deep() -> Callable[[int, dict[str, tuple[NodeState, int]]], list[str]]
     return at
 
 
-def test_who_was_not_told_to_replay_does_not_do_so_in_vain() -> None:
+def test_replica_without_order_does_not_replay_in_vain() -> None:
     """Nothing begins anew while nobody runs u1."""
     at, runs = three_deep(), dict.fromkeys(("n2a", "n2b"), (STABLE, 40))
     at(10, runs)
@@ -429,7 +429,7 @@ def test_who_was_not_told_to_replay_does_not_do_so_in_vain() -> None:
     assert at(10 + RECOVERY + REPLAYS_IN_VAIN_US, runs) == ["replay u2/0@n2b", "replay u1/0@n1b"]
 
 
-def test_who_waits_for_a_replay_before_it_does_not_stand_still() -> None:
+def test_replica_waiting_for_earlier_replay_is_not_stuck() -> None:
     at, runs = three_deep(), dict.fromkeys(("n1a", "n1b", "n2a", "n2b"), (STABLE, 40))
     at(10, runs)
     assert at(10 + RECOVERY, runs) == ["replay u2/0@n2b", "replay u1/0@n1b"]
@@ -478,7 +478,7 @@ def test_nothing_replays_from_silent_source_or_other_log() -> None:
     assert world.at(40 + RECOVERY) == ["replay u1/0@n1b"], "it is back"
 
 
-def test_one_without_a_state_replays_from_whatever_log_there_is() -> None:
+def test_replica_without_state_replays_from_any_log() -> None:
     world = TwoDeep()
     world.origin = ""
     world.coordination.heard(NodeId("n2a"), [], 0)

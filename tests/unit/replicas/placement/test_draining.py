@@ -25,7 +25,7 @@ def test_a_partition_goes_where_least_is_hosted() -> None:
     assert targets(directory, C, ALL, anything) == [], "it hosts nothing"
 
 
-def test_each_target_counts_with_what_it_is_to_get() -> None:
+def test_each_target_counts_with_its_future_partitions() -> None:
     _, directory = plan_of([A])
     other = PartitionId(PARTITION.unit, 1)
     roles = {PARTITION: {A: Role.ACTIVE}, other: {A: Role.ACTIVE}}

@@ -21,7 +21,7 @@ def sample(cpu: float) -> LoadSample:
     return LoadSample(cpu, 4e6, 1e5, 300.0, 2e6)
 
 
-def test_of_two_replicas_the_larger_load_is_kept() -> None:
+def test_larger_load_of_two_replicas_counts() -> None:
     heard = HeardLoads(make_plan(1)[1])
     heard.heard(A, [load(0.2)], SAMPLE_US)
     heard.heard(B, [load(0.3)], SAMPLE_US + 5)

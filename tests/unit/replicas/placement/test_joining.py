@@ -38,7 +38,7 @@ def test_rejoining_node_keeps_roles_at_new_address() -> None:
         joined(directory, elsewhere, CONFIGURED.nodes, {"n9"})
 
 
-def test_a_name_or_an_address_of_somebody_else_is_refused() -> None:
+def test_name_or_address_in_use_is_refused() -> None:
     with pytest.raises(JoinRefused, match="the configuration names n1a; start it with that file, without --join"):
         joined(CONFIGURED, replace(NEW, id=A), CONFIGURED.nodes, set())
     taken = CONFIGURED.nodes[A].address

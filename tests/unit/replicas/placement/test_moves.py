@@ -164,7 +164,7 @@ def test_move_to_temporary_standby_removes_only_the_source() -> None:
     assert world.directory.lent == set()
 
 
-def test_a_dropped_move_leaves_a_lent_role_to_whoever_lent_it() -> None:
+def test_dropped_move_leaves_a_lent_role_to_its_lender() -> None:
     world = lent(B)
     move = world.ask(A, B)
     beats_until(world, move, MovePhase.INSTALL)
@@ -254,7 +254,7 @@ def test_replica_run_by_budget_stays_while_partition_moves() -> None:
     assert world.running() == [B, C]
 
 
-def test_who_stands_by_for_a_move_only_is_not_chosen_to_run() -> None:
+def test_temporary_standby_of_a_move_is_not_chosen_to_run() -> None:
     """Else nobody would make it retire, and the move would wait for that for ever."""
     world = cluster("A")
     world.activation.budget = 1
@@ -355,7 +355,7 @@ def test_a_move_waits_until_all_replicas_are_stable() -> None:
 
 
 @pytest.mark.parametrize("phase", [MovePhase.JOIN, MovePhase.INSTALL, MovePhase.FOLLOW])
-def test_a_move_whose_target_stays_dead_is_taken_back(phase: MovePhase) -> None:
+def test_move_with_dead_target_is_reverted(phase: MovePhase) -> None:
     world = cluster()
     move = world.ask(A, B)
     beats_until(world, move, phase)
@@ -404,7 +404,7 @@ def test_a_target_that_falls_silent_is_waited_for_three_times() -> None:
     assert roles(world) == {A: Role.ACTIVE}
 
 
-def test_a_target_silent_for_its_patience_is_given_up() -> None:
+def test_target_silent_for_its_patience_is_abandoned() -> None:
     world = cluster()
     world.recovery = 10
     move = world.ask(A, B)
@@ -444,7 +444,7 @@ def test_nothing_is_done_of_an_order_that_is_not_on_disk() -> None:
     assert kept.phase is MovePhase.DONE
 
 
-def test_a_target_that_answers_and_is_never_ready_is_given_up() -> None:
+def test_target_that_answers_but_is_never_ready_is_abandoned() -> None:
     """All other moves wait for this one."""
     world = cluster()
     world.recovery = 10**9
@@ -698,11 +698,11 @@ def having_moved(*moves: tuple[int, int], source: StateSource = StateSource.PART
     return Moves(*plan_of([A]), pause_us=100_000, patience_us=1_000_000, known=known)
 
 
-def test_before_the_first_move_its_phases_are_what_is_expected() -> None:
+def test_phases_give_the_expectation_before_first_move() -> None:
     assert having_moved().expected_us(20_000) == 1_520_000
 
 
-def test_what_the_latest_moves_took_is_expected_of_the_next() -> None:
+def test_latest_moves_give_the_expectation_for_the_next() -> None:
     assert having_moved((10, 2010), (10, 2210), (10, 2110)).expected_us(10_000) == 2_110_000
     assert having_moved((10, 2010), (10, 2210), (10, 2110)).expected_us(5_000_000) == 7_100_000, (
         "as for its state alone"

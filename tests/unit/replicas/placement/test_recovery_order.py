@@ -49,7 +49,7 @@ def test_no_node_exceeds_cap_and_waiting_partitions_are_named() -> None:
     assert found.beat(50) == ""
 
 
-def test_one_after_the_other_on_each_node_and_both_are_filled() -> None:
+def test_each_node_restores_in_sequence_and_both_are_filled() -> None:
     found = cluster()
     found.kill("n1", "n2", "n3")
     orders = found.beat(3).split(", ")
@@ -65,7 +65,7 @@ def test_one_after_the_other_on_each_node_and_both_are_filled() -> None:
     assert found.order.status() is None
 
 
-def test_an_arrival_makes_a_new_plan_and_what_runs_stays() -> None:
+def test_arrival_makes_a_new_plan_and_running_replicas_stay() -> None:
     """n5 comes when n4 is full: what waited runs there."""
     found = cluster()
     found.kill("n1", "n2", "n3", "n5")
@@ -116,7 +116,7 @@ IN_VAIN = IN_VAIN_US // BEAT
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["a standby", "a node without a role"])
-def test_what_a_node_restores_in_vain_is_given_to_another_one(others: bool) -> None:
+def test_vain_restore_is_given_to_another_node(others: bool) -> None:
     """n4 never comes to an end with what it restores."""
     nodes = {**{f"n{at}": {} for at in range(1, 5)}, "n5": {"capacity": 2, "spare": others}}
     found = cluster(backs=["n4"] if others else ["n4", "n5"], nodes=nodes)
@@ -145,7 +145,7 @@ def test_stuck_restore_is_tried_on_two_nodes_at_most() -> None:
             assert sum(id in runs for runs in found.runs.values()) <= 2
 
 
-def test_what_only_one_node_may_restore_stays_there() -> None:
+def test_restore_possible_on_one_node_only_stays_there() -> None:
     found = cluster(backs=["n4"])
     found.kill("n1", "n2", "n3")
     while not (runs := found.runs[NodeId("n4")]):
@@ -158,7 +158,7 @@ def test_what_only_one_node_may_restore_stays_there() -> None:
     assert status.under_way == {str(stuck): "n4"}
 
 
-def test_who_waits_for_lost_input_does_not_restore_in_vain() -> None:
+def test_restore_waiting_for_lost_input_is_not_vain() -> None:
     """fc reads fa, which has room nowhere."""
     found = RestoringCluster(three_queries({"fa": 0.9, "fb": 0.1, "fc": 0.1}, reads="a"))
     found.kill("n1", "n3")
@@ -167,7 +167,7 @@ def test_who_waits_for_lost_input_does_not_restore_in_vain() -> None:
     assert found.beat(30) == ""
 
 
-def test_who_waits_for_a_source_does_not_restore_in_vain() -> None:
+def test_restore_waiting_for_a_source_is_not_vain() -> None:
     """Nobody would be faster: the source is away."""
     found = cluster()
     found.restores = STUCK
@@ -180,7 +180,7 @@ def test_who_waits_for_a_source_does_not_restore_in_vain() -> None:
     assert "install" in found.beat(30), "then it counts anew"
 
 
-def test_who_gets_further_does_not_restore_in_vain() -> None:
+def test_advancing_restore_is_not_vain() -> None:
     """A replica is slow; when it is no further than it once was, that is no progress."""
     found = cluster()
     found.restores = STUCK
@@ -413,7 +413,7 @@ def test_silent_node_keeps_lent_role_until_another_is_healthy() -> None:
     assert "fb/0: n6 gone" in found.beat(5)
 
 
-def test_a_coordinator_that_begins_waits_for_who_has_a_lent_role() -> None:
+def test_new_coordinator_waits_for_node_with_a_lent_role() -> None:
     """All it knows is that n2 serves fb; n6 answers a moment later."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n2", "n3")
@@ -428,7 +428,7 @@ def test_a_coordinator_that_begins_waits_for_who_has_a_lent_role() -> None:
     assert node not in found.directory.roles[FB]
 
 
-def test_the_next_coordinator_takes_back_what_was_lent() -> None:
+def test_next_coordinator_takes_back_lent_roles() -> None:
     """Also one that has nothing but the directory, which others told it."""
     found = cluster(backs=["n4"], others=["n6"])
     found.kill("n1", "n2", "n3")

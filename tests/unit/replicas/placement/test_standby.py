@@ -41,7 +41,7 @@ def positions(one: Standby) -> list[int]:
     return [upto for _, upto in one.acks()]
 
 
-def test_it_acknowledges_the_older_of_its_two_checkpoints() -> None:
+def test_standby_acknowledges_the_older_of_two_checkpoints() -> None:
     """The newer one may be damaged, and then upstream must have what follows the other."""
     one = standby()
     assert [(str(c), upto) for c, upto in one.acks()] == [("a/0", 0), ("b/0", 0), ("c/0", 0)]
@@ -51,7 +51,7 @@ def test_it_acknowledges_the_older_of_its_two_checkpoints() -> None:
     assert positions(one) == [5, 6, 7]
 
 
-def test_it_asks_the_furthest_replica_once_per_interval() -> None:
+def test_standby_asks_the_furthest_replica_once_per_interval() -> None:
     one = standby()
     assert one.wish(EVERY) is None, "nobody runs it"
     hears(one, A, output(10))
@@ -103,7 +103,7 @@ def test_log_is_requested_while_producer_is_full() -> None:
     assert one.wish(2 * EVERY) == C
 
 
-def test_it_asks_no_recovering_or_lost_replica() -> None:
+def test_standby_asks_no_recovering_or_lost_replica() -> None:
     one = standby()
     hears(one, A, output(10, state=NodeState.RECOVERING))
     assert one.wish(EVERY) is None
@@ -115,7 +115,7 @@ def test_it_asks_no_recovering_or_lost_replica() -> None:
     assert one.wish(EVERY) is None, "its node answers, and does not run it"
 
 
-def test_it_does_not_ask_for_a_state_that_it_has() -> None:
+def test_standby_does_not_ask_for_a_state_that_it_has() -> None:
     one = standby()
     hears(one, A, output(10))
     assert one.wish(EVERY) == A

@@ -86,7 +86,7 @@ async def test_the_last_loads_of_a_plan_are_restored(store: Opening) -> None:
     assert (again.memory("plan"), again.memory("other")) == ({one: 2e9}, {})
 
 
-async def test_each_version_is_logged_with_who_wanted_it(store: Opening) -> None:
+async def test_each_version_is_logged_with_its_reason(store: Opening) -> None:
     """X5: and is read from the folder of a run; with the version itself, or not at all."""
     disk = SimDisk()
     one = store(disk)
@@ -102,7 +102,7 @@ async def test_each_version_is_logged_with_who_wanted_it(store: Opening) -> None
     assert read_issued(disk, "another") == read_issued(SimDisk(), "plan") == []
 
 
-async def test_the_newest_orders_are_kept(store: Opening) -> None:
+async def test_newest_orders_are_stored(store: Opening) -> None:
     disk = SimDisk()
     one = store(disk)
     for number in range(1, ORDERS + 11):

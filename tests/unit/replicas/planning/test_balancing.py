@@ -176,7 +176,7 @@ def test_silent_node_counts_with_its_last_load() -> None:
     assert moves(cluster.periods(3)) == []
 
 
-def test_one_move_at_a_time_and_the_next_one_when_it_has_ended() -> None:
+def test_moves_run_one_at_a_time_in_sequence() -> None:
     cluster = Cluster({0: (N1,), 1: (N1,), 2: (N1,), 3: (N2,), 4: (N3,)}, {0: 0.5, 1: 0.4, 2: 0.5, 3: 0.1, 4: 0.1})
     cluster.state = 4000.0
     assert len(moves(cluster.periods(4))) == 1, "it takes longer than a period"

@@ -563,7 +563,7 @@ async def test_a_user_needs_no_more_than_the_page_says(server: PostgresServer, t
     assert [*intake.rows, *after.rows] == [(1, "a"), (2, "b")]
 
 
-async def test_a_slot_for_which_the_server_kept_too_little_is_told(server: PostgresServer, table: str) -> None:
+async def test_slot_without_needed_changes_is_reported(server: PostgresServer, table: str) -> None:
     intake = Intake(reader_of(table))
     server.query(f"insert into {table} values (1, 'a')")
     await take(intake, 1)
@@ -585,7 +585,7 @@ async def test_a_slot_for_which_the_server_kept_too_little_is_told(server: Postg
     assert "the table has to be read anew" in why
 
 
-async def test_a_slot_that_is_gone_or_was_read_by_others_is_told(server: PostgresServer, table: str) -> None:
+async def test_missing_or_foreign_read_slot_is_reported(server: PostgresServer, table: str) -> None:
     intake = Intake(reader_of(table))
     server.query(f"insert into {table} values (1, 'a')")
     await take(intake, 1)
@@ -619,7 +619,7 @@ async def test_two_sources_do_not_share_a_slot(server: PostgresServer, table: st
     assert f"another process reads slot spe_{table}; trying again" in other.reader.away
 
 
-async def test_a_server_that_keeps_too_little_is_told() -> None:
+async def test_server_with_too_low_wal_level_is_reported() -> None:
     with (
         running_server("wal_level = replica\n") as other,
         pytest.MonkeyPatch.context() as patch,

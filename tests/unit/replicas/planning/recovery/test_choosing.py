@@ -46,7 +46,7 @@ def test_shared_partitions_are_paid_for_once() -> None:
         assert shared.text(choose(short)) == "s a b c"
 
 
-def test_a_query_whose_partitions_are_shared_is_denser() -> None:
+def test_query_with_shared_partitions_is_denser() -> None:
     """Each p costs 4 and serves three queries of priority 3; q costs 3 and serves one of 4.  Two of three p may be in
     the start, the third must be found."""
     reads = {p: "" for p in ("p", "r", "s", "q")} | {f"{p}{i}": p for p in "prs" for i in range(3)}
@@ -80,7 +80,7 @@ def test_unions_of_too_many_queries_are_refused() -> None:
     assert choosing.best_density(short).sum() == 3
 
 
-def test_of_hundreds_of_queries_the_densest_starts_are_tried() -> None:
+def test_densest_starts_of_hundreds_of_queries_are_tried() -> None:
     random = np.random.default_rng(1)
     needs = random.random((200, 400)) < 0.01
     needs[np.arange(200), np.arange(200) + 200] = True

@@ -23,7 +23,7 @@ FIGURE_2 = Partitions(
 )
 
 
-def test_each_node_takes_what_completes_most() -> None:
+def test_each_node_takes_partitions_that_complete_most() -> None:
     played = TREES.played(TREES.schedule(), ARRIVALS)
     assert TREES.by_node(played) == {"n1": "m y", "n2": "x z1", "n3": "z2"}
     assert played.points == ((0, 0), (10, 2), (20, 3), (30, 4))
@@ -58,7 +58,7 @@ def test_figure_2_of_the_paper(algorithm: QueryChoice, nodes: list[str], area: f
     assert played.area(6) == area
 
 
-def test_only_what_was_on_the_node_that_died_starts_again() -> None:
+def test_only_partitions_of_the_dead_node_start_again() -> None:
     parts = Partitions({"g": "", "h": ""}, {"g": 1, "h": 1})
     schedule = parts.schedule(work={"g": 5, "h": 5})
     schedule.came("n1", 1.0)
@@ -175,7 +175,7 @@ def test_returning_node_has_forgotten_its_orders() -> None:
     assert schedule.step() == [PlannedInstall(0, "n1")]
 
 
-def test_a_new_coordinator_goes_on_from_what_nodes_tell() -> None:
+def test_new_coordinator_continues_from_reports_of_nodes() -> None:
     """What another one ordered is neither ordered again nor taken back."""
     schedule = TREES.schedule()
     schedule.came("n1", 2.0, runs=[0], restores=[3])
@@ -184,7 +184,7 @@ def test_a_new_coordinator_goes_on_from_what_nodes_tell() -> None:
     assert schedule.ordered == {3: "n1", 2: "n2"}
 
 
-def test_a_node_goes_on_behind_what_can_only_wait_for_its_input() -> None:
+def test_node_continues_after_a_restore_that_waits_for_input() -> None:
     """x reads m, which no node has room for: n1 need not wait until x goes on without it."""
     parts = Partitions({"m": "", "x": "m", "y": ""}, {"x": 1, "y": 1})
     schedule = parts.schedule(loads={"m": 0.9, "x": 0.3, "y": 0.3}, cap=0.8)
