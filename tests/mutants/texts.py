@@ -249,9 +249,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "replicas/producer/output_log.py",
         "            id = ack.granted = self.first - 1",
         "            id = self.first - 1",
-        tests=(
-            "tests/unit/replicas/producer/test_output_log.py::test_a_place_that_was_given_back_is_no_state_of_a_standby",
-        ),
+        tests=("tests/unit/replicas/producer/test_output_log.py::test_returned_position_is_not_a_state_of_a_standby",),
     ),
     "files-outlive-an-install": TextMutant(
         "the spill files of a log stay when a snapshot takes its place (A9)",
@@ -268,7 +266,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "            self._floor = self._t_max\n",
         "            self._floor = max(self._floor, self._t_max)\n",
         tests=(
-            "tests/unit/replicas/producer/test_output_log.py::test_what_was_undone_is_sent_again_in_the_next_failure",
+            "tests/unit/replicas/producer/test_output_log.py::test_undone_tuples_are_sent_again_in_the_next_failure",
         ),
     ),
     "last-segment-goes": TextMutant(

@@ -243,7 +243,7 @@ def test_where_nothing_fits_a_spare_joins() -> None:
     assert moves(cluster.periods(5)) == []
 
 
-def test_a_spare_that_is_dead_or_helps_nobody_does_not_join() -> None:
+def test_spare_that_is_dead_or_useless_does_not_join() -> None:
     cluster = Cluster({0: (N1,), 1: (N1,), 2: (N2,)}, {0: 0.5, 1: 0.5, 2: 0.5}, nodes={N3: SPARE})
     cluster.balancer.went(N3)
     (said,) = cluster.periods(4)
@@ -314,7 +314,7 @@ FOR_THREE: Final = (
 )
 
 
-def test_a_node_makes_room_for_what_is_to_come() -> None:
+def test_node_makes_room_for_expected_partitions() -> None:
     """Beside a first 0.4 and the 0.25 on n4 the second one would never catch up."""
     cluster = Cluster(*FOR_THREE, exact=True)
     cluster.periods(5)
@@ -505,7 +505,7 @@ ORDERS = Situations({"no order": 0.05, "some orders": 0.05})
         max_size=5,
     ).filter(lambda plan: all(sum(t for n, _, t in plan if n == node) < 20 for node in range(3)))
 )
-def test_an_order_is_found_if_there_is_one(
+def test_possible_order_is_always_computed(
     plan: list[tuple[int, int, int]],
 ) -> None:
     """Beside all orders that keep targets within a cap of 0.8; moves are (node, node at the end, twentieths)."""
@@ -535,7 +535,7 @@ CHAOS = Situations({"moves": 0.15, "a node dies during a move": 0.05})
 @CHAOS.required
 @settings(max_examples=30)
 @given(data=st.data(), cluster=clusters())
-def test_every_order_can_be_followed_whatever_fails(data: st.DataObject, cluster: Cluster) -> None:
+def test_every_order_can_be_followed_despite_failures(data: st.DataObject, cluster: Cluster) -> None:
     """The balancer's own assertions judge; orders to dead nodes fail, and partitions of dead nodes run elsewhere."""
     dead: set[NodeId] = set()
     during = False

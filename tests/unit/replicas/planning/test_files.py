@@ -199,7 +199,7 @@ def test_a_domain_takes_the_replicas_in_it_along() -> None:
     assert layout.value(problem, {0: "n2", 2: "n0"}) == pytest.approx((0.75 + 1) / 2)
 
 
-def test_random_topologies_are_what_was_asked_for() -> None:
+def test_random_topologies_follow_their_shape() -> None:
     """A chain of full partitionings; equal seeds make equal topologies."""
     shape = Shape(4, (3, 6), {Partitioning.FULL: 1.0}, branching=1.0, joins=1.0, skew=1.0)
     made = random_topology(shape, np.random.default_rng(7))

@@ -33,13 +33,13 @@ def test_silence_is_no_sample_and_no_load_of_zero() -> None:
     assert kept.series(P, now)[-4:].tolist() == pytest.approx([0.4, np.nan, 0.6, np.nan], nan_ok=True)
 
 
-def test_samples_are_kept_for_15_minutes() -> None:
+def test_samples_are_stored_for_15_minutes() -> None:
     kept, now = history(p=[0.4])
     assert kept.mean(P, now + KEPT_US - SAMPLE_US) is not None
     assert kept.mean(P, now + KEPT_US) is None
 
 
-def test_of_two_replicas_the_busier_counts() -> None:
+def test_busier_of_two_replicas_counts() -> None:
     kept = LoadHistory()
     kept.sample(P, LoadSample(0.2, state=10.0), SAMPLE_US)
     kept.sample(P, LoadSample(0.3, state=9.0), SAMPLE_US + 1)

@@ -38,7 +38,7 @@ def example(delta: float = np.inf) -> CheckpointProblem:
     )
 
 
-def test_what_each_checkpoint_costs_on_each_node() -> None:
+def test_each_checkpoint_has_a_cost_on_each_node() -> None:
     problem = example()
     g1, g2, g3, g4 = problem.cost.tolist()
     assert (g1[1], g2[1], g3[0]) == (-5.0, -2.5, -2.5)
@@ -108,7 +108,7 @@ def test_before_anything_is_measured_checkpoints_are_spread() -> None:
     assert np.bincount(correlated(problem), minlength=3).tolist() == [0, 3, 3]
 
 
-def test_no_node_has_two_copies_or_one_beside_the_replica() -> None:
+def test_no_node_has_two_copies_or_copy_and_replica() -> None:
     history = LoadHistory()
     nodes = dict.fromkeys(NODES, Place())
     problem = placement_problem.checkpoint_problem(history, 0, [G1, G1, G3], RUNNING, nodes)

@@ -216,7 +216,7 @@ def test_trees_are_counted_as_they_are_made(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_grows_is_what_is_computed_anew(seed: int) -> None:
+def test_incremental_value_equals_recomputed_value(seed: int) -> None:
     random = Random(seed)
     topology = random_topology(random)
     alive = np.array([random.random() < 0.5 for _ in range(topology.tasks)])

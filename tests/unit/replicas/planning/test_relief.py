@@ -44,7 +44,7 @@ EXAMPLE = problem(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_it_makes_the_move_with_the_fewest_seconds(exact: bool) -> None:
+def test_relief_makes_the_cheapest_move(exact: bool) -> None:
     assert relief.relieve(EXAMPLE, exact=exact).tolist() == [0, 1, 0, 1]
 
 

@@ -83,7 +83,7 @@ def test_a_suffix_of_long_texts_is_capped() -> None:
     assert 190 < one.log.suffix_dropped < 210
 
 
-def test_one_row_larger_than_the_cap_stays_in_the_suffix() -> None:
+def test_row_larger_than_the_cap_stays_in_the_suffix() -> None:
     one = Writer(suffix_bytes=1 << 10)
     one.log.set_state(NodeState.UP_FAILURE)
     one.write(["a", long_text(0)], Kind.TENTATIVE)
@@ -91,7 +91,7 @@ def test_one_row_larger_than_the_cap_stays_in_the_suffix() -> None:
     assert [texts[-1] for texts in one.pulls(1 << 20)] == [long_text(1)]
 
 
-def test_one_slice_of_long_texts_does_not_exceed_the_cap() -> None:
+def test_slice_of_long_texts_does_not_exceed_the_cap() -> None:
     """It becomes several entries: else all of it would be kept, whatever the cap is."""
     one = Writer(suffix_bytes=2 * ENTRY_BYTES_MAX)
     one.log.set_state(NodeState.UP_FAILURE)

@@ -90,7 +90,7 @@ def then_all_is_stable(one: TextProducer) -> None:
         (STABILIZATION, True, LEVEL, True, "T/55y b60", "U(9) S10/45f B50(10) R+"),
     ],
 )
-def test_the_table_of_what_a_producer_sends_first(
+def test_first_elements_of_a_subscription_follow_the_table(
     state: NodeState, fresh: bool, place: tuple[int, int], held: bool, first: str, then: str
 ) -> None:
     """A consumer with tentative tuples has seen them up to 49."""
@@ -122,7 +122,7 @@ def test_a_corrections_feed_never_gets_tentative_elements(state: NodeState, fres
 
 @pytest.mark.parametrize("state", [STABLE, UP_FAILURE, STABILIZATION])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_consumer_whose_next_id_is_gone_gets_the_first_id_left(state: NodeState, fresh: bool) -> None:
+def test_consumer_whose_next_id_was_deleted_gets_first_id(state: NodeState, fresh: bool) -> None:
     log = producer_in(state, fresh=fresh).log
     assert log.subscribe(MAIN, 2, 10, False, 9) == LogTruncated(4)
     assert isinstance(log.subscribe(MAIN, 3, 10, False, 9), OutputSubscription)
@@ -341,7 +341,7 @@ def test_a_new_run_continues_the_old_one_for_a_consumer_ahead() -> None:
     assert pulled(ahead) == "T/55w b60"
 
 
-def test_what_was_undone_is_sent_again_in_the_next_failure() -> None:
+def test_undone_tuples_are_sent_again_in_the_next_failure() -> None:
     """V3: after an undo the consumer has seen nothing tentative, so what it had seen before does not count."""
     one = producer_in(UP_FAILURE)
     p = one.subscribe(*LEVEL, 99, held=True)
@@ -352,7 +352,7 @@ def test_what_was_undone_is_sent_again_in_the_next_failure() -> None:
     assert pulled(p) == "T/75z b80"
 
 
-def test_live_beside_redo_sends_no_rec_done_in_between() -> None:
+def test_live_during_redo_sends_no_rec_done_in_between() -> None:
     one = failed_after_six()
     p = one.subscribe(6, 10)
     one.stabilises(fresh=True)
@@ -362,7 +362,7 @@ def test_live_beside_redo_sends_no_rec_done_in_between() -> None:
     assert pulled(p) == "b40"
 
 
-def test_within_a_run_every_tuple_is_sent_whatever_its_t_max() -> None:
+def test_every_tuple_of_a_run_is_sent_whatever_its_t_max() -> None:
     """A window's result has t_max = end − 1, so by V3 the boundary at its end adds nothing, and an unmatched
     outer row has an older t_max than earlier rows.  V3 applies only to consumers that enter late.
     """
@@ -550,7 +550,7 @@ def truncating(*acks: int, standbys: Sequence[str] = ()) -> OutputLog:
     return one.log
 
 
-def test_the_log_is_kept_for_the_slowest_configured_consumer() -> None:
+def test_log_is_kept_for_the_slowest_configured_consumer() -> None:
     log = truncating(9, 8, 7)
     assert (log.truncation_line, log.first) == (0, 1)  # the client was never heard and counts as 0
     log.acknowledge("client:desk", 1, 6)
@@ -693,7 +693,7 @@ def test_a_dead_replica_can_be_evicted_for_a_standby_further_on() -> None:
     assert log.evictable({"v/0@a"}) == ["v/0@a"]
 
 
-def test_a_place_that_was_given_back_is_no_state_of_a_standby() -> None:
+def test_returned_position_is_not_a_state_of_a_standby() -> None:
     """H2: a replica that begins again further back may die; the standby does not hold what follows that."""
     log = truncating(8, 2, 8, 8, standbys=["v/0@b"])
     assert log.evictable(set()) == ["v/0@b"]
@@ -729,7 +729,7 @@ def test_a_new_consumer_holds_the_log_before_it_is_heard() -> None:
     assert (log.truncation_line, log.first) == (10, 11)
 
 
-def test_without_configured_consumers_the_newest_half_is_kept() -> None:
+def test_newest_half_is_kept_without_configured_consumers() -> None:
     one = TextProducer(consumers=(), limits=Limits(output_bytes=4_000))
     p = one.subscribe(0, 0)
     for t in range(1, 30):

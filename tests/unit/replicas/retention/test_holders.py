@@ -28,7 +28,7 @@ def test_age_or_size_is_enough() -> None:
     assert due(SEGMENTS, ALL, 5_500_000, Retain(for_us=2_000_000, size_bytes=400)) == 3
 
 
-def test_who_was_never_heard_holds_everything() -> None:
+def test_consumer_never_heard_holds_everything() -> None:
     holders = Holders(["u/0@n1", "u/0@n2"])
     holders.acknowledged("u/0@n1", 1, 40)
     free, held = holders.free(SEGMENTS, 7)
@@ -54,7 +54,7 @@ def test_new_incarnation_counts_from_first_acknowledgement() -> None:
     assert holders.free(SEGMENTS, 0)[0] == 1
 
 
-def test_who_joins_holds_everything_and_who_leaves_nothing() -> None:
+def test_new_consumer_holds_everything_and_removed_one_nothing() -> None:
     holders = Holders(["a", "b"])
     holders.acknowledged("a", 1, 40)
     holders.set_consumers(["a"])
@@ -64,7 +64,7 @@ def test_who_joins_holds_everything_and_who_leaves_nothing() -> None:
     assert not holders.acknowledged("stranger", 1, 3), "who is not configured holds nothing"
 
 
-def test_who_holds_is_told_since_when() -> None:
+def test_holders_are_reported_with_their_start() -> None:
     holders = Holders(["a"])
     assert holders.free(SEGMENTS[:1], 5)[1][0].since_us == 5
     assert holders.free(SEGMENTS[:2], 9)[1][0].since_us == 5

@@ -12,7 +12,7 @@ from spe.log.format import Segment
 LOG, PLACE = PurePosixPath("c"), PurePosixPath("place")
 
 
-async def test_a_segment_that_a_later_writer_began_anew_needs_no_copy() -> None:
+async def test_segment_restarted_by_a_later_writer_needs_no_copy() -> None:
     """The first writer was killed before it had written a record to its second segment (seed 8201846)."""
     disk, archive = SimDisk(), SimDisk()
     disk.removed = {}

@@ -23,6 +23,8 @@ from replicas.simulation.simulate import _others_run
         (set(), {"f/0@na"}, {"na"}, "nobody runs f/0"),
     ],
 )
-def test_who_runs_in_the_end(running: set[str], expected: set[str], dead: set[str], why: str) -> None:
+def test_settled_replicas_are_those_expected_to_run(
+    running: set[str], expected: set[str], dead: set[str], why: str
+) -> None:
     cluster: Any = SimpleNamespace(replicas=lambda: dict.fromkeys(running), expected=lambda: expected)
     assert _others_run(cluster, dead) == why

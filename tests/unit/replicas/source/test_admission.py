@@ -35,7 +35,7 @@ def test_a_text_has_no_unit() -> None:
 
 
 @pytest.mark.parametrize("bad_rows", ["refuse", "pass"])
-def test_a_sender_is_told_of_a_row_from_the_future(bad_rows: str) -> None:
+def test_sender_hears_of_a_row_from_the_future(bad_rows: str) -> None:
     """Refused, it does not use up its key: the next request has it."""
     source = configured({"http": {"listen": "127.0.0.1:9000", "bad_rows": bad_rows}})
     done: list[Post] = []

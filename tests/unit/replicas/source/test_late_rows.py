@@ -92,7 +92,7 @@ def lines(storage: SimDisk) -> list[dict[str, object]]:
 EXPECTED = [n + 1 for n in range(ROWS) if n % 7 == 3]
 
 
-def test_what_is_late_is_what_got_another_time() -> None:
+def test_late_rows_are_those_with_a_changed_time() -> None:
     (batch,) = [e for e in parse("S1/5a S2/9b S3/9c") if isinstance(e, Batch)]
     times = Column(np.array([5, 3, 9], np.int64))
     rows = type(batch.rows)(batch.rows.time, batch.rows.t_max, (times, *batch.rows.columns))
@@ -203,7 +203,7 @@ async def test_unreadable_log_stops_sink_but_not_source(
     assert safe[-1] < ROWS
 
 
-async def test_one_process_writes_a_folder(autojump_clock: trio.testing.MockClock) -> None:
+async def test_single_process_writes_a_folder(autojump_clock: trio.testing.MockClock) -> None:
     storage = SimDisk()
     proxy = await SourceProxy.open(source_env(storage), of())
     sink_of(source_env(storage), proxy, place(storage))

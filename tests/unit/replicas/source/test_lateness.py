@@ -47,7 +47,7 @@ def test_lateness_is_reported_each_minute_with_enough_disorder() -> None:
     assert told == {0: 1, 60: 60 * SECOND + 1}
 
 
-def test_the_kept_rows_are_bounded() -> None:
+def test_stored_lateness_is_bounded() -> None:
     one = Lateness()
     for n in range(10_000):
         one.took(n * 100 * MILLISECOND, 3, 1, SECOND)

@@ -544,7 +544,7 @@ async def test_damage_under_a_running_proxy_is_never_served() -> None:
 # -- faults -----------------------------------------------------------------------------------------------------
 
 
-async def test_malformed_rows_are_counted_reported_and_kept(tmp_path: Path) -> None:
+async def test_malformed_rows_are_counted_reported_and_stored(tmp_path: Path) -> None:
     storage, trace = SimDisk(), ListTrace()
     proxy, published = await run_to_end(source_env(storage, trace=trace), csv_source(tmp_path, 1, "x", 3, "y"))
     assert show(published) == "1/1n1 2/3n3 BEND(2)"

@@ -328,7 +328,7 @@ async def test_a_writer_without_a_batch_ends_its_stream_too(autojump_clock: Any)
     assert (logged(disk), ended(disk)) == ([], True)
 
 
-async def test_a_writer_whose_answer_was_lost_commits_again(autojump_clock: Any) -> None:
+async def test_writer_with_lost_answer_commits_again(autojump_clock: Any) -> None:
     disk = SimDisk()
     async with trio.open_nursery() as nursery:
         process = await Process.start(disk)
@@ -503,7 +503,7 @@ async def test_pieces_of_hung_connection_stay_out_of_other_attempts(autojump_clo
     assert disk.list(push_folder(FOLDER) / "parts") == []
 
 
-async def test_what_is_not_complete_goes_with_its_connection(autojump_clock: Any) -> None:
+async def test_incomplete_parts_end_with_their_connection(autojump_clock: Any) -> None:
     disk, parts = SimDisk(), push_folder(FOLDER) / "parts"
     intake = (await Process.start(disk)).intake
     assert await stage(intake, "f" * 32, b"nonsense", 0)
@@ -532,7 +532,7 @@ async def test_no_task_loses_its_place_to_others(autojump_clock: Any) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_parts_that_nobody_commits_are_bounded(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uncommitted_parts_are_bounded(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that dies again and again before its commit: the oldest parts make room, never those of the ledger."""
     disk, parts, size = SimDisk(), push_folder(FOLDER) / "parts", PART_OVERHEAD + len(part_of([1]))
     monkeypatch.setattr("replicas.source.push.STAGED_BYTES", 4 * size)

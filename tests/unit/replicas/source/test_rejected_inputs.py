@@ -214,7 +214,7 @@ async def test_a_row_from_the_future_is_there_as_it_was_read(autojump_clock: tri
     assert json.loads(line["text"])["name"] == "b"
 
 
-async def test_without_a_sink_the_log_is_what_it_was(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_without_reject_sink_is_unchanged(autojump_clock: trio.testing.MockClock) -> None:
     """Of the version that other releases know."""
     bodies = []
     for changes in ({}, {"rejected": None}):

@@ -78,7 +78,7 @@ def names(storage: SimDisk) -> list[str]:
 EXPECTED = [f"r{n}" for n in range(ROWS)]
 
 
-async def test_what_all_have_acknowledged_goes_and_the_rest_is_served(autojump_clock: trio.testing.MockClock) -> None:
+async def test_rows_acknowledged_by_all_are_deleted(autojump_clock: trio.testing.MockClock) -> None:
     storage = await filled()
     proxy, retention = await opened(storage)
     before = proxy.status().bytes
@@ -381,7 +381,7 @@ async def test_a_file_that_cannot_be_removed_is_tried_again(autojump_clock: trio
     assert names(storage) == EXPECTED[base:]
 
 
-async def test_who_holds_for_long_is_named_in_the_log(autojump_clock: trio.testing.MockClock) -> None:
+async def test_long_holder_is_named_in_the_log(autojump_clock: trio.testing.MockClock) -> None:
     trace = ListTrace()
     proxy, retention = await opened(await filled(), trace=trace)
     retention.acknowledged(READERS[0], 1, ROWS)

@@ -17,7 +17,7 @@ HERE = Offset("best", "stable", "f00d", {0: 4, 1: 7}, {0: "a", 1: "b"}, 17, begi
 
 
 @pytest.mark.parametrize("one", [HERE, replace(HERE, mode="changes", session="s", change=9)])
-def test_a_checkpoint_gives_back_what_it_was_given(one: Offset) -> None:
+def test_checkpoint_returns_its_offset(one: Offset) -> None:
     assert offset_of(json.loads(json.dumps(one.to_json())), one) == one
 
 
@@ -51,9 +51,7 @@ def test_a_checkpoint_of_files_is_refused() -> None:
     st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1),
     st.integers(1, 200) | st.none(),
 )
-def test_a_batch_is_bounded_goes_forward_and_takes_what_there_is(
-    places: dict[int, tuple[int, int]], rows: int | None
-) -> None:
+def test_batch_is_bounded_moves_forward_and_takes_all(places: dict[int, tuple[int, int]], rows: int | None) -> None:
     ids, latest = {p: a for p, (a, _) in places.items()}, {p: b for p, (_, b) in places.items()}
     found = ahead(ids, latest, rows)
     taken = {p: found[p] - ids[p] for p in ids}

@@ -117,7 +117,7 @@ def test_a_broken_promise_tells_seed_faults_and_story(monkeypatch: pytest.Monkey
     assert "the last events:" in text
 
 
-def test_a_seed_that_is_drawn_is_told() -> None:
+def test_drawn_seed_is_reported() -> None:
     first, second = run(QUERY, SOURCES, seed=None).seed, run(QUERY, SOURCES, seed=None).seed
 
     assert first != second
@@ -132,7 +132,7 @@ def test_an_operator_that_raises_is_named_with_its_line() -> None:
     assert 'raise ValueError("too dear")' in "".join(caught.value.__notes__)
 
 
-def test_results_that_differ_are_shown_beside_what_was_expected() -> None:
+def test_differing_results_are_shown_with_expected_ones() -> None:
     with pytest.raises(PromiseBroken) as caught:
         run(QUERY, SOURCES).expect("totals", "product n \n tea 2 \n tea 1")
 
@@ -183,7 +183,7 @@ def test_an_output_a_client_and_a_node_must_exist() -> None:
 
 @given(st.data())
 @settings(max_examples=5, deadline=None, phases=[Phase.generate])
-def test_whatever_fails_the_answer_is_the_same(data: st.DataObject) -> None:
+def test_answer_is_the_same_despite_faults(data: st.DataObject) -> None:
     happening = data.draw(faults(QUERY, within="8s"))
     result = run(QUERY, SOURCES, faults=happening, must_happen=False)
 

@@ -241,6 +241,6 @@ def test_sinks_of_files_keep_their_promises(mode: str) -> None:
     assert check_sink({"jsonl": "out", "mode": mode}, Files, most=SOME) > 2 * SOME
 
 
-def test_nobody_sends_rows_to_a_replay() -> None:
+def test_replay_has_no_sender() -> None:
     with pytest.raises(ConfigError, match="nobody sends rows to csv: expected a live reader, or check_reader"):
         check_receiver({"schema": {"ts": "timestamp!"}, "time": "ts", "from": {"csv": "a.csv"}}, [], Counter)

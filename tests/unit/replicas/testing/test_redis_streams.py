@@ -35,7 +35,7 @@ def test_the_example_is_short() -> None:
     assert len(lines) < 200
 
 
-def test_it_is_found_by_its_entry_points() -> None:
+def test_redis_connector_is_installed_by_entry_points() -> None:
     assert list(installed(READERS_GROUP)) == list(installed(SINKS_GROUP)) == ["redis"]
     reader, sink = find_reader("redis"), find_sink("redis")
     assert reader is not None
@@ -45,7 +45,7 @@ def test_it_is_found_by_its_entry_points() -> None:
 
 
 @pytest.mark.parametrize("trim", [False, True])
-def test_its_reader_brings_each_entry_once(trim: bool) -> None:
+def test_redis_reader_delivers_each_entry_once(trim: bool) -> None:
     source = {
         "schema": SCHEMA,
         "time": "ts",
@@ -74,5 +74,5 @@ def test_the_tests_of_the_page_pass(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("mode", ["stable", "current"])
-def test_its_sink_holds_each_row_once(mode: str) -> None:
+def test_redis_sink_holds_each_row_once(mode: str) -> None:
     assert check_sink({"redis": {"address": ADDRESS, "key": "out"}, "mode": mode}, FakeRedis, most=SOME) == PLAYS

@@ -155,7 +155,7 @@ def test_an_interval_without_a_standby_is_refused_with_advice(written: str) -> N
     assert "has no effect" in mistake(config(count=f"{written}, standby: [[]]"))
 
 
-def test_disk_is_said_of_nodes() -> None:
+def test_disk_belongs_to_nodes() -> None:
     assert mistake(config(count="{every: 10s, disk: true}")) == (
         "shop.yaml:8: fragments.count.checkpoint.disk: belongs to nodes; expected "
         "defaults: {checkpoint: {every: 10s, disk: true}}, or the same of a node"

@@ -751,13 +751,13 @@ def test_allowed_lateness_is_refused_with_the_reason(text: str, key: str) -> Non
 MAPPED = "{map: {from: orders, compute: {qty: qty}, on_error: skip}}"
 
 
-def test_only_clients_read_what_is_rejected() -> None:
+def test_only_clients_read_rejected_rows() -> None:
     entries = f"query:\n  m: {MAPPED}\n  r: {{rejected: m}}\n  f: {{filter: {{from: r, where: n > 1}}}}\n"
     (problem,) = problems_of(SOURCE + entries)
     assert "query.f.filter.from: 'r' has what an operator rejects, which only clients read" in problem
 
 
-def test_what_is_rejected_is_made_in_its_operators_fragment() -> None:
+def test_rejected_rows_belong_to_the_fragment_of_their_operator() -> None:
     entries = f"query:\n  m: {MAPPED}\n  r: {{rejected: m}}\n"
     fragments = "fragments: {one: {operators: [m], replicas: 1}, two: {operators: [r], replicas: 1}}\nnodes: [n1]\n"
     problems = problems_of(f"{SOURCE}{entries}outputs: [m, r]\n{fragments}")

@@ -129,7 +129,7 @@ def test_mistakes_in_sinks_have_their_place(sink: str, said: str) -> None:
     assert any(said in problem for problem in problems(sink=sink)), problems(sink=sink)
 
 
-def test_what_a_connector_opens_is_imported_only_then(tmp_path: Path) -> None:
+def test_resources_of_a_connector_are_imported_when_opened(tmp_path: Path) -> None:
     plan, directory = loaded(SHELF, SHELF)
     assert "shelf.impl" not in sys.modules
     (source,) = plan.sources.values()

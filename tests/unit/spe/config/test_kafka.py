@@ -84,7 +84,7 @@ def test_a_secret_is_refused_and_not_repeated(keys: str) -> None:
         assert "geheim" not in said
 
 
-def test_what_is_kept_names_places_of_secrets_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_options_name_places_of_secrets_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "geheim")
     keys = f"security: {{{SASL}, password: {{env: KAFKA_PASSWORD}}, ca: ca.pem}}"
     loaded = load(f"{{kafka: {{{SERVERS}, {keys}}}}}", f"{{kafka: {{servers: 'b:1', topic: out, {keys}}}}}")

@@ -37,7 +37,7 @@ def test_names_of_tables(text: str, parts: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "a.", '"a', ".b"])
-def test_what_is_no_name_of_a_table(text: str) -> None:
+def test_invalid_table_name_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected TABLE or SCHEMA\.TABLE"):
         table_parts(text)
 

@@ -27,12 +27,12 @@ def problem(more: str, rest: str = DISK) -> str:
     return one
 
 
-def test_a_source_says_how_long_its_log_is_kept() -> None:
+def test_source_retention_is_configured() -> None:
     plan, _ = plan_of("retain: {for: 7d, size: 200GB, archive: s3://bucket/logs}")
     assert plan.sources[StreamId("a")].retain == Retain(7 * 86_400_000_000, 200 * 10**9, "s3://bucket/logs", False)
 
 
-def test_a_client_says_how_long_its_recording_is_kept() -> None:
+def test_client_retention_is_configured() -> None:
     _, directory = plan_of("ahead: 1h", "clients:\n  c: {reads: q, retain: {size: 1GB, unproved: delete}}\n")
     assert directory.clients["c"].retain == Retain(None, 10**9, "", True)
 

@@ -107,7 +107,7 @@ def test_a_script_has_one_environment(script: Path, text: str, problem: str) -> 
     assert mistakes(script)[0].startswith(problem)
 
 
-def test_data_files_are_beside_the_script(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_files_are_relative_to_the_script(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script.write_text("""\
 from spe.api import Environment, csv
 env = Environment()

@@ -40,7 +40,7 @@ def kept_before(log: SegmentedLog, segment: int) -> KeptLog:
     return KeptLog(first, 10 * first, 1000 * first, segment, 100 * segment)
 
 
-async def test_what_is_released_is_gone_and_the_rest_goes_on() -> None:
+async def test_released_segments_are_deleted_and_the_rest_continues() -> None:
     storage = await written()
     log, _ = await opened(storage)
     kept, before = kept_before(log, 2), log.nbytes
@@ -90,7 +90,7 @@ async def test_log_begins_at_a_segment_after_crash_at_any_step(twice: bool) -> N
     assert steps == 2 + len([s for s, _ in (await opened(storage.restarted()))[0].closed() if s.first < kept.first])
 
 
-async def test_one_damaged_copy_of_the_record_leaves_the_other() -> None:
+async def test_single_damaged_copy_of_the_record_is_repaired() -> None:
     storage = await written()
     log, _ = await opened(storage)
     kept = kept_before(log, 2)

@@ -371,7 +371,7 @@ async def test_a_second_writer_is_refused() -> None:
         await opened(storage)
 
 
-async def test_the_epoch_stops_a_writer_whose_lock_failed() -> None:
+async def test_epoch_stops_a_writer_whose_lock_failed() -> None:
     """Records of the old writer are never acknowledged, and do not damage the log of the new one."""
     storage = SimDisk()
     old, _ = await opened(storage)

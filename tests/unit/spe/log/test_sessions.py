@@ -23,7 +23,7 @@ def test_processes_that_ended_before_a_pause_were_stopped() -> None:
     assert found == [*first, event(3, "process_stopped", "n1"), *second]
 
 
-def test_a_killed_supervisor_stops_what_ran_and_ends_faults() -> None:
+def test_killed_supervisor_stops_its_processes_and_faults() -> None:
     """Nobody noted their end; the last event was the last sign of life."""
     cut = {"kind": "cut", "from": ["a"], "to": ["n1"]}
     kill = {"kind": "kill", "target": ["n2"]}
@@ -46,6 +46,6 @@ def test_a_killed_supervisor_stops_what_ran_and_ends_faults() -> None:
     ]
 
 
-def test_several_pauses_are_told_apart() -> None:
+def test_several_pauses_are_distinguished() -> None:
     found = joined([event(t, name) for t, name in ((1, "run"), (2, "over"), (3, "run"), (4, "over"), (5, "run"))])
     assert [e["t"] for e in found] == [1, 2, 3, 4, 5]

@@ -14,7 +14,7 @@ def of(*values: float) -> Histogram:
     return histogram
 
 
-def test_the_largest_value_is_kept_however_values_come() -> None:
+def test_largest_value_does_not_depend_on_order() -> None:
     many = Histogram()
     many.add_many([0] * 6 + [2] * 7, 3, 2.5, 1.4)
     assert many.status().largest == 1.4

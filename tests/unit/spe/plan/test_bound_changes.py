@@ -28,20 +28,20 @@ def test_without_changes_it_is_the_sum_along_the_way() -> None:
     assert one.bound_us(Channel(StreamId("a"), 0)) == 0
 
 
-def test_a_longer_x_counts_for_what_is_on_its_way() -> None:
+def test_longer_x_counts_for_rows_on_their_way() -> None:
     one = shares([(0, 10), (100, 50)])
     assert one.entered_us(OUT, 79) == 20, "it must have come when the change does"
     assert one.entered_us(OUT, 80) == 60
     assert one.entries(OUT) == [(BEFORE_TIME, 20), (80, 60)]
 
 
-def test_a_shorter_x_does_not_count_for_what_was_on_its_way() -> None:
+def test_shorter_x_does_not_count_for_rows_on_their_way() -> None:
     one = shares([(0, 50), (100, 10)])
     assert (one.entered_us(OUT, 99), one.entered_us(OUT, 100)) == (60, 20)
     assert one.entries(OUT) == [(BEFORE_TIME, 60), (100, 20)]
 
 
-def test_each_unit_counts_with_its_longest_meanwhile() -> None:
+def test_each_unit_counts_with_its_longest_x_on_the_way() -> None:
     """X goes from the first to the second: what waits may meet both."""
     one = shares([(0, 50), (100, 10)], [(0, 10), (100, 50)])
     assert one.entered_us(OUT, 90) == 100
@@ -63,7 +63,7 @@ def test_slow_ways_are_longer_and_meet_more_changes() -> None:
     assert one.entered_us(OUT, 59, lambda us: 2 * us) == 20
 
 
-def test_steps_of_entries_are_what_each_moment_says() -> None:
+def test_steps_of_entries_equal_values_at_each_moment() -> None:
     random = Random(5)
     for _ in range(50):
         one = shares(

@@ -59,7 +59,7 @@ def test_units_in_sequence_share_a_bound() -> None:
     assert delay_bound_us(plan, directory, StreamId("second")) == 6 * SECOND
 
 
-def test_of_two_bounds_the_tighter_one_counts() -> None:
+def test_tighter_of_two_bounds_counts() -> None:
     plan, directory = with_(outputs={"second": {"bound": "6s"}, "other": {"bound": "2s"}})
     assert x_of(directory) == {"n1": 3, "n2": 6, "n3": 2, "n4": 2}
     assert delay_bound_us(plan, directory, StreamId("other")) == 2 * SECOND
@@ -78,7 +78,7 @@ def test_a_unit_on_a_short_way_has_more_than_one_on_a_long_way() -> None:
     assert delay_bound_us(plan, directory, StreamId("joined")) == 6 * SECOND
 
 
-def test_nodes_that_stand_by_have_what_they_need_to_take_over() -> None:
+def test_standby_nodes_have_the_x_needed_to_take_over() -> None:
     fragments = yaml.safe_load(CONFIG)["fragments"]
     fragments["u1"] = {"operators": ["first"], "replicas": ["n1"], "standby": ["n4"]}
     _, directory = with_(fragments=fragments)
@@ -170,7 +170,7 @@ def test_spe_check_shows_where_each_x_comes_from() -> None:
     assert "BOUNDS" not in check_text(*with_(outputs=["second", "other"]))
 
 
-def test_what_a_bound_leaves_is_shown() -> None:
+def test_remainder_of_a_bound_is_shown() -> None:
     plan, directory = with_(outputs={"second": {"bound": "6s"}, "other": {"bound": "1900ms"}})
     assert "u1 3s + u2 3s = 6s\n" in check_text(plan, directory)  # n2 replaces what n3 has too little of
     nodes = {"n1": {}, "n2": {}, "n3": {}, "n4": {}, "n5": {"spare": True}}

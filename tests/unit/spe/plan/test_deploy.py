@@ -109,7 +109,7 @@ def shape(units: Sequence[Unit]) -> list[tuple[str, str, str, str]]:
 # -- units (U1: one SUnion per unit)
 
 
-def test_whole_query_is_one_fragment_where_none_is_given() -> None:
+def test_query_without_fragments_is_one_fragment() -> None:
     plan, directory = deployed(query({"u": reads("A", "B"), "f": reads("u")}, ["f"]))
 
     assert shape(plan.units) == [("main", "A B", "u f", "f")]
@@ -229,7 +229,7 @@ def test_operator_order_is_topological_and_cycles_are_real(graph: dict[int, list
         assert all(before in graph[after] for before, after in pairwise(circle))
 
 
-def test_the_given_order_is_kept_where_possible() -> None:
+def test_given_order_is_kept_where_possible() -> None:
     assert stable_order({"c": [], "a": ["c"], "b": []}) == (["c", "a", "b"], [])
 
 
@@ -366,9 +366,7 @@ def test_other_readers_do_not_change_how_a_stream_is_divided() -> None:
         (MapSpec(StreamId("A"), {"user": "user"}, keep=True), ("key", "user"), True),
     ],
 )
-def test_a_key_of_several_attributes_is_kept_as_a_whole(
-    spec: OperatorSpec, then: tuple[str, ...], aligned: bool
-) -> None:
+def test_key_of_several_attributes_stays_whole(spec: OperatorSpec, then: tuple[str, ...], aligned: bool) -> None:
     assert carried(("u", spec), key=("key", "user"), then=then) is aligned
 
 
@@ -439,7 +437,7 @@ def test_a_number_of_replicas_is_placed_round_robin() -> None:
     }
 
 
-def test_listed_nodes_are_kept_in_their_order() -> None:
+def test_listed_nodes_stay_in_their_order() -> None:
     row = (NodeId("n2"), NodeId("n1"))
     directory = deployed(query({"u": reads("A", "B")}, ["u"]), fragment("x", "u", replicas=(row,))).directory
 
@@ -463,7 +461,7 @@ def test_addresses_do_not_change_the_plan() -> None:
         with_addresses(directory, {"n9": "10.0.0.1:7001"})
 
 
-def test_the_fingerprint_covers_what_ids_depend_on() -> None:
+def test_fingerprint_covers_all_that_ids_depend_on() -> None:
     what = query({"u": reads("A", "B")}, ["u"])
     base = deployed(what).plan
     one_replica = deployed(what, fragment("main", "u", replicas=1)).plan

@@ -73,7 +73,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_what_a_log_holds_of_an_operator(spec: OperatorSpec, logged: Logged) -> None:
+def test_each_operator_kind_has_its_logged_form(spec: OperatorSpec, logged: Logged) -> None:
     assert spec.logged is logged
 
 

@@ -64,7 +64,7 @@ def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) 
         ("client:board", {"client": "board"}),
     ],
 )
-def test_json_has_one_object_per_line_with_what_it_is_about(
+def test_json_has_one_object_per_line_with_its_subject(
     capsys: pytest.CaptureFixture[str], process: str, bound: dict[str, str]
 ) -> None:
     configure_log(process, lambda: AT_US, format=LogFormat.JSON, cluster="demo")
@@ -91,7 +91,7 @@ def test_json_has_one_object_per_line_with_what_it_is_about(
     }
 
 
-def test_an_error_that_nobody_catches_is_json_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_uncaught_error_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     configure_log("n1", lambda: AT_US, format=LogFormat.JSON)
     try:
         raise RuntimeError("it broke")

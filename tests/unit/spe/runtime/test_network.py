@@ -143,7 +143,7 @@ async def test_a_taken_port_is_named() -> None:
             await network.serve(address, echo)
 
 
-async def test_those_who_wait_are_accepted_in_few_turns() -> None:
+async def test_waiting_peers_are_accepted_in_few_turns() -> None:
     """Turns of a process with much to do are long; peers do not wait for one turn each."""
     inside = 0
 
@@ -220,7 +220,7 @@ async def test_the_oldest_stranger_makes_room_and_peers_stay() -> None:
         assert await answer(strangers[4]) == b"welcome"
 
 
-async def test_at_the_limit_of_peers_nobody_is_accepted() -> None:
+async def test_no_peer_is_accepted_at_the_limit() -> None:
     events = Events()
     network = TcpNetwork(connections_max=1, trace=events)
     async with served(network, echo) as (_address, dial):
@@ -232,7 +232,7 @@ async def test_at_the_limit_of_peers_nobody_is_accepted() -> None:
         assert await answer(first) == b"ping"
 
 
-async def test_a_peer_that_acknowledges_no_bytes_is_given_up() -> None:
+async def test_peer_that_acknowledges_no_bytes_is_disconnected() -> None:
     """Authenticated or not: the kernel notices that no byte was acknowledged for too long."""
     given_up = trio.Event()
 

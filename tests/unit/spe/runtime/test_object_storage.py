@@ -33,7 +33,7 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return server
 
 
-async def test_segments_are_copied_once_and_found_again(s3: S3Server) -> None:
+async def test_segments_are_copied_once_and_listed_again(s3: S3Server) -> None:
     archive = open_archive("s3://logs/shop/")
     assert archive.list(PLACE) == []
     for name, data in (("b.seg", b"second" * 1000), ("a.seg", b"first")):
@@ -47,7 +47,7 @@ async def test_segments_are_copied_once_and_found_again(s3: S3Server) -> None:
         await keep_copy(archive, PLACE / "a.seg", b"other", AtOnceCompute())
 
 
-async def test_what_is_not_there_is_told(s3: S3Server) -> None:
+async def test_missing_object_is_reported(s3: S3Server) -> None:
     archive = ObjectStorage.open("s3://logs/none")
     assert not archive.exists(PLACE)
     with pytest.raises(FileNotFoundError) as missing:
@@ -57,7 +57,7 @@ async def test_what_is_not_there_is_told(s3: S3Server) -> None:
         await ObjectStorage.open("s3://nowhere/x").write_atomic(PLACE, b"x")
 
 
-async def test_a_service_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_absent_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(OSError, match=r"s3://logs/x.*: the service is not reached"):
         ObjectStorage.open("s3://logs/x").list(PLACE)

@@ -96,7 +96,7 @@ def test_the_same_seed_draws_the_same_numbers(tmp_path: Path) -> None:
     assert len(set(drawn)) == 4
 
 
-def test_a_trace_may_be_given_as_a_file(tmp_path: Path) -> None:
+def test_trace_may_be_a_file(tmp_path: Path) -> None:
     production_env(tmp_path, trace=tmp_path / "t.jsonl").trace.event("started")
     assert lines_of(tmp_path / "t.jsonl")[0]["event"] == "started"
     production_env(tmp_path).trace.event("nobody listens")

@@ -135,7 +135,9 @@ def test_the_latest_time_of_a_holder_counts(tmp_path: Path) -> None:
     assert ("source:b", 0) not in revoked
 
 
-def test_certs_revokes_and_renews_what_the_plan_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_certs_revokes_and_renews_processes_of_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config, keys = tmp_path / "c.yaml", tmp_path / "keys"
     config.write_text(CONFIG)
     issue(keys, "shop", ["source:old"], MONTH, NOW)

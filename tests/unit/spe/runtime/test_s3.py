@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 HERE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_DEFAULT_REGION": "eu-west-1"}
 
 
-def test_what_is_given_goes_before_the_environment() -> None:
+def test_given_options_override_the_environment() -> None:
     assert S3Service.of("b", environment=HERE) == S3Service("http://127.0.0.1:9000", "eu-west-1")
     found = S3Service.of("b", endpoint="https://other", region="eu-central-1", anonymous=True, environment=HERE)
     assert found == S3Service("https://other", "eu-central-1", True)
@@ -24,7 +24,7 @@ def test_another_service_needs_no_region() -> None:
     assert S3Service.of("b", endpoint="http://here", environment={}).region == "us-east-1"
 
 
-def test_an_endpoint_that_is_no_url_is_told() -> None:
+def test_endpoint_that_is_no_url_is_reported() -> None:
     with pytest.raises(SpeError, match="AWS_ENDPOINT_URL: expected a URL such as https://host:9000, got 'host:9000'"):
         S3Service.of("b", environment={"AWS_ENDPOINT_URL": "host:9000"})
 
@@ -45,6 +45,6 @@ def test_a_process_has_one_client_for_a_service() -> None:
         ("AWS Error SLOW_DOWN (HTTP status 503): later\nmore", "AWS Error SLOW_DOWN (HTTP status 503): later", False),
     ],
 )
-def test_errors_say_what_they_mean(text: str, said: str, final: bool) -> None:
+def test_s3_errors_get_a_reason_and_finality(text: str, said: str, final: bool) -> None:
     assert said in reason(OSError(text))
     assert is_final(OSError(text)) is final

@@ -110,7 +110,7 @@ def test_a_replica_that_retires_does_not_recover() -> None:
     assert run.text() == []
 
 
-def test_what_does_not_end_well_has_an_error() -> None:
+def test_spans_that_end_badly_have_an_error() -> None:
     run = Run()
     run.state(1, "UP_FAILURE")
     run.state(2, "RECOVERING")

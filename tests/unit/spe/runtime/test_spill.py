@@ -87,7 +87,7 @@ def test_pieces_forgotten_at_once_leave_no_files() -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 77, 300, -1])
-def test_a_flipped_bit_is_found(bit: int) -> None:
+def test_flipped_bit_is_detected(bit: int) -> None:
     world = World()
     handle = world.write(batch(0, 20))
     file = world.contents()
@@ -97,7 +97,7 @@ def test_a_flipped_bit_is_found(bit: int) -> None:
     assert world.folder.status().damaged == 1
 
 
-def test_a_truncated_piece_is_found() -> None:
+def test_truncated_piece_is_detected() -> None:
     world = World()
     handle = world.write(batch(0, 20))
     del world.contents()[-1:]

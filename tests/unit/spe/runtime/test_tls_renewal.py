@@ -107,7 +107,7 @@ async def test_new_connections_use_new_files_and_open_ones_go_on(folder: Path) -
         nursery.cancel_scope.cancel()
 
 
-async def test_one_process_after_the_other_can_be_renewed(folder: Path) -> None:
+async def test_processes_can_be_renewed_in_sequence(folder: Path) -> None:
     (server, _), (client, _) = network(folder, "n1"), network(folder, "n2")
     renew(folder, names=["n1"])
     for _ in range(2):
@@ -120,7 +120,7 @@ async def test_one_process_after_the_other_can_be_renewed(folder: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_files_are_used_when_two_looks_have_found_the_same(folder: Path) -> None:
+def test_files_are_used_after_two_equal_looks(folder: Path) -> None:
     """Half of the files are there at the first look, and all at the second."""
     tls = Tls(folder, "shop", "n1", Clock())
     old = (folder / "n1.pem").read_bytes()

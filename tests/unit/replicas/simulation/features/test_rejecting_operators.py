@@ -59,5 +59,5 @@ def test_the_same_rows_are_right() -> None:
         [*WANTED[:2], replace(WANTED[2], result=True)],
     ],
 )
-def test_other_rows_are_found(came: list[Rejection]) -> None:
+def test_other_rows_are_detected(came: list[Rejection]) -> None:
     assert len(found(came)) == 1

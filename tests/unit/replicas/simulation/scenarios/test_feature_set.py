@@ -130,7 +130,7 @@ def test_a_node_left_dead_leaves_each_partition_another_node(drawn: Callable[[Fe
     assert found > 40
 
 
-def test_one_source_loses_its_log(drawn: Callable[[Feature], Drawn]) -> None:
+def test_single_source_loses_its_log(drawn: Callable[[Feature], Drawn]) -> None:
     scenarios = drawn(Feature.LOST_LOGS)
     for scenario, (plan, _) in scenarios:
         wiped = [f.first for f in scenario.faults if f.kind is FaultKind.WIPE]

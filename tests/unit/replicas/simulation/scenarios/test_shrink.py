@@ -44,7 +44,7 @@ SEEDS = [s for s in range(40) if cuts(random_scenario(s))][:12]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_fault_and_the_simplest_configuration_are_left(seed: int) -> None:
+def test_shrinking_leaves_one_fault_and_simplest_configuration(seed: int) -> None:
     shrunk = shrink(random_scenario(seed), cuts, budget=400).scenario
     plan, directory = load_data(shrunk.config)
     assert len(plan.sources) <= 2
@@ -71,7 +71,7 @@ def test_needed_faults_stay(kind: type) -> None:
     assert shrunk.faults == ()
 
 
-def test_what_joins_is_taken_away_one_by_one_with_its_faults() -> None:
+def test_joins_are_removed_singly_with_their_faults() -> None:
     made = (random_scenario(seed, frozenset({Feature.JOINING})) for seed in range(100))
     scenario = next(s for s in made if len(s.newcomers()) == 2 and any("new2" in f.first for f in s.faults))
 
@@ -94,7 +94,7 @@ def test_nothing_is_left_of_a_feature_that_no_failure_needs(feature: Feature) ->
     assert list(map(list, shrunk.config["query"].values())) == [["map"]]
 
 
-def test_what_rejects_and_the_loads_that_a_failure_needs_stay() -> None:
+def test_rejecting_operators_and_needed_loads_stay() -> None:
     def fails(scenario: Scenario) -> bool:
         rejects = any("on_late" in body for entry in scenario.config["query"].values() for body in entry.values())
         return rejects and any(entry["at_us"] for entry in scenario.row_ns())

@@ -67,7 +67,7 @@ def test_a_run_that_computes_for_too_long_is_broken_off() -> None:
         max(map(clock.deadline_to_sleep_time, range(10_000_000)))
 
 
-async def test_all_who_wait_for_a_signal_are_woken_each_time(jump_clock: JumpClock) -> None:
+async def test_all_waiting_tasks_are_woken_by_each_signal(jump_clock: JumpClock) -> None:
     signal, turns = Signal(), 0
 
     async def follow() -> None:

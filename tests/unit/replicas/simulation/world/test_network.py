@@ -219,7 +219,7 @@ async def test_a_half_open_connection_stays_so_and_new_ones_work(clock: JumpCloc
         assert await (await accepted.receive()).receive_some() == b"heard"
 
 
-async def test_one_connection_becomes_half_open_and_others_continue(clock: JumpClock) -> None:
+async def test_single_half_open_connection_leaves_others_running(clock: JumpClock) -> None:
     network = SimNetwork()
     async with serving(network) as accepted:
         pairs = []

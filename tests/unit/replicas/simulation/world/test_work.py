@@ -80,7 +80,7 @@ async def test_a_step_does_not_end_a_freeze(jump_clock: JumpClock) -> None:
         cluster.thaw("n1a")
 
 
-def test_every_promise_is_kept_while_state_costs_time() -> None:
+def test_promises_are_kept_while_state_costs_time() -> None:
     faults = [{"at": "2s", "kind": "cut", "target": "source:a", "for": "2s"}]
     outcome = simulate(scenario(1, faults, state_ns=200_000, limits={"slice_rows": 10}))
     assert outcome.holds, story(outcome)
