@@ -72,13 +72,13 @@ def test_nothing_below_imports_the_command_line() -> None:
     ] == []
 
 
-def test_only_what_spark_finds_imports_what_is_spark_s() -> None:
+def test_only_the_spark_entry_point_imports_the_spark_package() -> None:
     users = [p for p in FILES if not p.is_relative_to(SPARK) and "replicas.spark" in p.read_text()]
     assert users == []
     assert "replicas.spark" in (ROOT / "pyspark_spe.py").read_text()
 
 
-def test_nobody_imports_the_test_kit() -> None:
+def test_test_kit_is_not_imported() -> None:
     users = [
         p for p in FILES if not p.is_relative_to(KIT) and re.search(r"(from|import) \w+\.testing\b", p.read_text())
     ]

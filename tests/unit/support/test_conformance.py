@@ -39,6 +39,6 @@ def test_python_expressions_become_sql(python: str, sql: str) -> None:
     assert to_sql(python, frozenset({"window_start"}), {"l_window_start": "window_start"}) == sql
 
 
-def test_what_has_no_sql_is_refused() -> None:
+def test_expression_without_sql_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no SQL for 'f\(x\)'"):
         to_sql("f(x)", frozenset(), {})

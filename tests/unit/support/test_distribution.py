@@ -38,7 +38,7 @@ def test_enough_examples_of_each_situation_pass() -> None:
     of_numbers(0.1)
 
 
-def test_with_too_few_it_fails_and_says_what_is_rare() -> None:
+def test_too_few_examples_fail_and_name_the_rare_situation() -> None:
     with pytest.raises(AssertionError, match=r"too rare among \d+ examples: \{'an even number': 0\.\d+\}"):
         of_numbers(0.99)
 
@@ -82,7 +82,7 @@ def test_more_examples_are_judged_if_a_share_is_too_small() -> None:
 
 @settings(max_examples=30, derandomize=True, database=None)
 @given(st.data())
-def test_cuts_lie_beside_rows_or_far_away(data: st.DataObject) -> None:
+def test_cuts_lie_next_to_rows_or_far_away(data: st.DataObject) -> None:
     cuts = data.draw(cuts_among([3, 8]))
     assert {cut for cut, _ in cuts} <= {3, 4, 8, 9, -(10**6), 10**6}
     assert len({cut for cut, _ in cuts}) == len(cuts)

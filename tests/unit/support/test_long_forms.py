@@ -10,7 +10,7 @@ import pytest
 from tests.support.long_forms import Part, leave_part, long_but
 
 
-def test_all_cases_but_some_are_long_and_keep_their_order() -> None:
+def test_all_but_some_cases_are_long_and_keep_their_order() -> None:
     made = long_but(["b"], "abc")
     assert [(case.values, [m.name for m in case.marks]) for case in made] == [
         (("a",), ["long"]),

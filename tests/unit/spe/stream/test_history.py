@@ -74,7 +74,7 @@ def test_the_host_of_a_consumer_follows_from_its_name() -> None:
     assert host_of("client:c@home") == "client:c@home"
 
 
-def test_a_cluster_reports_what_each_consumer_receives() -> None:
+def test_cluster_reports_all_that_consumers_receive() -> None:
     """Every input of every replica, and the client: subscriptions, elements, states, and what sources sent."""
 
     async def scenario() -> History:

@@ -58,7 +58,7 @@ def test_bytes_of_rows_do_not_depend_on_rest_of_dictionary() -> None:
     assert rows.with_columns(tuple(c.in_dictionary(other) for c in rows.columns)).nbytes == before
 
 
-def test_what_stands_under_a_null_has_no_bytes() -> None:
+def test_text_under_a_null_has_no_bytes() -> None:
     dictionary = StringDictionary(["a" * 1_000])
     column = Column(np.array([7, 0], np.int32), np.array([False, False]), dictionary)
     assert column.text_bytes == 0

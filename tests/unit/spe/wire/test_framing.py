@@ -46,7 +46,7 @@ def test_a_frame_is_header_body_and_padding_to_eight() -> None:
     assert frame(FrameType.UNDO, b"abc") == header(FrameType.UNDO, 3) + b"abc" + bytes(5)
 
 
-def test_frames_in_one_piece_are_all_found() -> None:
+def test_all_frames_in_one_piece_are_read() -> None:
     assert frames_of(DATA) == STREAM
 
 
@@ -101,7 +101,7 @@ def test_the_limit_can_be_raised_once_the_peer_is_known() -> None:
     assert len(reader.feed(large)) == 1
 
 
-def test_control_frames_keep_their_own_bound_whatever_the_limit() -> None:
+def test_control_frames_have_their_own_bound() -> None:
     """Unpacking a msgpack body can take many times its size."""
     reader = FrameReader(1 << 30)
     with pytest.raises(RemoteProtocolError, match="a CONTROL frame"):
@@ -127,7 +127,7 @@ def test_a_large_frame_in_pieces_is_aligned(ends: tuple[int, ...]) -> None:
     assert np.frombuffer(found[1].body, np.int64).ctypes.data % 8 == 0
 
 
-def test_a_chunk_is_kept_only_for_its_larger_part() -> None:
+def test_chunk_is_retained_only_for_its_larger_part() -> None:
     """So that a few bytes of a frame do not keep half a megabyte alive."""
     large = frame(FrameType.BATCH, bytes(4096))
     for chunk, kept in ((large + large[:20], False), (large + large[:2_000], True)):

@@ -230,7 +230,7 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(message: Message) -> None:
         (msgpack.packb([3, msgpack.ExtType(1, b"x")]), "no control message"),
     ],
 )
-def test_anything_else_is_refused_with_what_was_expected(body: bytes, what: str) -> None:
+def test_unexpected_messages_are_refused_with_the_expectation(body: bytes, what: str) -> None:
     with pytest.raises(RemoteProtocolError, match=what):
         decode_message(body)
 
