@@ -29,7 +29,12 @@ class Nobody:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("jsonl.CHUNK_ROWS", "csv.CHUNK_ROWS", "avro_source.CHUNK_ROWS", "arrow_columns.COLUMN_ROWS"):
+    for name in (
+        "formats.jsonl.CHUNK_ROWS",
+        "formats.csv.CHUNK_ROWS",
+        "files.avro_source.CHUNK_ROWS",
+        "formats.arrow_columns.COLUMN_ROWS",
+    ):
         monkeypatch.setattr(f"replicas.connectors.{name}", 4)
 
 

@@ -577,7 +577,7 @@ async def test_long_rows_are_divided_into_several_records(
     tmp_path: Path, live: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, is_live: bool
 ) -> None:
     """One chunk of a reader may exceed the largest record of the log."""
-    for module in ("proxy", "live"):
+    for module in ("proxy", "live_source"):
         monkeypatch.setattr(f"replicas.source.{module}.RECORD_ROWS_BYTES", 10_000)
     monkeypatch.setattr(log_module, "RECORD_BYTES_MAX", 20_000)
     names = ["x" * 3_000 + str(n) for n in range(40)]

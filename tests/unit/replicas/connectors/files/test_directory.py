@@ -223,7 +223,12 @@ class _Folder:
 
 @pytest.mark.parametrize("form", long_but(["jsonl", "parquet"], FORMATS))
 def test_rows_come_once_despite_crashes(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("jsonl.CHUNK_ROWS", "csv.CHUNK_ROWS", "avro_source.CHUNK_ROWS", "arrow_columns.COLUMN_ROWS"):
+    for name in (
+        "formats.jsonl.CHUNK_ROWS",
+        "formats.csv.CHUNK_ROWS",
+        "files.avro_source.CHUNK_ROWS",
+        "formats.arrow_columns.COLUMN_ROWS",
+    ):
         monkeypatch.setattr(f"replicas.connectors.{name}", 3)
     write, options = FORMATS[form]
     for n, name in enumerate(("a", "b", "c")):
