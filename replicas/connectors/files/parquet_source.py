@@ -10,6 +10,7 @@ from replicas.connectors.formats.arrow_columns import ArrowColumns, arrow_reads,
 from replicas.connectors.formats.file_format import FileFormat, FileReplay
 from replicas.connectors.formats.parquet_pages import PageCheckedFile
 from replicas.connectors.reader import FilePart, RowChunk
+from spe.errors import SpeError
 from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
@@ -86,10 +87,15 @@ class ParquetFiles(FileFormat):
             texts = self._columns.texts if self._sort is None else None
             options = {"read_dictionary": texts, "page_checksum_verification": True}
             checked = PageCheckedFile(file, name)
-            with pyarrow.parquet.ParquetFile(pyarrow.PythonFile(checked, "r"), **options) as opened:
-                checked.learn(opened.metadata)
-                self._columns.check(opened.schema_arrow, name, () if self._sort is None else (self._sort,))
-                yield opened
+            try:
+                with pyarrow.parquet.ParquetFile(pyarrow.PythonFile(checked, "r"), **options) as opened:
+                    checked.learn(opened.metadata)
+                    self._columns.check(opened.schema_arrow, name, () if self._sort is None else (self._sort,))
+                    yield opened
+            except Exception:
+                if checked.fault is not None:
+                    raise SpeError(checked.fault) from None
+                raise
 
 
 def _behind(opened: pyarrow.parquet.ParquetFile, skip: int) -> tuple[int, range]:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 from replicas.connectors.formats import file_format
-from spe.errors import SpeError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -22,11 +21,16 @@ class PageCheckedFile:
     """An open file, of Python or of Arrow, that checks the pages in what is read.
 
     Arrow reads a column of a row group as a whole, perhaps with its neighbours.
+
+    Attributes:
+      fault: why the file is refused; its reader then gets no bytes.  Arrow never frees an error that is raised while it
+        reads, nor the bytes that the error refers to.
     """
 
     def __init__(self, file: Any, name: str) -> None:
         self._file = file
         self._name = name
+        self.fault: str | None = None
         #: Where columns begin; and of each its name and size.
         self._starts: list[int] = []
         self._columns: dict[int, tuple[str, int]] = {}
@@ -46,7 +50,7 @@ class PageCheckedFile:
         self._starts = sorted(self._columns)
 
     def read(self, size: int = -1) -> bytes:
-        """Raises SpeError where a page becomes too large."""
+        """Bytes of the file; none where a page becomes too large."""
         begin = self._file.tell()
         data: bytes = self._file.read(size)
         starts = self._starts
@@ -55,7 +59,8 @@ class PageCheckedFile:
             pages = _Pages(memoryview(data)[start - begin :][:packed])
             while pages.at < len(pages.data):
                 if pages.unpacked() > file_format.UNPACKED_BYTES_MAX:
-                    raise SpeError(file_format.too_large(self._name, f"a page of column {name}"))
+                    self.fault = file_format.too_large(self._name, f"a page of column {name}")
+                    return b""
         return data
 
     read_buffer = read
