@@ -7,82 +7,35 @@ import os
 import platform
 import shlex
 import sys
+from importlib import import_module
 
 import numpy as np
 
-from benchmarks import (
-    checkpoint,
-    checkpoint_log,
-    codec,
-    delay,
-    delta,
-    files,
-    follow,
-    idle,
-    json_text,
-    kafka,
-    memory,
-    monitoring,
-    node_cpu,
-    operators,
-    passing,
-    planning,
-    postgres,
-    proof,
-    simulation,
-    source_path,
-    steps,
-    sunion,
-    throughput,
-    verdict,
-)
-from benchmarks.tables import WrongResult
+from benchmarks.tables import BENCHMARKS, WrongResult
 from spe.runtime.production import tune_gc, tune_malloc
 
-BENCHMARKS = {
-    "node-cpu": node_cpu,
-    "passing": passing,
-    "sunion": sunion,
-    "operators": operators,
-    "codec": codec,
-    "checkpoint": checkpoint,
-    "checkpoint-log": checkpoint_log,
-    "delay": delay,
-    "delta": delta,
-    "files": files,
-    "follow": follow,
-    "throughput": throughput,
-    "verdict": verdict,
-    "idle": idle,
-    "json-text": json_text,
-    "kafka": kafka,
-    "monitoring": monitoring,
-    "steps": steps,
-    "memory": memory,
-    "proof": proof,
-    "planning": planning,
-    "postgres": postgres,
-    "simulation": simulation,
-    "source-path": source_path,
-}
+for _module in (
+    "node_cpu", "operators", "codec", "checkpoint", "live_node", "sinks", "sources", "throughput", "steps", "verdict",
+    "proof",
+):  # fmt: skip
+    import_module(f"benchmarks.{_module}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
-    for module in BENCHMARKS.values():
-        if hasattr(module, "options"):
-            module.options(parser)
+    parser.add_argument("--rounds", type=int, default=5, help="paired rounds (node-cpu, passing, kafka, monitoring)")
+    parser.add_argument("--sizes", type=int, nargs="*", help="tuples per batch, or rows, of the measured shapes")
+    for benchmark in BENCHMARKS.values():
+        benchmark.options(parser)
     arguments = parser.parse_args()
     unknown = [n for n in arguments.names if n not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
     print(f"$ python -m benchmarks {shlex.join(sys.argv[1:])}".rstrip())
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
-    print(
-        f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} CPUs, load before: {load}",
-        flush=True,
-    )
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} CPUs"
+    print(f"{versions}, load before: {load}", flush=True)
     tune_malloc()
     tune_gc()
     try:

@@ -28,7 +28,7 @@ _OPTIONS: Final = (
 _SCRIPT_S: Final = 60.0
 
 
-def found() -> bool:
+def is_installed() -> bool:
     """Are a browser, its driver and Selenium here?"""
     from importlib.util import find_spec
 
@@ -43,7 +43,7 @@ def _browser() -> str | None:
 
 @contextmanager
 def browser(width: int = 1440, height: int = 1000, *, dark: bool = False, scale: float = 1.0) -> Iterator[Chrome]:
-    """One with a window of this size, and a profile of its own."""
+    """A browser with a window of this size, and a profile of its own."""
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
@@ -73,16 +73,16 @@ def resize(driver: Chrome, width: int, height: int, scale: float = 1.0) -> None:
 
 
 def screenshot(driver: Chrome, path: Path, *, whole: bool = False) -> None:
-    """What is in the window, or the whole page."""
+    """Writes a picture of the window, or of the whole page."""
     import base64
 
-    told: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
+    options: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
     if whole:
         size = driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-        told["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-    path.write_bytes(base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", told)["data"]))
+        options["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    path.write_bytes(base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
 
 
 def complaints(driver: Chrome) -> list[str]:
-    """What the browser has to complain of: errors of scripts, what the page's policy has blocked."""
+    """Errors of scripts, and requests that the page's policy has blocked."""
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

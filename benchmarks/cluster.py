@@ -38,14 +38,7 @@ from spe.stream.change import Change
 from spe.stream.names import Kind, NodeId, NodeState, StreamId
 from spe.stream.times import BEFORE_TIME, SECOND
 from spe.wire.codec import ElementEncoder
-from spe.wire.messages import (
-    Heartbeat,
-    HeartbeatAnswer,
-    NotReady,
-    OutputStatus,
-    Subscribe,
-    Subscribed,
-)
+from spe.wire.messages import Heartbeat, HeartbeatAnswer, NotReady, OutputStatus, Subscribe, Subscribed
 
 #: What a feeder sends in one go, as a source that catches up does.
 SEND_BYTES = 256 << 10
@@ -54,27 +47,27 @@ Segment = Sequence[bytes]
 #: Makes a segment: (encoder of the stream, number of the stream, number of the segment, arguments) -> Segment.
 #: A function of a module.
 Maker = Callable[..., Segment]
-#: Does what a child is told.
-Told = Callable[..., Awaitable[None]]
+#: Executes an order of the parent.
+Obey = Callable[..., Awaitable[None]]
+
+
+#: Ports in use by addresses.
+_PORTS = set[int]()
 
 
 def free_address() -> str:
-    """Another one each time: a port that nobody listens on yet is free for the system to name again."""
+    """A new address each time: the system may give a port again while no process listens on it."""
     while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
         if port not in _PORTS:
             _PORTS.add(port)
             return f"127.0.0.1:{port}"
 
 
-#: Ports that were given out.
-_PORTS = set[int]()
-
-
 class Process:
-    """A child with a pipe: it does what it is told, and ends when we do."""
+    """A child with a pipe: it executes orders, and ends when we do."""
 
     def __init__(self, main: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -87,7 +80,7 @@ class Process:
         self.expect("ready")
 
     def ask(self, *words: Any) -> None:
-        """Tells the child something and waits until it has done it."""
+        """Gives the child an order and waits until it is done."""
         self.pipe.send(words)
         self.expect("done")
 
@@ -102,7 +95,7 @@ class Process:
             raise RuntimeError(f"a process of the measurement failed: {answer}")
 
     async def do(self, *words: Any) -> None:
-        """The same beside other tasks."""
+        """Like ``ask``, beside other tasks."""
         await trio.to_thread.run_sync(self.ask, *words, abandon_on_cancel=True)
 
     async def send(self, segment: int) -> None:
@@ -184,11 +177,11 @@ async def reading(
 # --- nodes and sources ---
 
 
-def child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Told | None]]) -> None:
+def child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Obey | None]]) -> None:
     """The main function of a child.
 
     Args:
-      start: starts what the child serves, and returns what does as it is told; None: it is told nothing.
+      start: starts the services of the child, and returns the executor of orders; None: it gets none.
     """
     die_with_parent()
     tune_malloc()
@@ -197,11 +190,11 @@ def child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Told | None
     async def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             async with trio.open_nursery() as nursery:
-                told = await start(production_env(Path(folder), 0), nursery)
+                obey = await start(production_env(Path(folder), 0), nursery)
                 pipe.send("ready")
                 while (words := await _hear(pipe)) is not None:
-                    assert told is not None
-                    await told(*words)
+                    assert obey is not None
+                    await obey(*words)
                     pipe.send("done")
                 nursery.cancel_scope.cancel()
 
@@ -209,7 +202,7 @@ def child(pipe: Pipe, start: Callable[[Env, trio.Nursery], Awaitable[Told | None
 
 
 async def _hear(pipe: Pipe) -> tuple[Any, ...] | None:
-    """The next thing that we are told; None when our parent is done with us."""
+    """The next order; None when our parent needs no more."""
     try:
         words: tuple[Any, ...] = await trio.to_thread.run_sync(pipe.recv, abandon_on_cancel=True)
     except (EOFError, OSError):
@@ -227,19 +220,19 @@ def node_main(pipe: Pipe, plan: Plan, directory: Directory, node: str) -> None:
 
 
 def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> None:
-    """A source as ``spe source`` runs it, with its log in a temporary folder; it begins when told.
+    """A source as ``spe source`` runs it, with its log in a temporary folder; it begins on order.
 
-    It ends where its input fails, for nobody would wait for what it goes on to serve.
+    It ends where its input fails.
     """
 
-    async def start(env: Env, nursery: trio.Nursery) -> Told:
+    async def start(env: Env, nursery: trio.Nursery) -> Obey:
         async def begin(_: str) -> None:
             source = SourceProcess(env, plan, directory, StreamId(stream))
             await nursery.start(source.run)
             nursery.start_soon(end_on_failure, source)
 
         async def end_on_failure(source: SourceProcess) -> None:
-            while not ((log := source.status().log) and log.fault):  # noqa: ASYNC110 - it tells who asks
+            while not ((log := source.status().log) and log.fault):  # noqa: ASYNC110 - it has no event
                 await trio.sleep(0.2)
             nursery.cancel_scope.cancel()
 
@@ -252,10 +245,10 @@ def source_main(pipe: Pipe, plan: Plan, directory: Directory, stream: str) -> No
 
 
 class _Feed:
-    """What subscriptions are to be sent; a replicas.producer.subscription.Subscription that is never pulled.
+    """Segments for the consumers of a stream: in the place of the server's feeds, and of subscriptions.
 
     Attributes:
-      segments: in order.  Those that were sent to the one subscription are dropped, unless several are expected.
+      segments: in order.  Sent ones are dropped, unless there are several consumers.
     """
 
     def __init__(self, several: bool) -> None:
@@ -263,11 +256,18 @@ class _Feed:
         self.signal = Signal()
         self.several = several
 
-    def pull(self, max_bytes: int) -> list[Any]:
-        return []
+    async def run(self, connection: Connection, opened: Accepted) -> None:
+        at = 0
+        while True:
+            token = self.signal.token()
+            while at < len(self.segments):
+                for piece in self.segments[at] if self.several else self.segments.pop(at):
+                    await connection.send_bytes(piece)
+                at += self.several
+            await self.signal.wait(token)
 
     def set_mode(self, mode: str) -> None:
-        """There is one."""
+        """A feeder has a single mode."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -280,26 +280,16 @@ class Feeder(Bystander, Server):
         keeper = DirectoryKeeper(env, directory, Identity("source", f"source:{stream}", 1))
         Server.__init__(self, env, plan, keeper, self)
         self.stream = stream
-        self.feed = _Feed(several)
         self.schema = plan.sources[stream].schema
-
-    async def _feed(self, connection: Connection, opened: Accepted) -> None:
-        feed, at = self.feed, 0
-        while True:
-            token = feed.signal.token()
-            while at < len(feed.segments):
-                for piece in feed.segments[at] if feed.several else feed.segments.pop(at):
-                    await connection.send_bytes(piece)
-                at += feed.several
-            await feed.signal.wait(token)
+        self._feeds = self._segments = _Feed(several)
 
     def send(self, segment: Segment) -> None:
-        self.feed.segments.append(segment)
-        self.feed.signal.wake()
+        self._segments.segments.append(segment)
+        self._segments.signal.wake()
 
     def subscribe(self, peer: str, message: Subscribe) -> Accepted | NotReady:
         greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0, "")
-        return Accepted(greeting, self.feed, self.schema, Signal())
+        return Accepted(greeting, self._segments, self.schema, Signal())
 
     def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
         # Between two segments we are silent for longer than a source ever is.  Announcing more than has arrived would
@@ -315,7 +305,7 @@ class Feeder(Bystander, Server):
 
 
 async def _feeders(env: Env, nursery: trio.Nursery, plan: Plan, directory: Directory, several: bool) -> list[Feeder]:
-    """Of all sources of the plan, serving."""
+    """Feeders of all sources of the plan, serving."""
     feeders = [Feeder(env, plan, directory, stream, several=several) for stream in plan.sources]
     for feeder in feeders:
         await nursery.start(env.network.serve, directory.sources[feeder.stream], feeder.handle)
@@ -323,14 +313,14 @@ async def _feeders(env: Env, nursery: trio.Nursery, plan: Plan, directory: Direc
 
 
 def feeder_main(pipe: Pipe, plan: Plan, directory: Directory, make: Maker, arguments: tuple[Any, ...]) -> None:
-    """Serves all sources of the plan.  Told ("load", i) it encodes segment i of each, told ("go",) it sends them."""
+    """Serves all sources of the plan.  Obey ("load", i) it encodes segment i of each, told ("go",) it sends them."""
 
-    async def start(env: Env, nursery: trio.Nursery) -> Told:
+    async def start(env: Env, nursery: trio.Nursery) -> Obey:
         feeders = await _feeders(env, nursery, plan, directory, several=False)
         encoders = [ElementEncoder(feeder.schema) for feeder in feeders]
         loaded: list[Segment] = []
 
-        async def told(what: str, segment: int = 0) -> None:
+        async def obey(what: str, segment: int = 0) -> None:
             if what == "load":
                 # Off the event loop, which must go on answering heartbeats.
                 loaded[:] = [
@@ -341,7 +331,7 @@ def feeder_main(pipe: Pipe, plan: Plan, directory: Directory, make: Maker, argum
             for feeder, pieces in zip(feeders, loaded, strict=True):
                 feeder.send(pieces)
 
-        return told
+        return obey
 
     child(pipe, start)
 
@@ -383,7 +373,7 @@ def live_main(pipe: Pipe, plan: Plan, directory: Directory, tuples: int, every_u
         at once, at the end of a bucket.
     """
 
-    async def start(env: Env, nursery: trio.Nursery) -> Told:
+    async def start(env: Env, nursery: trio.Nursery) -> Obey:
         feeders = await _feeders(env, nursery, plan, directory, several=True)
 
         async def go(_: str) -> None:

@@ -7,12 +7,12 @@ import os
 import socket
 import struct
 import time
-from statistics import median
+from collections.abc import Iterator
 
 import numpy as np
 
 from benchmarks.data import SCHEMA, Shape, as_rows, plain
-from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
+from benchmarks.tables import benchmark, chosen, demand, ratio, spread
 from replicas.link.connection import RECEIVE_BYTES
 from spe.stream.batch import AnyArray, Batch, Rows
 from spe.stream.names import Kind
@@ -28,7 +28,7 @@ ALONE_S = 150e-6
 
 
 class Raw:
-    """The limit: the columns' bytes put into one piece, and taken out of what arrives into another one."""
+    """The limit: the columns' bytes are put into one piece, and copied into another one at the receiver."""
 
     def __init__(self, rows: Rows) -> None:
         self._columns = [a.tobytes() for a in arrays_of(rows)]
@@ -158,28 +158,19 @@ def _reported(results: int) -> float:
     return float(value)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    table = []
+@benchmark("codec", "rows/batch | batches | raw bytes, CPU us/batch | codec, CPU us/batch | ratio | target")
+def _rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """Codec.
+
+    Two processes, one loopback TCP connection; CPU time of both together.  Codec: encode a batch of five columns (29
+    bytes a row; one of strings whose table is known), send; receive, cut into frames, decode and check all frames of a
+    read.  Raw: join the same columns' bytes, send; receive with the same reads, copy out into one buffer; no header, no
+    checks, no strings.  Alone: the receiver waits for each batch, as at moderate rates; streamed: batch after batch,
+    many in a read.  Paired rounds: median (min-max).
+    """
     for n, repeat, limit in chosen(SHAPES, arguments):
-        for alone in (True, False):
-            if alone and n > 10_000:
-                continue
+        for alone in (True, False) if n <= 10_000 else (False,):
             ours, theirs = measure(n, repeat, alone=alone)
-            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-            raw_us, own_us = (spread([1e6 * v for v in values], ".1f") for values in (theirs, ours))
             way, bound = ("alone", limit) if alone else ("streamed", limit if n > 1_000 else None)
-            table.append([f"{n:,}", way, raw_us, own_us, spread(ratios), verdict(median(ratios), bound), CHECKED])
-    show(
-        "Codec",
-        ["rows/batch", "batches", "raw bytes, CPU us/batch", "codec, CPU us/batch", "ratio", "target", "check"],
-        table,
-        [
-            "Two processes, one loopback TCP connection; CPU time of both together.  Codec:",
-            "encode a batch of five columns (29 bytes a row; one of strings whose table is",
-            f"known), send; receive in reads of at most {RECEIVE_BYTES >> 10} KiB, cut into frames, decode and ",
-            "check all frames of a read.  Raw: join the same columns' bytes, send; receive",
-            "with the same reads, copy out into one buffer; no header, no checks, no strings.",
-            "Alone: the receiver waits for each batch, as at moderate rates; streamed: batch",
-            f"after batch, many in a read.  {ROUNDS} paired rounds: median (min-max).",
-        ],
-    )
+            times = (spread(values, ".1f", 1e6) for values in (theirs, ours))
+            yield [f"{n:,}", way, *times, *ratio(ours, theirs, bound)]

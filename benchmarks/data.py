@@ -30,7 +30,7 @@ class Shape:
 
     Attributes:
       batch: tuples per batch, and per stream and bucket.
-      batches: per segment: what is sent at one go.
+      batches: per segment, which is sent at one go.
       rate: tuples per second of tuple time, per stream.
     """
 
@@ -58,7 +58,7 @@ class Shape:
 
 
 class Plain(NamedTuple):
-    """Rows of one stream as plain arrays, for whoever computes without the engine."""
+    """Rows of one stream as plain arrays, to compute without the engine."""
 
     time: Int64Array
     key: Int64Array
@@ -81,6 +81,14 @@ def plain(shape: Shape, segment: int, stream: int) -> Plain:
         random.random(n) < 0.5,
         random.integers(0, len(NAMES), n, dtype=np.int32),
     )
+
+
+def mixed(numbers: Int64Array) -> Int64Array:
+    """Splitmix64: as good as random, and not negative."""
+    x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
 
 
 def buckets(shape: Shape, segment: int) -> list[tuple[Plain, ...]]:

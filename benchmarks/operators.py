@@ -1,24 +1,26 @@
-"""Windowed join and top-k alone, against the same results from bare NumPy."""
+"""Windowed join, top-k and SUnion alone, against the same results from bare NumPy."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from benchmarks.cpu import cpu_for_both
-from benchmarks.data import NAMES, SCHEMA, SECOND_US, Plain, Shape, as_rows, plain
-from benchmarks.tables import beside, chosen, demand, show
+from benchmarks.data import NAMES, SCHEMA, SECOND_US, STREAMS, Plain, Shape, as_rows, buckets, elements, merged, plain
+from benchmarks.tables import benchmark, beside, chosen, demand
 from operators.join.join import Join
 from operators.operator import Operator
+from operators.sunion.sunion import SUnion
 from operators.topk import WindowTopK
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.windows import Window, WindowKind
-from spe.stream.batch import AnyArray, Column, Int64Array, Rows
+from spe.stream.batch import AnyArray, Batch, Boundary, Column, Element, Int64Array, Rows
 from spe.stream.names import StreamId
 
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
@@ -26,7 +28,7 @@ SHAPES = ((100, 2_000, None), (1_000, 300, 3.0), (10_000, 40, 3.0))
 ROUNDS = 7
 #: A tuple meets those of the other stream that are at most so much older or younger: 10,000 before it.
 WITHIN_US = 100_000
-#: So many keys that it finds about one.
+#: So many keys that it meets about one tuple.
 KEYS = 20_000
 BEST = 100
 _NUMBER = {name: at for at, name in enumerate(NAMES)}
@@ -74,17 +76,16 @@ class JoinKernels:
     def step(self, streams: Sequence[Plain], end: int) -> Table | None:
         new = [_Run.of(data) for data in streams]
         oldest = int(streams[0].time[0]) - WITHIN_US
-        found: list[Table] = []
+        pairs: list[Table] = []
         for side, other in ((0, 1), (1, 0)):
-            kept = self._sides[other]
-            while kept and kept[0].data.time[-1] < oldest:
-                kept.pop(0)
-            for run in kept:
-                found.append(self._pairs(new[side], run, side))
-        found.append(self._pairs(new[0], new[1], 0))
+            runs = self._sides[other]
+            while runs and runs[0].data.time[-1] < oldest:
+                runs.pop(0)
+            pairs += [self._pairs(new[side], run, side) for run in runs]
+        pairs.append(self._pairs(new[0], new[1], 0))
         for side in (0, 1):
             self._sides[side].append(new[side])
-        columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        columns = [np.concatenate(parts) for parts in zip(*pairs, strict=True)]
         order = columns[0].argsort(kind="stable")
         return tuple(c.take(order) for c in columns)
 
@@ -162,7 +163,7 @@ def measure(name: str, shape: Shape) -> tuple[list[float], list[float]]:
             lambda wanted=wanted, cuts=cuts: wanted.extend(bare.step(parts, end) for parts, end in cuts),
             number,
         )
-        took.append([one / (shape.tuples * streams) for one in seconds])
+        took.append([spent / (shape.tuples * streams) for spent in seconds])
         compare([rows for rows in made if rows is not None], [table for table in wanted if table is not None])
     return [ours for ours, _ in took[1:]], [theirs for _, theirs in took[1:]]
 
@@ -181,33 +182,90 @@ def compare(made: list[Rows], wanted: list[Table]) -> None:
 
 
 def _plain(column: Column) -> AnyArray:
-    """Values; of strings, which of NAMES they are: operators have codes of their own."""
+    """Values; strings as numbers of NAMES, for operators have codes of their own."""
     if column.dictionary is None:
         return column.values
     return np.array([_NUMBER.get(text, -1) for text in column.dictionary.strings]).take(column.values)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    rows = []
+@benchmark(
+    "operators", "operator | tuples/stream and slice | NumPy, CPU ns/tuple | operator, CPU ns/tuple | ratio | target"
+)
+def _operator_rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """Operators alone.
+
+    Five columns a stream, 100,000 tuples/s of tuple time.  Join: int64 keys, 10,000 tuples of each side before each,
+    about one match a tuple; NumPy: runs sorted by key, pairs in the order of time.  Top-k: NumPy keeps the window,
+    argpartition and argsort at its end.  In process, paired rounds: median (min-max).
+    """
     for name in MEASURED:
         for batch, batches, limit in chosen(SHAPES, arguments):
-            rows.append([name, f"{batch:,}", *beside(*measure(name, Shape(batch, batches)), limit)])
-    show(
-        "Operators alone",
-        [
-            "operator",
-            "tuples/stream and slice",
-            "NumPy, CPU ns/tuple",
-            "operator, CPU ns/tuple",
-            "ratio",
-            "target",
-            "check",
-        ],
-        rows,
-        [
-            "Five columns a stream, 100,000 tuples/s of tuple time.  Join: int64 keys, 10,000 tuples of each side",
-            "before each, about one match a tuple; NumPy: runs sorted by key, pairs in the order of time.",
-            "Top-k: NumPy keeps the window, argpartition and argsort at its end.",
-            f"In process, {ROUNDS} paired rounds: median (min-max).",
-        ],
-    )
+            yield [name, f"{batch:,}", *beside(*measure(name, Shape(batch, batches)), limit)]
+
+
+# --- the SUnion: buffering, boundaries, release ---
+
+#: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
+SUNION_SHAPES = ((10, 4_000, None), (100, 2_000, None), (1_000, 400, 1.3), (10_000, 60, 1.3), (100_000, 8, 1.3))
+SUNION_ROUNDS = 9
+
+
+def pairs(made: list[Element]) -> Iterator[tuple[Batch, Boundary]]:
+    """Batches and their boundaries as from a decoder, which has looked at the times (its check, see `codec`)."""
+    for batch, boundary in zip(made[::2], made[1::2], strict=True):
+        assert isinstance(batch, Batch)
+        assert isinstance(boundary, Boundary)
+        batch.rows.span()
+        yield batch, boundary
+
+
+def release(sunion: SUnion, slices: Sequence[Sequence[tuple[Batch, Boundary]]], results: list[Rows] | None) -> None:
+    for streams in slices:
+        for port, (batch, boundary) in zip(sunion.inputs, streams, strict=True):
+            port.add_stable(batch, 0)
+            port.add_boundary(boundary, 0)
+        piece = sunion.release_stable(1 << 30)
+        assert piece is not None
+        (rows,) = piece.merged()
+        assert rows is not None
+        if results is not None:
+            results.append(rows)
+
+
+def kernels(parts: Sequence[Sequence[Plain]], results: list[Plain] | None) -> None:
+    for bucket in parts:
+        result = merged(bucket)
+        if results is not None:
+            results.append(result)
+
+
+def measure_sunion(shape: Shape) -> tuple[list[float], list[float]]:
+    """CPU seconds per tuple of SUnion and kernels, round by round."""
+    took = []
+    sunion = SUnion(inputs=[(0, True)] * len(STREAMS), streams=1, bucket_us=shape.bucket_us)
+    for number in range(SUNION_ROUNDS + 1):
+        slices = list(zip(*(pairs(elements(shape, number, s)) for s in range(len(STREAMS))), strict=True))
+        parts = buckets(shape, number)
+        released: list[Rows] = []
+        expected: list[Plain] = []
+        keep = number == 0  # results that are not freed cost: only the round that does not count keeps them
+        ours = partial(release, sunion, slices, released if keep else None)
+        theirs = partial(kernels, parts, expected if keep else None)
+        took.append([seconds / (shape.tuples * len(STREAMS)) for seconds in cpu_for_both(ours, theirs, number)])
+        demand(len(released) == len(expected), "a slice is missing")
+        for rows, arrays in zip(released, expected, strict=True):
+            for mine, wanted in zip([rows.time, *[c.values for c in rows.columns]], arrays, strict=True):
+                demand(bool(np.array_equal(mine, wanted)), "SUnion and kernels disagree")
+    return [ours for ours, _ in took[1:]], [theirs for _, theirs in took[1:]]
+
+
+@benchmark("sunion", "tuples/stream and slice | NumPy, CPU ns/tuple | SUnion, CPU ns/tuple | ratio | target")
+def _sunion_rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """SUnion alone.
+
+    Three inputs of one stream, one bucket a slice: three batches, as a decoder has checked them, and boundaries in, one
+    sorted run out; against concatenate, stable argsort and take of the same five columns.  In process, paired rounds:
+    median (min-max).
+    """
+    for batch, batches, limit in chosen(SUNION_SHAPES, arguments):
+        yield [f"{batch:,}", *beside(*measure_sunion(Shape(batch, batches)), limit)]

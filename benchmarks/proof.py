@@ -3,94 +3,108 @@
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
-from benchmarks.proof_run import KEYS, LARGE, SUMS, Made, make_run
-from benchmarks.tables import CHECKED, demand, show
-from spe.stream.names import StreamId
+import numpy as np
+import trio
+import yaml
+
+from benchmarks.cpu import cpu_of_family, memory_mib
+from benchmarks.proof_run import LARGE, SUMS, Made, make_directory, make_run
+from benchmarks.tables import benchmark, demand
+from replicas.client.recorder import Recorder
+from replicas.reference import run_reference
+from spe.log import SegmentedLog
+from spe.log.recording import client_folder
+from spe.log.source_log import SourceState, encode_source_record, source_folder
+from spe.runtime.storage import DiskStorage
+from spe.stream.batch import Batch, Boundary, Column, Element, Rows
+from spe.stream.change import Change
+from spe.stream.ids import Channel
+from spe.stream.names import Kind, StreamId
+from spe.stream.schema import Schema
+from spe.stream.times import END_OF_TIME, MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from consistency.proof.report.follow_model import Followed
     from consistency.proof.report.model import Report
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("proof")
     group.add_argument("--proof-tuples", type=int, nargs="*", default=[2_000_000], help="source tuples of each run")
-    group.add_argument(
-        "--proof-results",
-        type=int,
-        nargs="*",
-        default=[],
-        help="the same, of runs whose output is as large as the input",
-    )
+    group.add_argument("--proof-results", type=int, nargs="*", default=[], help="the same, with as large an output")
+    group.add_argument("--follow-hours", type=float, default=1.0, help="of the stream (follow)")
+    group.add_argument("--follow-rate", type=int, default=100, help="tuples per second, of both sources (follow)")
     group.add_argument("--proof-memory", default="4g", help="heap of Spark's driver")
 
 
-def run(arguments: argparse.Namespace) -> None:
+@contextmanager
+def spark_session(**conf: str) -> Iterator[tuple[SparkSession, int]]:
+    """A session of two cores that has started its workers, and the process of its driver."""
     from consistency.proof.session.session import session
 
-    begun = time.perf_counter()
-    spark = session("benchmark", master="local[2]", conf={"spark.driver.memory": arguments.proof_memory})
-    spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
-    spark.range(2, numPartitions=2).mapInArrow(lambda batches: batches, "id long").count()  # Python workers
-    start_s = time.perf_counter() - begun
-    rows = []
+    spark = session("benchmark", master="local[2]", conf=conf)
     try:
-        for output, sizes in ((SUMS, arguments.proof_tuples), (LARGE, arguments.proof_results)):
-            rows += [_measured(spark, tuples, output, start_s) for tuples in sizes]
+        spark.range(1_000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
+        spark.range(2, numPartitions=2).mapInArrow(lambda batches: batches, "id long").count()  # Python workers
+        yield spark, int(spark._jvm.java.lang.ProcessHandle.current().pid())
     finally:
         spark.stop()
-    head = (
-        "source tuples", "output", "true, tentative tuples", "truth s", "verdict s", "us/tuple", "CPU us/tuple",
-        "start of Spark", "Java MiB", "Python MiB",
-    )  # fmt: skip
-    show(
-        "Ground truth and verdict",
-        head,
-        rows,
-        [
-            f"Two sources, union, filter, aggregate over {KEYS:,} keys and 10 s; a fifth of the time one source is cut",
-            f"off; {arguments.proof_memory} of heap, two cores. Truth: from the logs to numbered tuples in Parquet.",
-            "Verdict: the recording against it, with accuracy, delays and tables. Per tuple, of source tuples: both,",
-            f"without the start of Spark, which took {start_s:.1f} s. MiB: the most so far.",
-            f"{CHECKED}: CONSISTENT with a recording that NumPy computed; tentative tuples and how many were right.",
-        ],
-    )
 
 
-def _measured(spark: SparkSession, tuples: int, output: StreamId, start_s: float) -> tuple[str, ...]:
+@benchmark(
+    "proof",
+    "source tuples | output | true, tentative tuples | truth s | verdict s | us/tuple | CPU us/tuple | Java MiB | "
+    "Python MiB",
+    options,
+)
+def _rows(arguments: argparse.Namespace) -> Iterator[list[str] | str]:
+    """Ground truth and verdict.
+
+    Two sources, union, filter, aggregate over 1,000 keys and 10 s; a fifth of the time one source is cut off; two
+    cores.  Truth: from the logs to numbered tuples in Parquet.  Verdict: the recording against it, with accuracy,
+    delays and tables.  Per tuple, of source tuples: both.  MiB: the most so far.  Checked: CONSISTENT with a recording
+    that NumPy computed; tentative tuples and how many were right.
+    """
+    begun = time.perf_counter()
+    with spark_session(**{"spark.driver.memory": arguments.proof_memory}) as (spark, java):
+        start_s = time.perf_counter() - begun
+        for output, sizes in ((SUMS, arguments.proof_tuples), (LARGE, arguments.proof_results)):
+            for tuples in sizes:
+                yield _measured(spark, java, tuples, output)
+    yield f"{arguments.proof_memory} of heap.  The start of Spark, which is left out, took {start_s:.1f} s."
+
+
+def _measured(spark: SparkSession, java: int, tuples: int, output: StreamId) -> list[str]:
     from consistency.proof.judge import judge_run
     from consistency.proof.recorded.run import Run
 
-    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory(prefix="spe-proof-") as folder:
         path = Path(folder) / "run"
         made = make_run(path, tuples, output)
-        begun, cpu_s = time.perf_counter(), _cpu_s(java)
+        begun, cpu_s = time.perf_counter(), cpu_of_family(java)
         report = judge_run(spark, Run.open(path), _tell, {})
-        took_s, cpu_s = time.perf_counter() - begun, _cpu_s(java) - cpu_s
+        took_s, cpu_s = time.perf_counter() - begun, cpu_of_family(java) - cpu_s
     _check(report, made)
     truth_s = report.timings_s[f"truth of {output}"]
     _tell(f"{tuples:,}: {took_s:.1f} s, {cpu_s:.1f} s of CPU; {report.timings_s}")
-    return (
-        f"{tuples:,}",
-        str(output),
-        f"{made.stable:,}, {made.tentative:,}",
-        f"{truth_s:.1f}",
-        f"{took_s - truth_s:.1f}",
-        f"{took_s / tuples * 1e6:.1f}",
-        f"{cpu_s / tuples * 1e6:.1f}",
-        f"{start_s / (start_s + took_s):.0%}",
-        f"{_most_mib(java):.0f}",
-        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}",
-    )
+    python_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        *(f"{tuples:,}", str(output), f"{made.stable:,}, {made.tentative:,}"),
+        *(f"{value:.1f}" for value in (truth_s, took_s - truth_s, took_s / tuples * 1e6, cpu_s / tuples * 1e6)),
+        *(f"{mib:.0f}" for mib in (memory_mib(java, "VmHWM"), python_mib)),
+    ]
 
 
 def _tell(step: str) -> None:
@@ -98,34 +112,135 @@ def _tell(step: str) -> None:
 
 
 def _check(report: Report, made: Made) -> None:
-    (one,) = report.outputs
+    (judged,) = report.outputs
     demand(str(report.verdict) == "CONSISTENT", f"{report.verdict}: {report.reasons}")
-    found: dict[str, Any] = {"true": one.truth, "stable": one.stable, "undone": one.tentative.undone}
+    tentative = judged.tentative
+    counts: dict[str, Any] = {"true": judged.truth, "stable": judged.stable, "undone": tentative.undone}
     expected = {"true": made.stable, "stable": made.stable, "undone": made.tentative}
-    found |= {"tentative": one.tentative.count, "right": one.tentative.right}
+    counts |= {"tentative": tentative.count, "right": tentative.right}
     expected |= {"tentative": made.tentative, "right": made.right}
-    demand(found == expected, f"the report says {found}; {expected} was expected")
+    demand(counts == expected, f"the report says {counts}; {expected} was expected")
 
 
-def _cpu_s(root: int) -> float:
-    """CPU seconds so far of a process and all below it, those that ended included.  Linux only."""
-    ticks: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        pid = int(entry.parent.name)
-        parents[pid] = int(fields[1])
-        ticks[pid] = sum(map(int, fields[11:15]))
-    inside = {root}
-    while more := {p for p, parent in parents.items() if parent in inside} - inside:
-        inside |= more
-    return sum(ticks.get(p, 0) for p in inside) / os.sysconf("SC_CLK_TCK")
+# --- the proof of a run that goes on: an hour of the stream, in steps of a minute, and after the run ---
+
+SOURCES: Final = ("a", "b")
+FOLLOWED_KEYS: Final = 20
+#: A source sends what is due so often, and a boundary.
+_SENDS_US: Final = 25 * MILLISECOND
+_BOUNDARY_US: Final = 100 * MILLISECOND
+CONFIG: Final = """
+bucket: 100ms
+sources:
+  a: &source
+    schema: {ts: timestamp!, key: int64!, price: float64!}
+    time: ts
+    from: {jsonl: none.jsonl}
+    replay: {max: true}
+  b: *source
+query:
+  all: {union: [a, b]}
+  large: {filter: {from: all, where: price >= 10}}
+  per_second: {aggregate: {from: large, window: 1s, group_by: key, compute: {orders: count(*), revenue: sum(price)}}}
+  load: {aggregate: {from: large, window: {sliding: 10s, slide: 1s}, compute: {orders: count(*), mean: avg(price)}}}
+outputs: [per_second, load]
+nodes: [n1, n2]
+clients: {board: {reads: [per_second, load]}}
+"""
 
 
-def _most_mib(pid: int) -> float:
-    """Largest resident memory of a process so far."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+@benchmark("follow", "step | steps | results | s per hour | CPU s per hour | median step s | state KiB | Java MiB")
+def _follow_rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """Proof of a run that goes on.
+
+    Two sources, a record of each log every 25 ms; results per second and key, and a mean over 10 s every second, at one
+    client.  Without the start of Spark.  Checked: every result is that of spe reference.
+    """
+    seconds = round(arguments.follow_hours * 3_600)
+    with spark_session() as (spark, java), tempfile.TemporaryDirectory(prefix="spe-follow-") as folder:
+        for minutes in (True, False):
+            yield _followed(spark, java, Path(folder) / str(minutes), seconds, arguments.follow_rate, minutes)
+
+
+def _followed(spark: SparkSession, java: int, path: Path, seconds: int, rate: int, minutes: bool) -> list[str]:
+    from consistency.proof.follow import ranges
+    from consistency.proof.follow.follow_loop import Following
+
+    made = _make(path, seconds, rate)
+    cpu_s, own_s, took = cpu_of_family(java), time.process_time(), []
+    records = ranges.STEP_RECORDS if not minutes else 60 * len(SOURCES) * SECOND // _SENDS_US
+    with patch.object(ranges, "STEP_RECORDS", records):
+        proof = Following(path, 60 * SECOND)
+        while not proof.state.over:
+            step = proof.step(spark, lambda what: None)
+            assert step is not None
+            took.append(step.seconds)
+            print(f"{time.strftime('%H:%M:%S')}  step {step.number}: {step.seconds} s", flush=True)
+    followed = proof.write()
+    _check_followed(followed, made)
+    hours = seconds / 3_600
+    cpu_s = cpu_of_family(java) - cpu_s + time.process_time() - own_s
+    size = sum(p.stat().st_size for p in (path / "follow").rglob("*"))
+    return [
+        *("a minute" if minutes else "as much as fits", f"{followed.steps}", f"{made:,}"),
+        *(f"{s:.1f}" for s in (followed.seconds / hours, cpu_s / hours, median(took))),
+        *(f"{size / 1024:.0f}", f"{memory_mib(java, 'VmHWM'):.0f}"),
+    ]
+
+
+def _check_followed(followed: Followed, made: int) -> None:
+    wrong = [o.title for o in followed.outputs if o.findings]
+    demand(not wrong, f"tuples are wrong of {wrong}")
+    demand(sum(o.truth for o in followed.outputs) == made, f"{made} results were expected")
+    demand(sum(o.stable for o in followed.outputs) == made, f"{made} results were received")
+
+
+def _make(path: Path, seconds: int, rate: int) -> int:
+    """Makes a run that is over; returns the number of results."""
+    plan = make_directory(path, yaml.safe_load(CONFIG), [{"t": 0, "event": "begin", "begun_us": 0}])
+    inputs = {StreamId(name): list(_sent(at, seconds, rate // len(SOURCES))) for at, name in enumerate(SOURCES)}
+    for stream, elements in inputs.items():
+        trio.run(_write_log, path, stream, plan.sources[stream].schema, elements)
+    schemas = {Channel(s, 0): plan.query.schema_of(s) for s in plan.query.outputs}
+    recorder, made = Recorder(DiskStorage(path), client_folder("board"), schemas), 0
+    for at, (channel, element) in enumerate(run_reference(plan, inputs, step_rows=rate // 10)):
+        recorder.write(Change(channel, element, at))
+        made += len(element) if isinstance(element, Batch) else 0
+    recorder.close()
+    return made
+
+
+async def _write_log(path: Path, stream: StreamId, schema: Schema, elements: Sequence[Element]) -> None:
+    log = await SegmentedLog.open(DiskStorage(path), source_folder(stream))
+    state = SourceState(origin_us=0, begun_us=0)
+    for element in elements:
+        batch = element if isinstance(element, Batch) else None
+        if batch is not None:
+            state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
+        elif isinstance(element, Boundary):
+            state = state._replace(bound_us=element.time)
+        log.append(encode_source_record(state, batch, schema))
+    await log.sync()
+    log.close()
+
+
+def _sent(source: int, seconds: int, rate: int) -> Iterator[Element]:
+    """Elements of a source: a batch for each 25 ms, and its boundaries."""
+    ids = np.arange(seconds * rate, dtype=np.int64)
+    time_us = ids * SECOND // rate + source
+    random = np.random.default_rng(source)
+    columns = (
+        Column(time_us),
+        Column(random.integers(0, FOLLOWED_KEYS, len(ids))),
+        Column(random.integers(0, 400, len(ids)) / 4),
+    )
+    rows = Rows(time_us, time_us, columns)
+    ends = np.arange(_SENDS_US, seconds * SECOND + 1, _SENDS_US)
+    before = 0
+    for end, upto in zip(ends.tolist(), time_us.searchsorted(ends).tolist()):
+        if upto > before:
+            yield Batch(Kind.STABLE, before, upto, None, rows.slice(before, upto))
+            before = upto
+        if end % _BOUNDARY_US == 0:
+            yield Boundary(Kind.STABLE, end, before)
+    yield Boundary(Kind.STABLE, END_OF_TIME, before)

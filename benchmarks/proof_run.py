@@ -1,14 +1,14 @@
 """A run of any size, made at once and without an engine: two sources, failures, and what a client received of it.
 
 The stable stream is computed here with NumPy: a verdict of CONSISTENT says that Spark and NumPy agree on every tuple.
-Source b is cut off for FAILED_WINDOWS of every PERIOD windows: what comes then is tentative, made of source a alone;
-behind them an undo, the corrections, and rec_done.
+Source b is cut off for FAILED_WINDOWS of every PERIOD windows: results then are tentative, of source a alone; behind
+them come an undo, the corrections, and rec_done.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import trio
 import yaml
 
+from benchmarks.data import mixed
 from replicas.client.recorder import Recorder
 from spe.config import load_data
 from spe.log.recording import client_folder
@@ -47,43 +48,40 @@ _STEP_US: Final = 100_000
 _SHARE: Final = RATE * (_WINDOW_US // 1_000_000)
 _RECORD: Final = 10_000
 _SEGMENT_BYTES: Final = 32 << 20
-#: From the end of a step to the receipt of what is stable, and of what had to wait for b.
+#: From the end of a step to the receipt of stable results, and of tentative ones.
 _ORDINARY_US: Final = 50_000
 _WAITING_US: Final = 900_000
-_SOURCE: Final[dict[str, Any]] = {
-    "schema": {"ts": "timestamp!", "key": "int64!", "price": "float64!", "qty": "int64!"},
-    "time": "ts",
-    "from": {"jsonl": "none.jsonl"},
-    "replay": {"speed": 1, "origin": "1970-01-01T00:00:00"},
-}
-CONFIG: Final[dict[str, Any]] = {
-    "bucket": "100ms",
-    "defaults": {"x": "1s", "alpha": 0.9, "policy": "process"},
-    "sources": dict.fromkeys(SOURCES, _SOURCE),
-    "query": {
-        "all": {"union": list(SOURCES)},
-        "large": {"filter": {"from": "all", "where": "price * qty >= 10"}},
-        "per_second": {
-            "aggregate": {
-                "from": "large",
-                "window": {"tumbling": "10s"},
-                "group_by": "key",
-                "compute": {"orders": "count(*)", "revenue": "sum(price * qty)", "most": "max(qty)"},
-            }
-        },
-    },
-    "nodes": ["n1", "n2"],
-}
+CONFIG: Final = """
+bucket: 100ms
+defaults: {x: 1s, alpha: 0.9, policy: process}
+sources:
+  a: &source
+    schema: {ts: timestamp!, key: int64!, price: float64!, qty: int64!}
+    time: ts
+    from: {jsonl: none.jsonl}
+    replay: {speed: 1, origin: "1970-01-01T00:00:00"}
+  b: *source
+query:
+  all: {union: [a, b]}
+  large: {filter: {from: all, where: price * qty >= 10}}
+  per_second:
+    aggregate:
+      from: large
+      window: {tumbling: 10s}
+      group_by: key
+      compute: {orders: count(*), revenue: sum(price * qty), most: max(qty)}
+nodes: [n1, n2]
+"""
 
 
 @dataclass
 class Made:
-    """What a report on the run must find, by output.
+    """The counts of a report on the run.
 
     Attributes:
       stable: tuples of the true stream.
       tentative: tuples received as tentative.
-      right: of them, those that are in the true stream as they were.
+      right: tentative tuples that are in the true stream.
     """
 
     stable: int = 0
@@ -91,16 +89,23 @@ class Made:
     right: int = 0
 
 
-def make_run(path: Path, tuples: int, output: StreamId) -> Made:
-    """Writes the directory of a run that sent ``tuples`` and gave ``output``: whole windows of tuple time."""
+def make_directory(path: Path, config: dict[str, Any], events: Iterable[dict[str, Any]]) -> Plan:
+    """Makes the directory of a run, without logs and recordings."""
     path.mkdir()
-    query = {name: what for name, what in CONFIG["query"].items() if name != SUMS or output == SUMS}
-    config = {**CONFIG, "query": query, "outputs": [str(output)]}
     (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     plan = load_data(config).plan
     (path / "cluster.json").write_text(json.dumps({"data": str(path), "fingerprint": plan.fingerprint}))
+    (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return plan
+
+
+def make_run(path: Path, tuples: int, output: StreamId) -> Made:
+    """Writes the directory of a run that sent ``tuples`` and gave ``output``: whole windows of tuple time."""
+    config = yaml.safe_load(CONFIG) | {"outputs": [str(output)]}
+    if output != SUMS:
+        del config["query"][SUMS]
     windows = max(1, tuples // (_SHARE * len(SOURCES)))
-    (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in _events(windows)))
+    plan = make_directory(path, config, _events(windows))
     trio.run(_write_logs, path, plan, windows)
     made, channel = Made(), Channel(output, 0)
     recorder = Recorder(
@@ -130,10 +135,7 @@ def _events(windows: int) -> Iterator[dict[str, Any]]:
 def _drawn(source: int, first: int, count: int) -> tuple[Int64Array, Rows]:
     """Keys and rows of a source from its ``first`` tuple on, which follow from their numbers (splitmix64)."""
     ids = np.arange(first, first + count, dtype=np.int64)
-    x = (ids * len(SOURCES) + source).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    number = ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
+    number = mixed(ids * len(SOURCES) + source)
     time = ids * (1_000_000 // RATE) + source
     key = number % KEYS
     price = ((number >> 16) % 4_000) / 4  # quarters: sums are exact in any order
@@ -159,7 +161,7 @@ async def _write_logs(path: Path, plan: Plan, windows: int) -> None:
 def _received(output: StreamId, windows: int, made: Made) -> Iterator[tuple[int, Element]]:
     """(wall time, element), in order."""
     results = _filtered if output == LARGE else _summed
-    held: list[int] = []  # windows of which tentative tuples are with the client
+    held: list[int] = []  # windows with tentative tuples at the client
     for window in range(windows):
         end = (window + 1) * _WINDOW_US
         if window % PERIOD in FAILED_WINDOWS:
@@ -222,7 +224,7 @@ def _summed(window: int, sources: tuple[str, ...]) -> Rows:
 
 
 def _common(some: Rows, all_: Rows) -> int:
-    """How many of some rows are among all; rows of one time are told apart by their other attributes."""
+    """How many of some rows are among all, with equal attributes."""
 
     def table(rows: Rows) -> Any:
         return np.rec.fromarrays([rows.time, *[c.values for c in rows.columns]])

@@ -1,14 +1,14 @@
-"""``make bench``: a short set of ratios, beside those of the last release; tells what moved.
+"""``make bench``: a short set of ratios beside those of the last release, and the ones that moved.
 
     python -m benchmarks.ratios                # compares with benchmarks/ratios.json
     python -m benchmarks.ratios --store        # writes it: at a release, on a quiet machine
     python -m benchmarks.ratios --beside PATH  # compares with another checkout, measured here in turn
 
-What bare NumPy and raw bytes cost differs between machines, and on one that is shared from day to day, so stored ratios
-say little on another one: what became worse there is looked at beside a checkout of that release.
+The cost of bare NumPy and raw bytes differs between machines, and on a shared one from day to day, so stored ratios say
+little elsewhere: a ratio that became worse there has to be measured beside a checkout of that release.
 
-Two kinds: CPU time against bare NumPy or raw bytes of the same run, which noise moves, and what the simulation counts
-against the model, which is exact.  No seconds.
+Two kinds: CPU time against bare NumPy or raw bytes of the same run, which noise moves, and counts of the simulation
+against the model, which are exact.  No seconds.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks import checkpoint, codec, node_cpu, operators, passing, sunion
+from benchmarks import checkpoint, codec, node_cpu, operators
 from benchmarks.data import Shape
-from benchmarks.experiments import bound, chains, reconciling
+from benchmarks.experiments import failures, reconciling
 from benchmarks.experiments.setup import Setup
 from benchmarks.tables import WrongResult, demand, show
 from spe import __version__
@@ -36,7 +36,7 @@ from spe.runtime.production import tune_gc, tune_malloc
 
 STORED: Final = Path(__file__).with_name("ratios.json")
 #: Changes of a measured ratio that are noise on a shared machine: up to a factor of 1.25, and of 1.5 and 3 where little
-#: is measured.  What is exact may not change at all.
+#: is measured.  An exact ratio may not change at all.
 NOISE: Final = 0.25
 MORE_NOISE: Final = 0.5
 MUCH_NOISE: Final = 2.0
@@ -69,29 +69,29 @@ class Compared:
 
 
 def compare(stored: Mapping[str, Ratio], now: Mapping[str, Ratio]) -> list[Compared]:
-    """By name, those of now in their order, then what is gone.  The wider of both margins counts."""
-    found = []
+    """The ratios by name, the present ones in their order, then the missing ones.  The wider of both margins counts."""
+    compared = []
     for name, mine in now.items():
         old = stored.get(name)
         if old is None:
-            found.append(Compared(name, None, mine.value, "new"))
+            compared.append(Compared(name, None, mine.value, "new"))
             continue
         margin = 1 + max(old.within, mine.within)
         worse, better = mine.value > old.value * margin, mine.value < old.value / margin
-        found.append(Compared(name, old.value, mine.value, "worse" if worse else "better" if better else "same"))
-    return found + [Compared(name, old.value, None, "gone") for name, old in stored.items() if name not in now]
+        compared.append(Compared(name, old.value, mine.value, "worse" if worse else "better" if better else "same"))
+    return compared + [Compared(name, old.value, None, "gone") for name, old in stored.items() if name not in now]
 
 
 def to_data(release: str, ratios: Mapping[str, Ratio]) -> dict[str, Any]:
     """As in the file."""
-    kept = {name: {"value": round(r.value, 6), "within": r.within} for name, r in ratios.items()}
-    return {"release": release, "ratios": kept}
+    data = {name: {"value": round(r.value, 6), "within": r.within} for name, r in ratios.items()}
+    return {"release": release, "ratios": data}
 
 
 def from_data(data: Mapping[str, Any]) -> tuple[str, dict[str, Ratio]]:
     """Release and ratios."""
-    found = {name: Ratio(float(r["value"]), float(r["within"])) for name, r in data["ratios"].items()}
-    return str(data["release"]), found
+    ratios = {name: Ratio(float(r["value"]), float(r["within"])) for name, r in data["ratios"].items()}
+    return str(data["release"]), ratios
 
 
 #: Measures the set once.
@@ -101,14 +101,14 @@ Measure = Callable[[], Iterator[tuple[str, Ratio]]]
 
 
 def measured() -> Iterator[tuple[str, Ratio]]:
-    """CPU ratios first, one after the other; then what is exact."""
+    """CPU ratios first, one after the other; then the exact ones."""
     for batch, batches, _ in node_cpu.SHAPES:
         node, bare = node_cpu.aggregated(Shape(batch, batches), 5)
         yield f"node / NumPy, {batch:,} per batch", _noisy(node, bare)
-    for batch, slices, _ in sunion.SHAPES[:4]:
-        yield f"SUnion / NumPy, {batch:,} per slice", _noisy(*sunion.measure(Shape(batch, slices)))
-    for batch, batches, *_ in passing.SHAPES[1:]:
-        node, relay, _ = passing.passed(Shape(batch, batches), 5)
+    for batch, slices, _ in operators.SUNION_SHAPES[:4]:
+        yield f"SUnion / NumPy, {batch:,} per slice", _noisy(*operators.measure_sunion(Shape(batch, slices)))
+    for batch, batches, *_ in node_cpu.PASSING_SHAPES[1:]:
+        node, relay, _ = node_cpu.passed(Shape(batch, batches), 5)
         yield f"passing node / relay, {batch:,} per batch", _noisy(node, relay)
     for name in operators.MEASURED:
         for batch, slices, _ in operators.SHAPES[1:]:
@@ -125,10 +125,10 @@ def measured() -> Iterator[tuple[str, Ratio]]:
     for name, setup in setups.items():
         by_way = {row["way"]: row["correction_ms"] for row in reconciling.correction("", setup, 3)}
         yield f"undo / checkpoint, {name}", Ratio(by_way["undo"] / by_way["checkpoint"], MORE_NOISE)
-    for row in bound.measure(True):
+    for row in failures.bound.rows(True):
         demand(not row["findings"], str(row["findings"]))
         yield f"N_tentative / least, {row['policy']}", Ratio(row["tentative"] / row["model_tentative"], EXACT)
-    for row in chains.measure(True):
+    for row in failures.chains.rows(True):
         demand(not row["findings"], str(row["findings"]))
         yield f"Delay_new / αX, chain of {row['nodes']}", Ratio(row["delay_s"] / 0.9, EXACT)
 
@@ -158,26 +158,26 @@ def _noisy(ours: Sequence[float], theirs: Sequence[float], within: float = NOISE
 
 
 def run(measure: Measure, stored: Path, *, store: bool, beside: Measure | None = None, against: str = "") -> int:
-    """1: a result was wrong.  What became worse is told, and fails nothing: the machine may be the cause.
+    """1: a result was wrong.  A worse ratio is printed, and fails nothing: the machine may be the cause.
 
     Args:
-      beside: what to compare with, measured in turn; None: what is stored.
+      beside: the ratios to compare with, measured in turn; None: the stored ones.
       against: a name for that.
     """
     begun = time.monotonic()
-    found: dict[str, list[Ratio]] = {}
+    mine: dict[str, list[Ratio]] = {}
     others: dict[str, list[Ratio]] = {}
     print(f"load before: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
     try:
         for _ in range(REPEATS):
-            for prefix, one, into in ((f"{against}, ", beside, others), ("", measure, found)):
-                for name, ratio in one() if one is not None else ():
+            for prefix, measures, into in ((f"{against}, ", beside, others), ("", measure, mine)):
+                for name, ratio in measures() if measures is not None else ():
                     into.setdefault(name, []).append(ratio)
                     print(f"{prefix}{name}: {ratio.value:.3f}", flush=True)
     except WrongResult as error:
         print(f"WRONG RESULT: {error}", file=sys.stderr)
         return 1
-    ratios = _medians(found)
+    ratios = _medians(mine)
     if store:
         stored.write_text(json.dumps(to_data(__version__, ratios), indent=2, ensure_ascii=False) + "\n")
         print(stored)
@@ -196,8 +196,8 @@ def run(measure: Measure, stored: Path, *, store: bool, beside: Measure | None =
     return 0
 
 
-def _medians(found: Mapping[str, Sequence[Ratio]]) -> dict[str, Ratio]:
-    return {name: Ratio(median(r.value for r in all_of), all_of[0].within) for name, all_of in found.items()}
+def _medians(repeated: Mapping[str, Sequence[Ratio]]) -> dict[str, Ratio]:
+    return {name: Ratio(median(r.value for r in all_of), all_of[0].within) for name, all_of in repeated.items()}
 
 
 def _number(value: float | None) -> str:

@@ -1,13 +1,13 @@
 """Statuses of a large cluster that does not exist, for the dashboard: nodes die, links are cut, partitions move.
 
-Time runs as fast as one likes; equal seeds tell the same story.  Statuses are of the types that real processes send
-(spe.status), so that whoever takes these takes those.
+Time runs at any speed; equal seeds tell the same story.  Statuses have the types of real processes (spe.status).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from random import Random
 from typing import Final
 
@@ -16,26 +16,21 @@ from replicas.local.polling import Seen
 from replicas.local.process import Phase
 from spe.config import load_text
 from spe.plan.deploy import with_addresses
-from spe.plan.directory import COORDINATOR
 from spe.status import (
-    ActivationStatus,
-    ChannelStatus,
     ClientStatus,
     CoordinatorStatus,
     FaultStatus,
     HistogramStatus,
     InputStatus,
     LoadStatus,
-    MoveStatus,
     NodeStatus,
     ProcessStatus,
     ReplicaStatus,
     SettingsStatus,
-    SourceLogStatus,
-    SourceStatus,
 )
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeState
+from tests.support.statuses import a_channel, a_client, a_coordinator, a_move, a_node, a_replica, a_source, an_input
 
 SECOND: Final = 1_000_000
 X_US: Final = 2 * SECOND
@@ -81,7 +76,7 @@ clients: {{board: {{reads: [minutes]}}}}
 
 @dataclass(frozen=True)
 class _Trouble:
-    """Something that happens to a node: it is killed, or a source is cut off from it."""
+    """A fault of a node: it is killed, or a source is cut off from it."""
 
     begin_us: int
     end_us: int
@@ -95,7 +90,7 @@ class _Trouble:
 
 
 class SimulatedCluster:
-    """What there is to see of it.
+    """The cluster as an observer sees it.
 
     Args:
       hours: for how long troubles are planned.
@@ -122,7 +117,7 @@ class SimulatedCluster:
             at += self._random.randint(25, 70) * SECOND
 
     def sight(self, after_us: int) -> Sight:
-        """So long after the sources began."""
+        """The cluster so long after the sources began."""
         now = self.begun_us + after_us
         down = {n for t in self._near(after_us) if not t.source and t.begin_us <= after_us < t.end_us for n in t.nodes}
         for node, replicas in self._by_node.items():
@@ -143,74 +138,62 @@ class SimulatedCluster:
             faults=[self._fault(t) for t in self._troubles if t.begin_us <= after_us][-40:],
         )
 
-    @property
+    @cached_property
     def _by_node(self) -> dict[str, list[ReplicaId]]:
-        if not hasattr(self, "_hosted"):
-            self._hosted: dict[str, list[ReplicaId]] = {str(node): [] for node in self.directory.nodes}
-            for partition, nodes in self.directory.placement.items():
-                for node in nodes:
-                    self._hosted[node].append(ReplicaId(partition.unit, partition.partition, node))
-        return self._hosted
+        hosted: dict[str, list[ReplicaId]] = {str(node): [] for node in self.directory.nodes}
+        for partition, nodes in self.directory.placement.items():
+            for node in nodes:
+                hosted[node].append(ReplicaId(partition.unit, partition.partition, node))
+        return hosted
 
     def _near(self, after_us: int) -> list[_Trouble]:
         return [t for t in self._troubles if t.begin_us <= after_us < t.end_us + 30 * SECOND]
 
-    def _fault(self, one: _Trouble) -> FaultStatus:
-        begun, ended = self.begun_us + one.begin_us, self.begun_us + one.end_us
+    def _fault(self, trouble: _Trouble) -> FaultStatus:
+        begun, ended = self.begun_us + trouble.begin_us, self.begun_us + trouble.end_us
+        length = trouble.end_us - trouble.begin_us
         return FaultStatus(
-            fault=str(one),
-            planned_us=begun,
-            began_us=begun,
-            ended_us=ended,
-            for_us=one.end_us - one.begin_us,
-            errors=(),
+            fault=str(trouble), planned_us=begun, began_us=begun, ended_us=ended, for_us=length, errors=()
         )
 
-    # --- what each says ---
+    # --- the statuses ---
 
     def _state(self, node: str, after_us: int) -> tuple[NodeState, _Trouble | None]:
-        for one in self._near(after_us):
-            if node in one.nodes:
-                since = after_us - one.end_us
-                if one.source and after_us >= one.begin_us + ALPHA * X_US:
+        for trouble in self._near(after_us):
+            if node in trouble.nodes:
+                since = after_us - trouble.end_us
+                if trouble.source and after_us >= trouble.begin_us + ALPHA * X_US:
                     if since < 0:
-                        return NodeState.UP_FAILURE, one
+                        return NodeState.UP_FAILURE, trouble
                     if since < _CORRECTS_US:
-                        return NodeState.STABILIZATION, one
-                elif not one.source and 0 <= since < _RECOVERS_US:
-                    return NodeState.RECOVERING, one
+                        return NodeState.STABILIZATION, trouble
+                elif not trouble.source and 0 <= since < _RECOVERS_US:
+                    return NodeState.RECOVERING, trouble
         return NodeState.STABLE, None
 
     def _node(self, node: str, replicas: list[ReplicaId], after_us: int) -> NodeStatus:
         state, trouble = self._state(node, after_us)
-        return NodeStatus(
-            name=node,
-            incarnation=1,
-            settings=SettingsStatus(x_us=X_US, alpha=ALPHA, during_failure="process", during_stabilization="process"),
-            spill=None,
-            replicas=tuple(
-                self._replica(one, *self._reached(one, state, trouble, after_us), after_us) for one in replicas
-            ),
-            standbys=(),
-        )
+        settings = SettingsStatus(x_us=X_US, alpha=ALPHA, during_failure="process", during_stabilization="process")
+        statuses = (self._replica(id, *self._reached(id, state, trouble, after_us), after_us) for id in replicas)
+        return replace(a_node(node, *statuses), settings=settings)
 
     def _reached(
         self, id: ReplicaId, state: NodeState, trouble: _Trouble | None, after_us: int
     ) -> tuple[NodeState, _Trouble | None]:
-        """A source that is cut off from a node reaches who reads that node."""
+        """The state of a replica whose node or upstream node is in a state: a cut reaches its consumers too."""
         if state is NodeState.RECOVERING or self.plan.unit[id.unit].inputs[0].stream in self.plan.sources:
             return state, trouble
         states = [self._state(main, after_us) for main in self._mains(id)]
-        return next((one for one in states if one[0] is not NodeState.RECOVERING and one[1]), (NodeState.STABLE, None))
+        return next((s for s in states if s[0] is not NodeState.RECOVERING and s[1]), (NodeState.STABLE, None))
 
     def _mains(self, id: ReplicaId) -> list[str]:
-        """Whom each input is read from."""
+        """The main producer of each input."""
         channels = self.plan.unit[id.unit].channels_in(id.partition)
         return [
-            f"source:{one.stream}"
-            if one.stream in self.plan.sources
-            else str(self.directory.placement[self.plan.maker_of(one)][0])
-            for one in channels
+            f"source:{channel.stream}"
+            if channel.stream in self.plan.sources
+            else str(self.directory.placement[self.plan.maker_of(channel)][0])
+            for channel in channels
         ]
 
     def _replica(self, id: ReplicaId, state: NodeState, trouble: _Trouble | None, after_us: int) -> ReplicaStatus:
@@ -220,32 +203,23 @@ class SimulatedCluster:
             frontier = self.begun_us + trouble.begin_us
         rows = 40 + (id.partition * 7919) % 90
         waits = self._random.random() * 0.12
-        return ReplicaStatus(
+        load = LoadStatus(
+            cpu=0.02 + rows / 4_000, memory_bytes=3 << 20, network_bytes=80_000, rows=rows, state_bytes=1 << 20
+        )
+        return a_replica(
+            state,
             unit=id.unit,
             partition=id.partition,
-            state=state,
-            fresh=False,
             installed=state is not NodeState.RECOVERING,
-            missing=(),
-            differs=(),
-            skew=(),
             stable=rows * after_us // SECOND,
             tentative=rows if state is NodeState.UP_FAILURE else 0,
-            suffix_bytes=0,
             frontier=frontier,
             tentative_frontier=now - 400_000,
-            reconciliations=0,
-            redone_rows=0,
-            rebuilt_rows=0,
             largest_slice=900,
             inputs=self._inputs(id, state, trouble, frontier, now),
             fill=self._random.random() * 0.08,
             held_bytes=rows * 1_000,
-            counters={},
-            error=None,
-            load=LoadStatus(
-                cpu=0.02 + rows / 4_000, memory_bytes=3 << 20, network_bytes=80_000, rows=rows, state_bytes=1 << 20
-            ),
+            load=load,
             load_age_us=SECOND,
             x_us=X_US,
             waiting_us=round(X_US * (ALPHA * 0.8 if state is NodeState.UP_FAILURE else waits)),
@@ -255,38 +229,24 @@ class SimulatedCluster:
     def _inputs(
         self, id: ReplicaId, state: NodeState, trouble: _Trouble | None, frontier: int, now: int
     ) -> tuple[InputStatus, ...]:
-        found = []
+        inputs = []
         for channel, main in zip(self.plan.unit[id.unit].channels_in(id.partition), self._mains(id)):
             lost = trouble is not None and state is NodeState.UP_FAILURE and trouble.source == channel.stream
             late = trouble is not None and state is NodeState.UP_FAILURE and main in trouble.nodes
-            found.append(
-                InputStatus(
+            inputs.append(
+                an_input(
                     channel=str(channel),
                     main=None if lost else main,
-                    corrections=None,
                     position=now // SECOND,
                     frontier=frontier if lost or late else now - 200_000,
-                    switches=1,
-                    other_logs={},
                 )
             )
-        return tuple(found)
+        return tuple(inputs)
 
     def _sources(self, after_us: int) -> Iterator[ProcessStatus]:
         for stream in self.plan.sources:
-            log = SourceLogStatus(
-                identity="f00d",
-                last_id=9_000 * after_us // SECOND,
-                frontier=self.begun_us + after_us - 150_000,
-                ended=False,
-                note="",
-                fault=None,
-                malformed=0,
-                refused_ahead=0,
-                late=0,
-                late_by_us=0,
-            )
-            yield SourceStatus(name=f"source:{stream}", incarnation=1, log=log)
+            frontier = self.begun_us + after_us - 150_000
+            yield a_source(f"source:{stream}", last_id=9_000 * after_us // SECOND, frontier=frontier)
 
     def _client(self, after_us: int) -> ClientStatus:
         now = self.begun_us + after_us
@@ -303,25 +263,21 @@ class SimulatedCluster:
             if held and trouble is not None:
                 tentative = rate * max(0, min(after_us, trouble.end_us) - trouble.begin_us) // SECOND
             channels.append(
-                ChannelStatus(
+                a_channel(
                     channel=f"{unit.outputs[0]}/{partition}",
                     producer=str(second if state is NodeState.RECOVERING else first),
                     stable=rate * after_us // SECOND,
                     tentative=tentative,
-                    undone=0,
                     switches=1,
                     position=rate * after_us // SECOND,
                     frontier=now - 600_000 if not held or trouble is None else self.begun_us + trouble.begin_us,
                     held=held and tentative > 0,
                     delay_us=240_000 + self._random.randint(0, 90_000),
                     delay_max_us=1_900_000,
-                    gap_max_us=300_000,
-                    stable_gap_max_us=400_000,
                     last_arrival_us=now - 100_000,
-                    ended=False,
                 )
             )
-        return ClientStatus(name="client:board", incarnation=1, channels=tuple(channels), switches=())
+        return replace(a_client(*channels), name="client:board")
 
     def _coordinator(self, after_us: int) -> CoordinatorStatus:
         """One partition moves every two minutes of its time."""
@@ -331,21 +287,15 @@ class SimulatedCluster:
             age, took = after_us - number * 120 * SECOND, (6 + number % 5) * SECOND
             over = age >= took
             moves.append(
-                MoveStatus(
+                a_move(
                     number=number,
                     partition=f"totals/{number % self.plan.units[1].partitions}",
                     source=f"n{1 + number % len(self.directory.nodes)}",
                     target=f"n{1 + (number + 3) % len(self.directory.nodes)}",
-                    role="active",
                     reason="balance",
                     phase="done" if over else "install",
-                    why="",
                     began_us={"wait": began, **({"done": began + took} if over else {"install": began + SECOND})},
                     predicted_us=7 * SECOND,
-                    state_from="partner",
                 )
             )
-        activation = ActivationStatus(budget=0, active=(), target=(), of=None)
-        return CoordinatorStatus(
-            name=COORDINATOR, incarnation=1, partitions=(), activation=activation, moves=tuple(moves)
-        )
+        return a_coordinator(*moves)

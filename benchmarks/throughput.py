@@ -1,18 +1,21 @@
 """Tuples per second from Parquet files through real processes, and whose CPU it costs.
 
-A merged aggregate by partitions and replicas, and a windowed join.  With a core for every process the busiest one
-would be the limit.
+A merged aggregate by partitions and replicas.  With a core for every process the busiest one would be the limit.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +25,21 @@ import trio
 
 from benchmarks.cluster import Process, free_address, node_main, results, running, source_main
 from benchmarks.cpu import cpu_of
-from benchmarks.tables import CHECKED, demand, show
+from benchmarks.tables import benchmark, demand, verdict
 from replicas.client.client import open_client
+from replicas.connectors.formats.arrow_columns import ArrowColumns
+from replicas.source.proxy import SourceProxy
+from replicas.source.stamping import Stamper
 from spe.api import Environment, Stream, parquet, tumbling
+from spe.log import segmented
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
+from spe.runtime import network
 from spe.runtime.production import production_env
+from spe.runtime.storage import DiskFile
 from spe.stream.batch import AnyArray, Rows
+from spe.wire.encoder import ElementEncoder
 
 #: Partitions, and replicas of each, of the merged aggregate.
 SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 3))
@@ -41,28 +51,24 @@ TOLERANCE = 1e-9
 
 def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("throughput", "Parquet files with ts (timestamp), key (int64), value (float64)")
-    group.add_argument(
-        "--merge", nargs="+", metavar="FILE", help="files to merge and aggregate; generated if not given"
-    )
-    group.add_argument("--left", metavar="FILE", help="of the join; generated if not given")
-    group.add_argument("--right", metavar="FILE", help="of the join; generated if not given")
+    group.add_argument("--merge", nargs="+", metavar="FILE", help="files to merge and aggregate; else generated")
     group.add_argument("--columns", nargs=3, default=["ts", "key", "value"], metavar=("TS", "KEY", "VALUE"))
     group.add_argument("--disorder", default="0s", help="how far rows of the files may be out of order")
-    group.add_argument("--rows", type=int, default=1_000_000, help="per generated file; a join's have half as many")
+    group.add_argument("--rows", type=int, default=1_000_000, help="per generated file")
 
 
 def generate(path: Path, *, rows: int, keys: int, rate: int, seed: int) -> None:
     """A file of rows in time order, ``rate`` a second."""
     random = np.random.default_rng(seed)
     steps = random.integers(0, 2 * 1_000_000 // rate + 1, rows)
-    table = pa.table(
+    generated = pa.table(
         {
             "ts": pa.array(START_US + np.cumsum(steps), pa.timestamp("us", "UTC")),
             "key": random.integers(0, keys, rows),
             "value": random.normal(100.0, 25.0, rows),
         }
     )
-    pq.write_table(table, path)
+    pq.write_table(generated, path)
 
 
 def sources(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Any]:
@@ -88,11 +94,6 @@ def merge_query(env: Environment, files: Sequence[str], arguments: argparse.Name
     streams = sources(env, files, arguments)
     merged = streams[0].union(*streams[1:], name="merged")
     return [merged, merged.key_by("key").window(tumbling("1s")).aggregate("per_key", **AGGREGATES)]
-
-
-def join_query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
-    left, right = sources(env, files, arguments)
-    return [left.join(right, ["key"], window=tumbling("1s"), name="joined")]
 
 
 Query = Callable[[Environment, Sequence[str], argparse.Namespace], list[Stream]]
@@ -126,8 +127,8 @@ def columns_of(rows: list[Rows], plan: Plan) -> dict[str, AnyArray]:
 
 
 def check_merge(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: argparse.Namespace) -> None:
-    table = pa.concat_tables([read(f, arguments) for f in files])
-    wanted = table.group_by(["window", "key"]).aggregate([("value", "count"), ("value", "sum"), ("value", "mean")])
+    merged = pa.concat_tables([read(f, arguments) for f in files])
+    wanted = merged.group_by(["window", "key"]).aggregate([("value", "count"), ("value", "sum"), ("value", "mean")])
     wanted = wanted.sort_by([("window", "ascending"), ("key", "ascending")])
     got = columns_of(rows, plan)
     order = np.lexsort((got["key"], got["window_start"]))
@@ -139,22 +140,9 @@ def check_merge(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: a
         demand(bool(close), f"{mine} differs")
 
 
-def check_join(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: argparse.Namespace) -> None:
-    left, right = (read(f, arguments) for f in files)
-    wanted = left.join(right.rename_columns(["window", "key", "other"]), ["window", "key"], join_type="inner")
-    got = columns_of(rows, plan)
-    demand(len(got["l_key"]) == wanted.num_rows, f"{len(got['l_key'])} pairs instead of {wanted.num_rows}")
-    mine = [got["window_start"], got["l_key"], got["l_value"], got["r_value"]]
-    theirs = [wanted.column(c).to_numpy() for c in ("window", "key", "value", "other")]
-    orders = [np.lexsort(columns[::-1]) for columns in (mine, theirs)]
-    for a, b in zip(mine, theirs, strict=True):
-        demand(bool(np.array_equal(a[orders[0]], b[orders[1]])), "the pairs differ")
-    demand(bool(np.array_equal(got["l_key"], got["r_key"])), "a pair of two keys")
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one run; CPU in nanoseconds per input tuple.
+    """The cost of a run; CPU in nanoseconds per input tuple.
 
     Attributes:
       wall_s: from the start of the sources to the end of the output at the client.
@@ -186,63 +174,143 @@ async def measure(
     return rows, Cost(wall_s, spent[: len(made)], spent[len(made) :])
 
 
-def run(arguments: argparse.Namespace) -> None:
+@benchmark(
+    "throughput",
+    "partitions | replicas | tuples | results | M tuples/s | sources, CPU ns/tuple | nodes, CPU ns/tuple | "
+    "busiest node | limit with a core for each, M/s",
+    options,
+)
+def _rows(arguments: argparse.Namespace) -> Iterator[list[object]]:
+    """Throughput from Parquet files.
+
+    A process for each source, which reads a file as fast as it can, logs and syncs it before it sends, and for each
+    replica of each partition; then a client.  Merged: count, sum and average per second and key.  Tuples per second of
+    wall time, from the start of the sources to the end of the output at the client, connecting included.  CPU per tuple
+    of the input.  Results compared with pyarrow's: counts exactly, sums and means nearly.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        merge, join = arguments.merge, [arguments.left, arguments.right]
-        if not merge:
-            merge = [str(Path(folder, f"merge-{i}.parquet")) for i in range(3)]
-            for at, file in enumerate(merge):
+        files = arguments.merge
+        if not files:
+            files = [str(Path(folder, f"merge-{i}.parquet")) for i in range(3)]
+            for at, file in enumerate(files):
                 generate(Path(file), rows=arguments.rows, keys=1_000, rate=50_000, seed=at)
-        for at, name in enumerate(("left", "right")):
-            if join[at] is None:
-                join[at] = str(Path(folder, f"{name}.parquet"))
-                generate(Path(join[at]), rows=arguments.rows // 2, keys=10_000, rate=10_000, seed=10 + at)
-        jobs: list[tuple[str, list[str], Query, Callable[..., None], int, int]] = [
-            (f"{len(merge)} streams merged", merge, merge_query, check_merge, *shape) for shape in SHAPES
-        ]
-        jobs.append(("join of two in windows of 1 s", join, join_query, check_join, 1, 1))
-        table = []
-        for title, files, query, check, partitions, replicas in jobs:
-            plan, directory = make_plan(query, files, arguments, partitions, replicas)
-            tuples = sum(pq.read_metadata(f).num_rows for f in files)
+        tuples = sum(pq.read_metadata(f).num_rows for f in files)
+        for partitions, replicas in SHAPES:
+            plan, directory = make_plan(merge_query, files, arguments, partitions, replicas)
             rows, cost = trio.run(measure, plan, directory, tuples)
-            check(rows, plan, files, arguments)
-            table.append(
-                [
-                    title,
-                    partitions,
-                    replicas,
-                    f"{tuples:,}",
-                    f"{sum(len(r) for r in rows):,}",
-                    f"{tuples / cost.wall_s / 1e6:.2f}",
-                    f"{sum(cost.sources_ns):.0f}",
-                    f"{sum(cost.nodes_ns):.0f}",
-                    f"{max(cost.nodes_ns):.0f}",
-                    f"{1e3 / max(*cost.sources_ns, *cost.nodes_ns):.1f}",
-                    CHECKED,
-                ]
-            )
-    show(
-        "Throughput from Parquet files",
-        [
-            "query",
-            "partitions",
-            "replicas",
-            "tuples",
-            "results",
-            "M tuples/s",
-            "sources, CPU ns/tuple",
-            "nodes, CPU ns/tuple",
-            "busiest node",
-            "limit with a core for each, M/s",
-            "check",
-        ],
-        table,
-        [
-            "A process for each source, which reads a file as fast as it can, logs and syncs it before it sends, and",
-            "for each replica of each partition; then a client.  Merged: count, sum and average per second and key.",
-            "Tuples per second of wall time, from the start of the sources to the end of the output at the client,",
-            "connecting included.  CPU per tuple of the input.  Results compared with pyarrow's: counts and pairs",
-            f"exactly, sums and means within {TOLERANCE:g}.",
-        ],
-    )
+            check_merge(rows, plan, files, arguments)
+            costs = (sum(cost.sources_ns), sum(cost.nodes_ns), max(cost.nodes_ns))
+            limit = 1e3 / max(*cost.sources_ns, *cost.nodes_ns)
+            counts = (partitions, replicas, f"{tuples:,}", f"{sum(len(r) for r in rows):,}")
+            yield [*counts, f"{tuples / cost.wall_s / 1e6:.2f}", *(f"{ns:.0f}" for ns in costs), f"{limit:.1f}"]
+
+
+# --- where the CPU of a source goes: its copies, checksums and syncs one by one ---
+
+ROWS: Final = 8_000_000
+ROUNDS: Final = 3
+#: Nanoseconds of CPU for a tuple.
+LIMIT_NS: Final = 120
+#: A time, a timestamp, an integer and a number.
+TUPLE_BYTES: Final = 32
+_FILE: Final = "stages.json"
+
+
+class Stage(NamedTuple):
+    """A stage of a source.
+
+    Attributes:
+      copied: bytes of a tuple that it copies; decoding makes them.
+      wrap: replaces the function that does it by a timed one.
+    """
+
+    copied: int
+    wrap: Callable[[Callable[..., Any]], None]
+
+
+def _method(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    def wrap(timed: Callable[..., Any]) -> None:
+        setattr(owner, name, timed(getattr(owner, name)))
+
+    return wrap
+
+
+def _decoding(timed: Callable[..., Any]) -> None:
+    """The batches of Arrow, each as it is asked for."""
+    original = pq.ParquetFile.iter_batches
+
+    def batches(*arguments: Any, **options: Any) -> Iterator[Any]:
+        following = timed(partial(next, original(*arguments, **options), None))
+        while (batch := following()) is not None:
+            yield batch
+
+    pq.ParquetFile.iter_batches = batches
+
+
+STAGES: Final = {
+    "Arrow decodes": Stage(TUPLE_BYTES - 8, _decoding),
+    "columns of ours": Stage(8, _method(ArrowColumns, "chunk")),  # of numbers, for −0.0
+    "check times": Stage(0, _method(SourceProxy, "_checked")),
+    "stamp": Stage(0, _method(Stamper, "stamp")),
+    "checksum": Stage(0, _method(segmented, "record_header")),
+    "write to the log": Stage(TUPLE_BYTES, _method(DiskFile, "append")),
+    "sync": Stage(0, _method(os, "fdatasync")),
+    "encode for the wire": Stage(0, _method(ElementEncoder, "encode")),
+    "send": Stage(TUPLE_BYTES, _method(network.TcpStream, "_send")),
+}
+
+
+def _main(pipe: Pipe, plan: Plan, directory: Directory, stream: str, folder: str) -> None:
+    """The source's process."""
+    spent = {name: [0, 0] for name in STAGES}
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        total = spent[name]
+
+        def run(*arguments: Any, **options: Any) -> Any:
+            begun = time.thread_time_ns()
+            try:
+                return function(*arguments, **options)
+            finally:
+                total[0] += time.thread_time_ns() - begun
+                total[1] += 1
+
+        return run
+
+    for name, stage in STAGES.items():
+        stage.wrap(partial(timed, name))
+    try:
+        source_main(pipe, plan, directory, stream)
+    finally:
+        Path(folder, _FILE).write_text(json.dumps(spent))
+
+
+def _query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
+    (stream,) = sources(env, files, arguments)
+    return [stream.key_by("key").window(tumbling("1s")).aggregate("per_key", **AGGREGATES)]
+
+
+@benchmark("source-path", "stage | CPU ns/tuple | times per million tuples | bytes copied per tuple | target")
+def _stage_rows(arguments: argparse.Namespace) -> Iterator[list[object]]:
+    """A source from a Parquet file to the wire.
+
+    One source of 8 million tuples of 32 bytes, as fast as it can, with its start; the median of the rounds.  Each stage
+    by the CPU clock of its thread; all else: the event loop, threads, page faults, and frames that are put together for
+    the socket.  Results compared as those of `throughput`.
+    """
+    measured: list[tuple[float, dict[str, list[int]]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "in.parquet"))
+        generate(Path(file), rows=ROWS, keys=1_000, rate=50_000, seed=0)
+        for _ in range(ROUNDS):
+            plan, directory = make_plan(_query, [file], arguments, 1, 1)
+            results, cost = trio.run(partial(measure, plan, directory, ROWS, partial(_main, folder=folder)))
+            check_merge(results, plan, [file], arguments)
+            measured.append((sum(cost.sources_ns), json.loads(Path(folder, _FILE).read_text())))
+    whole_ns, spent = sorted(measured, key=lambda run: run[0])[ROUNDS // 2]
+    for name, (ns, calls) in spent.items():
+        yield [name, f"{ns / ROWS:.1f}", f"{1e6 * calls / ROWS:,.1f}", STAGES[name].copied or "-", "-"]
+    rest = whole_ns - sum(ns for ns, _ in spent.values()) / ROWS
+    copied = sum(stage.copied for stage in STAGES.values()) + TUPLE_BYTES
+    yield ["all else", f"{rest:.1f}", "-", TUPLE_BYTES, "-"]
+    yield ["all", f"{whole_ns:.1f}", "-", copied, verdict(whole_ns, LIMIT_NS)]

@@ -1,30 +1,34 @@
-"""The comparison at the end of a run: the recording beside the reference run, and what the checkers find in it; and
-``spe reference`` of the same logs, with its results as lines of JSON."""
+"""The comparison at the end of a run, with the checkers; and ``spe reference`` of the same logs, as lines of JSON."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 from benchmarks.proof_run import LARGE, SUMS, Made, make_run
-from benchmarks.tables import CHECKED, chosen, demand, show, spread, verdict
+from benchmarks.tables import benchmark, chosen, demand, spread, verdict
 from replicas.cli.reference import logged_inputs, write_lines
 from replicas.cli.run.verdict import judge
 from replicas.reference import run_reference
 from spe.config import load
 from spe.plan.deploy import Deployed
 
-#: Source tuples, and what of the query is recorded.
+#: Source tuples, and the recorded output.
 SHAPES = [(1_000_000, LARGE), (1_000_000, SUMS)]
 ROUNDS = 5
 LIMIT_US = 1.0
 
 
-def run(arguments: argparse.Namespace) -> None:
-    table = []
+@benchmark("verdict", "source tuples | output | results | compared, µs/result | target | JSON, µs/result | target")
+def _rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """The comparison at the end of a run, and the reference as JSON.
+
+    CPU, the reference run included.  Rounds: median (min-max).  Tentative results count as compared.
+    """
     for tuples, output in chosen(SHAPES, arguments):
         with tempfile.TemporaryDirectory(prefix="spe-verdict-") as folder:
             path = Path(folder) / "run"
@@ -34,21 +38,15 @@ def run(arguments: argparse.Namespace) -> None:
             written = [_write(path, deployed, made) for _ in range(ROUNDS)]
         cells = []
         for took in (judged, written):
-            cells += [spread(took), verdict(median(took), LIMIT_US) if output == LARGE else ""]
-        table.append([f"{tuples:,}", str(output), f"{made.stable:,}", *cells, CHECKED])
-    show(
-        "the comparison at the end of a run, and the reference as JSON",
-        ["source tuples", "output", "results", "compared, µs/result", "target", "JSON, µs/result", "target", "check"],
-        table,
-        [f"CPU, the reference run included. {ROUNDS} rounds: median (min-max). Tentative results count as compared."],
-    )
+            cells += [spread(took), verdict(median(took), LIMIT_US if output == LARGE else None)]
+        yield [f"{tuples:,}", str(output), f"{made.stable:,}", *cells]
 
 
 def _judge(path: Path, deployed: Deployed, made: Made) -> float:
     began = time.process_time()
-    found = judge(*deployed, path, complete=True, reason="")
+    judged = judge(*deployed, path, complete=True, reason="")
     took = time.process_time() - began
-    demand(found["equal"] is True and found["rows"] == made.stable, f"the verdict is {found}")
+    demand(judged["equal"] is True and judged["rows"] == made.stable, f"the verdict is {judged}")
     return 1e6 * took / (made.stable + made.tentative)
 
 

@@ -5,69 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from benchmarks.experiments import (
-    arrivals,
-    bound,
-    chains,
-    checkpoint_log,
-    checkpointing,
-    delaying,
-    elasticity,
-    fast,
-    fidelity,
-    healing,
-    incremental,
-    lifecycle,
-    locations,
-    log_costs,
-    migration,
-    million,
-    partitions,
-    policies,
-    predicting,
-    reconciling,
-    recovery,
-    scheduling,
-    serialisation,
-    switching,
-    takeover,
-    topologies,
-    usable,
-)
-from benchmarks.experiments.results import print_table, write
+from benchmarks.experiments.record import EXPERIMENTS, print_table, write
 
-EXPERIMENTS: dict[str, Any] = {
-    "delaying": delaying,
-    "policies": policies,
-    "chains": chains,
-    "serialisation": serialisation,
-    "switching": switching,
-    "reconciling": reconciling,
-    "bound": bound,
-    "fast": fast,
-    "healing": healing,
-    "fidelity": fidelity,
-    "recovery": recovery,
-    "checkpointing": checkpointing,
-    "takeover": takeover,
-    "random-topologies": topologies,
-    "usable": usable,
-    "elasticity": elasticity,
-    "scheduling": scheduling,
-    "arrivals": arrivals,
-    "migration": migration,
-    "million": million,
-    "incremental": incremental,
-    "lifecycle": lifecycle,
-    "locations": locations,
-    "partitions": partitions,
-    "predicting": predicting,
-    **checkpoint_log.EXPERIMENTS,
-    "log-costs": log_costs.COSTS,
-}
+for _module in (
+    "failures", "reconciling", "healing", "fidelity", "recovery", "checkpointing", "topologies", "elasticity",
+    "scheduling", "migration", "whole_runs", "incremental", "partitions", "predicting", "log_figures",
+):  # fmt: skip
+    import_module(f"benchmarks.experiments.{_module}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,15 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, metavar="N", help="how often a point is measured; of real processes")
     chosen = parser.parse_args(arguments)
     experiment = EXPERIMENTS[chosen.name]
-    if chosen.runs is not None and not hasattr(experiment, "RUNS"):
+    if chosen.runs is not None and experiment.runs is None:
         parser.error(f"{chosen.name} measures each point once")
-    runs = {} if chosen.runs is None else {"runs": chosen.runs}
     rows = []
-    for row in experiment.measure(chosen.quick, **runs):
+    for row in experiment.rows(chosen.quick, chosen.runs):
         rows.append(row)
         print(", ".join(f"{name} {value}" for name, value in row.items() if value not in (None, "")), flush=True)
     print(f"\n$ python -m benchmarks.experiments {shlex.join(arguments if arguments is not None else sys.argv[1:])}")
-    print_table(experiment.TITLE, rows)
+    print_table(experiment.title, rows)
     for path in write(chosen.name, rows, experiment.panels(rows), chosen.out):
         print(path)
     return 1 if any(row["findings"] for row in rows) else 0

@@ -9,7 +9,7 @@ of all streams come at their rate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -29,13 +29,12 @@ from benchmarks.cluster import (
     running,
 )
 from benchmarks.cpu import cpu_of
-from benchmarks.experiments.results import Row, lines, places
+from benchmarks.experiments.record import Plot, Row, experiment
 from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
 from spe.config import load_data
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.plan import Limits
-from spe.plots import Panel
 from spe.runtime.production import tune_malloc
 from spe.stream.batch import Batch, Boundary, Int64Array, RecDone
 from spe.stream.change import Change
@@ -43,9 +42,6 @@ from spe.stream.names import Kind
 from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.codec import ElementEncoder
 
-TITLE = "From the heal to the last correction"
-#: Tuples per second, and failures in seconds.
-SWEEPS: Final = ((9_999, (5, 10, 30, 60, 120, 300, 600)), (99_999, (10,)))
 BUCKET_US: Final = 100 * MILLISECOND
 #: Before the failure, stable.
 BEFORE_S: Final = 2
@@ -53,12 +49,18 @@ BEFORE_S: Final = 2
 PATIENCE_S: Final = 300
 
 
-def measure(quick: bool) -> Iterator[Row]:
-    tune_malloc()
-    for rate, failures in ((999, (2,)),) if quick else SWEEPS:
+def _points(quick: bool) -> Iterator[Row]:
+    for rate, failures in ((999, (2,)),) if quick else ((9_999, (5, 10, 30, 60, 120, 300, 600)), (99_999, (10,))):
         for policy in ("process", "suspend"):
             for failure_s in failures:
-                yield trio.run(_point, rate, failure_s, policy)
+                yield {"rate": rate, "failure_s": failure_s, "stabilization": policy}
+
+
+@experiment("healing", "beyond DPC", _points, Plot("failure_s", "rate stabilization", "last_s tuples_per_s"))
+def healing(quick: bool, rate: int, failure_s: int, stabilization: str) -> Row:
+    """From the heal to the last correction."""
+    tune_malloc()
+    return trio.run(_measured, rate, failure_s, stabilization)
 
 
 def real_plan(setup: Setup) -> Deployed:
@@ -70,7 +72,7 @@ def real_plan(setup: Setup) -> Deployed:
 
 
 def make_segment(encoder: ElementEncoder, at: int, segment: int, each: int, failure_s: int) -> Segment:
-    """Segment 0: before the failure; 1: the failure, of who has not failed; 2: of who has; from 3 on: new buckets."""
+    """Segment 0: before the failure; 1: the streams that go on; 2: the one that failed; from 3 on: new buckets."""
     stream, buckets = STREAMS[at], SECOND // BUCKET_US
     if segment in (1, 2) and (stream == FAILED) != (segment == 2):
         return []
@@ -81,7 +83,7 @@ def make_segment(encoder: ElementEncoder, at: int, segment: int, each: int, fail
 
 
 class _Reader:
-    """What the client has received: numbers of stable tuples by stream, how far, and when the last correction ended."""
+    """Stable tuples at the client by stream, how far they are, and when the last correction ended."""
 
     def __init__(self) -> None:
         self.stable: list[tuple[Int64Array, Int64Array]] = []
@@ -121,7 +123,7 @@ class _Reader:
             demand(bool(np.array_equal(mine, np.arange(len(mine)))) and len(mine) >= least, f"stream {at} is not whole")
 
 
-async def _point(rate: int, failure_s: int, policy: str) -> Row:
+async def _measured(rate: int, failure_s: int, policy: str) -> Row:
     buckets = SECOND // BUCKET_US
     each = rate // len(STREAMS) // buckets * buckets
     setup = Setup(rate=each * len(STREAMS), x_us=SECOND, stabilization=policy, failure_us=failure_s * SECOND)
@@ -146,9 +148,6 @@ async def _point(rate: int, failure_s: int, policy: str) -> Row:
     redone = setup.rate * failure_s
     took = reader.done - begun
     return {
-        "rate": setup.rate,
-        "failure_s": failure_s,
-        "stabilization": policy,
         "redone": redone,
         "first_s": reader.first_correction - begun,
         "last_s": took,
@@ -156,13 +155,4 @@ async def _point(rate: int, failure_s: int, policy: str) -> Row:
         "tuples_per_s": redone / took,
         "per_cpu_s": redone / cpu,
         "tentative": reader.tentative,
-        "findings": "",
     }
-
-
-def panels(rows: Sequence[Row]) -> list[Panel]:
-    some = [row for row in rows if row["rate"] == rows[0]["rate"]]
-    return [
-        Panel(title, places(some, "failure_s"), lines(some, "stabilization", "failure_s", value), "failure, seconds")
-        for title, value in (("last correction after the heal, s", "last_s"), ("reprocessed tuples/s", "tuples_per_s"))
-    ]

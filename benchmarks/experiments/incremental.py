@@ -15,21 +15,18 @@ It is recovered where five seconds begin in which they lag less than 1.2 times a
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import yaml
 
 from benchmarks.cpu import cores_of_ended
-from benchmarks.experiments.results import CPU_S, Row
+from benchmarks.experiments.measures import CPU_S
+from benchmarks.experiments.played_run import PlayedRun
+from benchmarks.experiments.record import Row, experiment, sweep
 from replicas.cli.run.recorded_history import recorded_history
 from replicas.faults.model import Fault, FaultKind
 from replicas.planning.cluster_topology import partitions_of, topology_of
@@ -46,10 +43,7 @@ from spe.stream.history import Delivered, History, ProcessDown, StateChanged
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import MILLISECOND, SECOND
 
-TITLE = "Six queries of fifteen partitions that come back as nodes arrive"
-#: How often each point is measured where --runs does not say.
-RUNS: Final = 5
-#: Who reads whom; those that read nobody read the source.
+#: The operators that each operator reads; one without any reads the source.
 READS: Final = ((), (), (), (0,), (0,), (1,), (1,), (2,), (2,), (3,), (3, 4), (4, 5), (5, 6), (7,), (7, 8))
 #: Operators whose outputs clients read.
 QUERIES: Final = (9, 10, 11, 12, 13, 14)
@@ -102,7 +96,7 @@ class Case:
         return FAILS_S + self.lasts + OVER_S
 
     def hosts(self, operator: int) -> list[str]:
-        """Who holds the checkpoints of an operator."""
+        """The nodes that hold the checkpoints of an operator."""
         if self.order in VALUES:
             return [f"b{at}" for at in range(1, len(self.arrive) + 1)]
         return [f"b{min(operator // self.each, len(self.arrive) - 1) + 1}"]
@@ -118,34 +112,6 @@ class Case:
         return [{"at": f"{at:g}s", "kind": "kill", "target": n, "for": f"{long:g}s"} for n, at, long in dead + away]
 
 
-class Measured(NamedTuple):
-    """What came of a run.
-
-    Attributes:
-      queries, fidelity: how many queries were available in the mean for ``lasts``, and OF of the partitions that were
-        served.
-      first_s, all_s: since the failure, when a query was available again after all of those that failed were not, and
-        when all were; 0: that did not happen; None: they never were.
-      recovered_s: since the failure, when all queries were recovered after the last loss; None: not all were.
-      normal_s: longest lag of queries that do not depend on what was lost; None: there are none.
-      longest_s, before_s: longest lag of all, and before the failure.
-      curve: available queries, each second.
-      cores: that all processes used in the mean; None: it was simulated.
-    """
-
-    failed: int
-    queries: float
-    fidelity: float
-    first_s: float | None
-    all_s: float | None
-    recovered_s: float | None
-    normal_s: float | None
-    longest_s: float
-    before_s: float
-    curve: Sequence[float]
-    cores: float | None = None
-
-
 def arrivals(order: str, apart: float, after: float) -> Case:
     """All four nodes are lost, and four come; the sources go on for some time behind the last one."""
     arrive = [apart * at for at in range(1, 5)]
@@ -156,69 +122,64 @@ def arrivals(order: str, apart: float, after: float) -> Case:
     return Case(order, EACH, dict.fromkeys(range(1, 5), 0.0), arrive, apart * 4 + after)
 
 
-def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
-    for order in ORDERS:
-        case = arrivals(order, *((2, 5) if quick else (6, 8)))
-        found = [simulated(case) if quick else _real(case) for _ in range(1 if quick else runs)]
-        yield {
-            "order": order,
-            "runs": len(found),
-            "queries": median(one.queries for one, _ in found),
-            "fidelity": median(one.fidelity for one, _ in found),
-            "first_s": _median([one.first_s for one, _ in found]),
-            "all_s": _median([one.all_s for one, _ in found]),
-            "recovered_s": _median([one.recovered_s for one, _ in found]),
-            "cores": _median([one.cores for one, _ in found]),
-            "curve": " ".join(f"{count:g}" for count in found[0][0].curve),
-            "findings": "; ".join(said for _, said in found if said),
-        }
+@experiment(
+    "incremental",
+    "DEBS 2021, figure 11",
+    lambda quick: sweep(order=ORDERS),
+    panels=lambda rows: availability(rows, "order"),
+    runs=5,
+)
+def incremental(quick: bool, order: str) -> Row:
+    """Six queries of fifteen partitions that come back as nodes arrive."""
+    case = arrivals(order, *((2, 5) if quick else (6, 8)))
+    measured = simulated(case) if quick else _real(case)
+    columns = ("queries", "fidelity", "first_s", "all_s", "recovered_s", "cores", "curve", "findings")
+    return {name: measured[name] for name in columns}
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if len(known) == len(values) else None
-
-
-def _real(case: Case) -> tuple[Measured, str]:
-    """Of real processes, with what was broken."""
+def _real(case: Case) -> Row:
+    """The same with real processes."""
     with tempfile.TemporaryDirectory() as made:
-        config, schedule, run = Path(made) / "queries.yaml", Path(made) / "faults.yaml", Path(made) / "run"
-        config.write_text(yaml.safe_dump(configuration(case, RATES[0])))
-        schedule.write_text(yaml.safe_dump(case.faults()))
-        command = map(str, ("run", config, "--faults", schedule, "--run-dir", run, "--no-view"))
+        run = PlayedRun(Path(made), configuration(case, RATES[0]), case.faults())
         cores_used = cores_of_ended()
-        ended = subprocess.run(
-            [sys.executable, "-m", "replicas.cli", *command], capture_output=True, text=True, timeout=300, check=False
-        )
+        findings = run.play()
         cores = cores_used()
-        findings = "" if ended.returncode == 0 else (ended.stdout + ended.stderr)[-2000:]
-        first_us = min(int(json.loads(line)["t"]) for line in (run / "events.jsonl").read_text().splitlines())
-        plan, directory = load(config)
-        found = measured(case, plan, directory, recorded_history(plan, directory, run), first_us)
-        return found._replace(cores=cores), findings
+        plan, directory = load(run.config)
+        history = recorded_history(plan, directory, run.path)
+        return {**measured(case, plan, directory, history, run.first_us()), "cores": cores, "findings": findings}
 
 
-def simulated(case: Case) -> tuple[Measured, str]:
-    """In virtual time, with what was broken."""
+def simulated(case: Case) -> Row:
+    """The same in virtual time."""
     faults = tuple(
-        Fault(FaultKind.KILL, (one["target"],), for_us=_us(one["for"]), at_us=_us(one["at"])) for one in case.faults()
+        Fault(FaultKind.KILL, (f["target"],), for_us=_us(f["for"]), at_us=_us(f["at"])) for f in case.faults()
     )
-    lasts_us = round(case.ends * SECOND)
     rows = RATES[1] * SLICE_US // SECOND
     options = {"turn_us": case.turn_us, "limits": {"slice_rows": rows}} if case.turn_us else {}
-    scenario = Scenario(1, configuration(case, RATES[1]), options, faults, lasts_us)
+    scenario = Scenario(1, configuration(case, RATES[1]), options, faults, round(case.ends * SECOND))
     plan, directory = scenario.deployed()
     outcome = simulate(scenario, cpu_s=CPU_S)
     findings = "; ".join(str(f) for f in outcome.findings if not (case.replays and f.rule == "outputs are truncated"))
-    return measured(case, plan, directory, outcome.history, EPOCH_US), findings
+    return {**measured(case, plan, directory, outcome.history, EPOCH_US), "cores": None, "findings": findings}
 
 
 def _us(duration: str) -> int:
     return round(float(duration.removesuffix("s")) * SECOND)
 
 
-def measured(case: Case, plan: Plan, directory: Directory, history: History, zero_us: int) -> Measured:
-    """Of a run whose times count from ``zero_us`` of wall time, which is tuple time."""
+def measured(case: Case, plan: Plan, directory: Directory, history: History, zero_us: int) -> Row:
+    """The figures of a run whose times count from ``zero_us`` of wall time, which is tuple time.
+
+    * ``failed``: how many queries depend on what was lost;
+    * ``queries``, ``fidelity``: how many queries were available in the mean for ``lasts``, and OF of those
+      partitions that were served;
+    * ``first_s``, ``all_s``: since the failure, when a query was available again after all of those that failed were
+      not, and when all were; 0: that did not happen; None: they never were;
+    * ``recovered_s``: since the failure, when all were recovered after the last loss; None: not all were;
+    * ``normal_lag_s``: longest lag of queries that do not depend on what was lost; None: there are none;
+    * ``lag_s``, ``lag_before_s``: longest lag of all, and before the failure;
+    * ``curve``: available queries, each second.
+    """
     fails_us = min(e.at_us for e in history if isinstance(e, ProcessDown))
     watched = np.arange(fails_us, fails_us + round((case.lasts + OVER_S) * SECOND), STEP_US) + STEP_US // 2
     grid = watched[: round(case.lasts * SECOND) // STEP_US]
@@ -227,24 +188,24 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
     lags = all_lags[:, : len(grid)]
     last_s = max(case.lost.values())
     since_last = all_lags[:, round(last_s * SECOND) // STEP_US :]
-    recovered = [recovered_s(*one) for one in zip(since_last, ordinary.mean(axis=1), strict=True)]
+    recovered = [recovered_s(*query) for query in zip(since_last, ordinary.mean(axis=1), strict=True)]
     available = lags <= ordinary.max(axis=1, keepdims=True) + LAG_US
     failed = _depending(case)
     back = available[failed]
-    rows = _served(plan, directory, history, grid)
     normal = [query for query in range(len(QUERIES)) if query not in failed]
-    return Measured(
-        failed=len(failed),
-        queries=float(available.sum(axis=0).mean()),
-        fidelity=float(OutputFidelity.of(topology_of(plan, directory, {})).values(rows).mean()),
-        first_s=_since(back.any(axis=0), ~back.any(axis=0)),
-        all_s=_since(back.all(axis=0), ~back.all(axis=0)),
-        recovered_s=None if None in recovered else last_s + max(s for s in recovered if s is not None),
-        normal_s=float(lags[normal].max()) / SECOND if normal else None,
-        longest_s=float(lags.max()) / SECOND,
-        before_s=float(ordinary.max()) / SECOND,
-        curve=available.sum(axis=0)[:: SECOND // STEP_US].tolist(),
-    )
+    served = _served(plan, directory, history, grid)
+    return {
+        "failed": len(failed),
+        "queries": float(available.sum(axis=0).mean()),
+        "fidelity": float(OutputFidelity.of(topology_of(plan, directory, {})).values(served).mean()),
+        "first_s": _since(back.any(axis=0), ~back.any(axis=0)),
+        "all_s": _since(back.all(axis=0), ~back.all(axis=0)),
+        "recovered_s": None if None in recovered else last_s + max(s for s in recovered if s is not None),
+        "lag_before_s": float(ordinary.max()) / SECOND,
+        "lag_s": float(lags.max()) / SECOND,
+        "normal_lag_s": float(lags[normal].max()) / SECOND if normal else None,
+        "curve": " ".join(f"{count:g}" for count in available.sum(axis=0)[:: SECOND // STEP_US].tolist()),
+    }
 
 
 def recovered_s(lags_us: Int64Array, before_us: float) -> float | None:
@@ -273,26 +234,26 @@ def _since(good: np.ndarray[Any, np.dtype[np.bool_]], lost: np.ndarray[Any, np.d
 
 def _depending(case: Case) -> list[int]:
     """Queries that depend on something that was lost, by their places in ``QUERIES``."""
-    found: set[int] = set()
+    lost: set[int] = set()
     for at, reads in enumerate(READS):
-        if at // case.each + 1 in case.lost or found.intersection(reads):
-            found.add(at)
-    return [query for query, at in enumerate(QUERIES) if at in found]
+        if at // case.each + 1 in case.lost or lost.intersection(reads):
+            lost.add(at)
+    return [query for query, at in enumerate(QUERIES) if at in lost]
 
 
 def _lags(history: History, grid: Int64Array, zero_us: int) -> Int64Array:
     """[queries, times]; how far the stable results that the client has lag, microseconds."""
-    seen: dict[str, list[tuple[int, int]]] = {f"o{at}": [(0, zero_us)] for at in QUERIES}
+    frontiers: dict[str, list[tuple[int, int]]] = {f"o{at}": [(0, zero_us)] for at in QUERIES}
     for event in history:
         if not isinstance(event, Delivered) or not isinstance(event.element, Boundary):
             continue
         if event.element.kind is Kind.STABLE:
-            seen[event.channel.stream].append((event.at_us, event.element.time))
-    found = np.zeros((len(QUERIES), len(grid)), np.int64)
-    for query, of in enumerate(seen.values()):
-        at, frontier = np.array(of).T
-        found[query] = grid + zero_us - frontier[at.searchsorted(grid, side="right") - 1]
-    return found
+            frontiers[event.channel.stream].append((event.at_us, event.element.time))
+    lags = np.zeros((len(QUERIES), len(grid)), np.int64)
+    for query, stable in enumerate(frontiers.values()):
+        at, frontier = np.array(stable).T
+        lags[query] = grid + zero_us - frontier[at.searchsorted(grid, side="right") - 1]
+    return lags
 
 
 def _served(
@@ -331,11 +292,11 @@ def configuration(case: Case, rate: int) -> dict[str, Any]:
         if not reads:
             query[name] = {"map": {"from": "s", "compute": {"k": "n % 20", "total": "value"}}}
         else:
-            upstream = [f"o{one}" for one in reads]
-            if len(upstream) > 1:
+            above = [f"o{upstream}" for upstream in reads]
+            if len(above) > 1:
                 operators.append(f"in{at}")
-                query[f"in{at}"] = {"union": upstream}
-            query[name] = {"aggregate": {"from": [*upstream, *operators][-1]} | total}
+                query[f"in{at}"] = {"union": above}
+            query[name] = {"aggregate": {"from": [*above, *operators][-1]} | total}
         fragments[name] = {
             "operators": [*operators, name],
             "replicas": [f"n{at // case.each + 1}"],
@@ -363,9 +324,69 @@ def configuration(case: Case, rate: int) -> dict[str, Any]:
     return made
 
 
-def panels(rows: Sequence[Row]) -> list[Panel]:
+def availability(rows: Sequence[Row], by: str) -> list[Panel]:
     """Queries that are available, over time."""
-    curves = {row["order"]: [float(count) for count in row["curve"].split()] for row in rows}
+    curves = {row[by]: [float(count) for count in row["curve"].split()] for row in rows}
     longest = max(map(len, curves.values()))
-    found = [Line([*curve, *[None] * (longest - len(curve))], order) for order, curve in curves.items()]
-    return [Panel("available queries", [float(s) for s in range(longest)], found, "seconds after the failure")]
+    drawn = [Line([*curve, *[None] * (longest - len(curve))], name) for name, curve in curves.items()]
+    return [
+        Panel(
+            f"available queries of {len(QUERIES)}",
+            [float(s) for s in range(longest)],
+            drawn,
+            "seconds after the failure",
+        )
+    ]
+
+
+# --- the effect of failures on queries that they do not reach, by place and number of nodes; in simulation ---
+#
+# * downstream, upstream: the node with the last three operators is lost, or the one with the first three and one that
+#   reads them; the node with its checkpoints comes 3 s later.
+# * one, two, three in sequence: nodes of four are lost 5 s apart; the holders of their checkpoints stay.  Beside
+#   each the baseline of figure 9: with each loss all that runs begins anew from the sources' logs.  A node works four
+#   times as fast as rows come.
+# * two for good: of four nodes, and one comes, with room for one of them; nobody else does (figure 10).
+# * four, eight: of eight nodes with two operators each, so many are lost together, from the last on or from the first
+#   one on; as many come, 3 s apart, in the coordinator's order.
+
+APART_S = 3.0
+BY_TWO = 8
+#: Duration of a slice of work where that counts.
+TURN_US = SLICE_US // 4
+
+
+def cases(quick: bool) -> Iterator[tuple[str, Case]]:
+    """(what happens, how)."""
+    away = [0.0, 0.0, 0.0, 0.0]
+    yield "downstream", Case("operators", EACH, {4: 0.0}, [*away[:3], APART_S], 15)
+    yield "upstream", Case("operators", EACH, {1: 0.0}, [APART_S, *away[:3]], 15)
+    if quick:
+        return
+    for many in (1, 2, 3):
+        lost = {n: 5.0 * (n - 1) for n in range(1, many + 1)}
+        for name, replays in (("in sequence", False), ("in sequence, all replay", True)):
+            yield f"{many} {name}", Case("operators", EACH, lost, away, 35, TURN_US, replays)
+    yield "two for good", Case("complete queries", EACH, {3: 0.0, 4: 0.0}, [APART_S], 15)
+    for many in (4, 8):
+        arrive = [APART_S * n for n in range(1, many + 1)]
+        for name, first in (("last", BY_TWO - many + 1), ("first", 1)):
+            lost = dict.fromkeys(range(first, first + many), 0.0)
+            if many < BY_TWO or name == "first":
+                label = f"{many} nodes" if many == BY_TWO else f"{many} nodes from the {name}"
+                yield label, Case("complete queries", 2, lost, arrive, APART_S * many + 8)
+
+
+@experiment(
+    "locations",
+    "DEBS 2021, figures 9 and 12 to 14",
+    lambda quick: [{"fails": name} for name, _ in cases(quick)],
+    panels=lambda rows: availability(rows, "fails"),
+)
+def locations(quick: bool, fails: str) -> Row:
+    """Queries that failed, and those that did not."""
+    measured = simulated(dict(cases(quick))[fails])
+    columns = (
+        "failed", "first_s", "all_s", "recovered_s", "lag_before_s", "lag_s", "normal_lag_s", "curve", "findings",
+    )  # fmt: skip
+    return {name: measured[name] for name in columns}

@@ -1,8 +1,8 @@
 """A fragment that writes its checkpoint log, in one thread, for experiments: count windows of groups at random.
 
-It chooses what to rewrite, paces that, writes and syncs as a node does (replicas/node/log_task.py).  Time is the
+It chooses footprints to rewrite, paces that, writes and syncs as a node does (replicas/node/log_task.py).  Time is the
 caller's: the CPU time of this fragment where it works without a pause, as in the CEC paper, or that of a stream with a
-rate.  What it takes is CPU time of this thread, in which all but syncing files is done; and time, with that.
+rate.  CPU time is that of this thread, which does all but syncing files.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import trio
 
+from benchmarks.data import mixed
 from benchmarks.tables import demand
 from consistency.dpc.instance import Instance
 from operators.steps import finished
@@ -37,7 +38,7 @@ from spe.plan.log_targets import Continuous
 from spe.plan.plan import Limits, Unit
 from spe.runtime.production import tune_malloc
 from spe.runtime.storage import DiskStorage
-from spe.stream.batch import Batch, Column, Int64Array, Rows, concat_rows
+from spe.stream.batch import Batch, Column, Rows, concat_rows
 from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND
 
@@ -58,7 +59,7 @@ def files(*, disk: bool = False) -> Iterator[Path]:
 
 
 def forget_cached(folder: Path) -> None:
-    """What is read from these files next comes from the disk."""
+    """The next reads of these files come from the disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -103,7 +104,7 @@ class Input(NamedTuple):
         numbers = np.arange(first, last)
         stamps = numbers * SECOND // self.rate
         at = stamps if at_us is None else np.full(len(numbers), at_us)
-        columns = (Column(_mixed(numbers) % self.groups), Column(numbers / 2), Column(at))
+        columns = (Column(mixed(numbers) % self.groups), Column(numbers / 2), Column(at))
         return Slice([[Rows(stamps, stamps, columns)]], self.time(last), Kind.STABLE)
 
     def unit(self) -> Unit:
@@ -114,16 +115,8 @@ class Input(NamedTuple):
         return env.outputs(out).node("n").fragment("f", [out], replicas=1).plan().units[0]
 
 
-def _mixed(numbers: Int64Array) -> Int64Array:
-    """Splitmix64: as good as random, and not negative."""
-    x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
-
-
 class Recovered(NamedTuple):
-    """What it took to make the state again; CPU seconds, but for ``wall_s``: time, of all.
+    """The cost of making the state again; CPU seconds, but for ``wall_s``: time of all.
 
     Attributes:
       records, rows: loaded and replayed.
@@ -141,6 +134,29 @@ class Recovered(NamedTuple):
     wall_s: float
 
 
+class Totals(NamedTuple):
+    """Counts since the beginning.
+
+    Attributes:
+      cpu_ns: of all work, for the input and for the log.
+      log_ns: for the log alone.
+      wall_ns: time of all work, with waiting for the disk.
+      written: footprints; ``rewritten``: those that were written anew.
+    """
+
+    cpu_ns: int = 0
+    log_ns: int = 0
+    wall_ns: int = 0
+    written: int = 0
+    rewritten: int = 0
+
+    def plus(self, **counts: int) -> Totals:
+        return self._replace(**{name: getattr(self, name) + count for name, count in counts.items()})
+
+    def since(self, before: Totals) -> Totals:
+        return Totals(*(now - then for now, then in zip(self, before)))
+
+
 class LoggedFragment:
     """One instance with its log.
 
@@ -152,20 +168,11 @@ class LoggedFragment:
 
     Attributes:
       row: number of the next row.
-      cpu_ns: of all that was done, for the input and for the log.
-      log_ns: for the log alone.
-      wall_ns: time of all that was done, with waiting for the disk.
-      rewritten: footprints that were written anew; ``written``: all that were written.
-      result: what the last slice released; None: nothing.
+      result: rows that the last slice released; None: none.
     """
 
     def __init__(
-        self,
-        given: Input,
-        settings: Continuous | None,
-        folder: Path | None,
-        *,
-        pauses: Pauses | None = None,
+        self, given: Input, settings: Continuous | None, folder: Path | None, *, pauses: Pauses | None = None
     ) -> None:
         tune_malloc()  # as a node's process does
         self.given = given
@@ -184,9 +191,8 @@ class LoggedFragment:
         #: The last id that is in the log.
         self._logged_id = 0
         self.row = 0
-        self.cpu_ns = self.log_ns = self.wall_ns = 0
+        self.totals = Totals()
         self._folder = folder
-        self.rewritten = self.written = 0
         self.result: Rows | None = None
 
     async def open(self) -> None:
@@ -204,12 +210,11 @@ class LoggedFragment:
         """Works on the next rows."""
         piece = self.given.slice(self.row, self.row + count, at_us)
         begun, began = time.thread_time_ns(), time.perf_counter_ns()
-        elements = [e for one in self.instance.stable(piece) if isinstance(one, tuple) for e in one[1]]
+        elements = [e for portion in self.instance.stable(piece) if isinstance(portion, tuple) for e in portion[1]]
         batches = [e for e in elements if isinstance(e, Batch)]
         took_ns = time.thread_time_ns() - begun
         self.row += count
-        self.cpu_ns += took_ns
-        self.wall_ns += time.perf_counter_ns() - began
+        self.totals = self.totals.plus(cpu_ns=took_ns, wall_ns=time.perf_counter_ns() - began)
         self.result = concat_rows([e.rows for e in batches]) if batches else None
         self.meter.processed(count, took_ns / 1e3)
         if self.state is not None:
@@ -218,7 +223,7 @@ class LoggedFragment:
                 self._released[-1].boundary = piece.end
 
     async def write(self, now_us: int, *, sure: bool = False, syncs: bool = True) -> None:
-        """Writes what is new to the log, and syncs it, each if its time has come.
+        """Writes changes to the log, and syncs it, each if its time has come.
 
         Args:
           sure: whether it has or not.
@@ -235,9 +240,7 @@ class LoggedFragment:
             self._synced_at, self._unsynced = now_us, False
             await state.sync()
         took_ns = time.thread_time_ns() - begun
-        self.cpu_ns += took_ns
-        self.log_ns += took_ns
-        self.wall_ns += time.perf_counter_ns() - began
+        self.totals = self.totals.plus(cpu_ns=took_ns, log_ns=took_ns, wall_ns=time.perf_counter_ns() - began)
 
     async def _write(self, state: StateLog, now_us: int) -> None:
         assert self.instance.log is not None, "it has one"
@@ -259,16 +262,15 @@ class LoggedFragment:
         last_id = self.instance.outputs[0].last_id
         released = logged_output([self._released], [self._logged_id], [last_id])
         self._released, self._logged_id = [], last_id
-        one = StableSlice(end, made, live, [self.row], rows, outputs, released, speeds=speeds)
-        demand(await state.write(one), "a slice was refused")
+        slice_ = StableSlice(end, made, live, [self.row], rows, outputs, released, speeds=speeds)
+        demand(await state.write(slice_), "a slice was refused")
         took_us = (took_ns + state.written_ns) / 1e3
         self._pauses.wrote(state.extent, end, took_us, longest_us)
-        self.written += made.written
+        self.totals = self.totals.plus(written=made.written, rewritten=made.rewritten)
         if again := made.rewritten:
             share = again / made.written
             self._pacing.spent(share * took_us)
             self.meter.rewrote(again, round(share * state.written_bytes), share * took_us)
-            self.rewritten += again
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -295,11 +297,11 @@ class LoggedFragment:
         times, began = [time.thread_time_ns()], time.perf_counter_ns()
         reader = await LogReader.open_to_read(self._storage, _FOLDER, Inline())
         times.append(time.thread_time_ns())
-        found = await read_state(reader, Inline())
-        assert found is not None, "there is a commit"
-        finished(other.log.reconstruct(found.commit, found.start, found.begin, found.slices))
+        state = await read_state(reader, Inline())
+        assert state is not None, "there is a commit"
+        finished(other.log.reconstruct(state.commit, state.start, state.begin, state.slices))
         times.append(time.thread_time_ns())
-        first, last = int(found.positions[found.begin][0]), self.row
+        first, last = int(state.positions[state.begin][0]), self.row
         cuts = [*range(first, last, Limits().slice_rows), last]
         replay_ns = 0
         for cut in pairwise(cuts):
@@ -309,7 +311,7 @@ class LoggedFragment:
                 pass
             replay_ns += time.thread_time_ns() - begun
         wall_s = (time.perf_counter_ns() - began) / 1e9
-        other.log.replayed(found.commit, found.end)
+        other.log.replayed(state.commit, state.end)
         records, rows = self.extent
         demand(rows == last - first, f"{last - first} rows were replayed, not {rows}")
         open_ns, load_ns = (b - a for a, b in pairwise(times))
@@ -326,4 +328,4 @@ class LoggedFragment:
         demand((theirs is None) == (self.result is None), "one of two released nothing")
         if theirs is not None and self.result is not None:
             same = [np.array_equal(a.values, b.values) for a, b in zip(theirs.columns, self.result.columns)]
-            demand(all(same), "what was made again releases something else")
+            demand(all(same), "the state that was made again releases other rows")

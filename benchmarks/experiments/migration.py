@@ -15,14 +15,9 @@ Delay of a bucket of tuple time: from its end until the client has all results b
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,25 +26,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import yaml
 
-from benchmarks.cpu import cpu_of
-from benchmarks.experiments.results import Row
+from benchmarks.experiments.played_run import PlayedRun, printed_by, sleep_until
+from benchmarks.experiments.record import Plot, Row, experiment
 from replicas.cli import control
 from replicas.cli.move import move
-from replicas.client.recorder import read_recording
-from replicas.local.run_dir import CONFIG
-from spe.config import load
-from spe.log.recording import channel_folder, client_folder
 from spe.plan.directory import COORDINATOR
-from spe.plots import Line, Panel
-from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch, Boundary, Int64Array
-from spe.stream.ids import Channel
-from spe.stream.names import Kind, StreamId
+from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND, SECOND
 
-TITLE = "Migration of a keyed sum"
-#: How often each point is measured where --runs does not say.
-RUNS: Final = 5
 UPSTREAM, OWNER, TARGET = "n1", "n2", "n3"
 METHODS: Final = ("snapshot", "ours", "cpal", "cpa", "direct")
 #: Methods in which the owner goes on.
@@ -57,7 +42,7 @@ LIVE: Final = ("snapshot", "ours", "cpal")
 #: Methods whose target stands by from the beginning.
 STANDS_BY: Final = ("snapshot", "cpal", "cpa")
 BUCKET_US: Final = 20 * MILLISECOND
-#: Of results of the sample, at most, per second.
+#: Results of the sample per second, at most.
 SAMPLED: Final = 500
 SAMPLE: Final = "sample"
 PATIENCE_S: Final = 90.0
@@ -69,11 +54,11 @@ NOTICED_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Times:
-    """When what is done, seconds since the sources begin.
+    """The schedule of a run, seconds since the sources begin.
 
     Attributes:
       fill: rows per second that fill the groups, before anything else.
-      before: what is compared with begins; it lasts ``window``.
+      before: the period that is compared with begins; it lasts ``window``.
       checkpoint: interval of the target's checkpoints: the first one is taken behind ``before``.
       order: without a checkpoint: when the move is ordered.
       age: of the checkpoint when the move is ordered.
@@ -96,68 +81,42 @@ ORDINARY: Final = Times(fill=200_000, before=7, window=4, checkpoint=12.5, order
 QUICK: Final = Times(fill=20_000, before=2, window=1.5, checkpoint=5, order=4, age=2)
 #: Groups, rows to replay.
 POINTS: Final = (
-    (10_000, 10_000),
-    (100_000, 10_000),
-    (1_000_000, 10_000),
-    (100_000, 100),
-    (100_000, 1_000),
-    (100_000, 100_000),
+    *((groups, 10_000) for groups in (10_000, 100_000, 1_000_000)),
+    *((100_000, rows) for rows in (100, 1_000, 100_000)),
 )
 
 
 class Seen(NamedTuple):
-    """What the client received of the sample: boundaries, when they came, and how many tentative tuples."""
+    """The sample at the client: boundaries, when they came, and how many tentative tuples."""
 
     times: Int64Array
     arrived: Int64Array
     tentative: int
 
 
-class Run(NamedTuple):
-    """Figures of one run."""
-
-    completion_s: float
-    silence_ms: float
-    p99_ms: float
-    before_p99_ms: float
-    tentative: int
-    more_cpu_s: float | None
-    findings: str
-
-
-def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
-    times = QUICK if quick else ORDINARY
+def _points(quick: bool) -> Iterator[Row]:
     for groups, replayed in ((2_000, 2_000),) if quick else POINTS:
         for method in ("ours", "direct") if quick else METHODS:
-            found = [_run(method, groups, replayed, times) for _ in range(1 if quick else runs)]
-            yield {
-                "groups": groups,
-                "replayed": replayed,
-                "method": method,
-                "runs": len(found),
-                "completion_s": median(one.completion_s for one in found),
-                "silence_ms": median(one.silence_ms for one in found),
-                "p99_ms": median(one.p99_ms for one in found),
-                "before_p99_ms": median(one.before_p99_ms for one in found),
-                "times_before": median(one.p99_ms / one.before_p99_ms for one in found),
-                "tentative": max(one.tentative for one in found),
-                "more_cpu_s": None if method == "cpa" else median(one.more_cpu_s or 0.0 for one in found),
-                "findings": "; ".join(one.findings for one in found if one.findings),
-            }
+            yield {"groups": groups, "replayed": replayed, "method": method}
 
 
-def _run(method: str, groups: int, replayed: int, times: Times) -> Run:
+@experiment(
+    "migration",
+    "CIKM 2015, figures 5 and 6",
+    _points,
+    Plot("groups", "replayed method", "silence_ms completion_s"),
+    Plot("replayed", "groups method", "silence_ms completion_s"),
+    runs=5,
+)
+def migration(quick: bool, groups: int, replayed: int, method: str) -> Row:
+    """Migration of a keyed sum."""
+    times = QUICK if quick else ORDINARY
     with tempfile.TemporaryDirectory() as made:
-        config, run = Path(made) / "migration.yaml", Path(made) / "run"
-        config.write_text(yaml.safe_dump(_configuration(method, groups, round(replayed / times.age), times)))
-        command = [sys.executable, "-m", "replicas.cli", "run", config, "--run-dir", run, "--no-view"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
-            try:
-                watched = _watch(method, times, run, running)
-                said, _ = running.communicate(timeout=PATIENCE_S)
-            finally:
-                running.terminate()
-        return _figures(method, times, run, watched, "" if running.returncode == 0 else said[-2000:])
+        run = PlayedRun(Path(made), _configuration(method, groups, round(replayed / times.age), times))
+        with run.started():
+            watched = _watch(method, times, run)
+            findings = run.end(PATIENCE_S)
+        return _figures(method, times, run, watched, findings)
 
 
 class _Watched(NamedTuple):
@@ -169,86 +128,52 @@ class _Watched(NamedTuple):
     cpu_after: float
 
 
-def _watch(method: str, times: Times, run: Path, running: subprocess.Popen[str]) -> _Watched:
-    """Has the move made at its time."""
-    begun_us = int(_wait_for(run / "events.jsonl", running, event="begin")["begun_us"])
-    cpu = _Cpu(run / "events.jsonl")
-    _sleep_until(begun_us, times.before)
-    cpu_before = -cpu.read()
-    _sleep_until(begun_us, times.before + times.window)
-    before, looked = cpu.read(), time.time()
+def _watch(method: str, times: Times, run: PlayedRun) -> _Watched:
+    """Orders the move at its time."""
+    begun_us = run.begun_us()
+    sleep_until(begun_us, times.before)
+    cpu_before = -_cpu_s(run)
+    sleep_until(begun_us, times.before + times.window)
+    before, looked = _cpu_s(run), time.time()
     cpu_before += before
     if method in STANDS_BY:
-        taken = _wait_for(run / "trace" / f"{TARGET}.jsonl", running, event="checkpoint_taken")
+        taken_us = int(run.wait_for("checkpoint_taken", TARGET)["t"])
         if method == "snapshot":
-            _sleep_until(int(taken["t"]), times.window / 2)
+            sleep_until(taken_us, times.window / 2)
             took = time.time() - looked
-            return _Watched(begun_us, int(taken["t"]), cpu_before * took / times.window, cpu.read() - before)
+            return _Watched(begun_us, taken_us, cpu_before * took / times.window, _cpu_s(run) - before)
         if method == "cpal":
-            _sleep_until(int(taken["t"]), times.age - NOTICED_S)
+            sleep_until(taken_us, times.age - NOTICED_S)
             _inject(run, "cut", OWNER, TARGET)
-        _sleep_until(int(taken["t"]), times.age)
+        sleep_until(taken_us, times.age)
     else:
-        _sleep_until(begun_us, times.order)
-    cpu_after = -cpu.read()
+        sleep_until(begun_us, times.order)
+    cpu_after = -_cpu_s(run)
     order_us = time.time_ns() // 1000
     if method == "cpa":
         _inject(run, "kill", OWNER)
     else:
         if method == "direct":
             _inject(run, "cut", UPSTREAM, OWNER)
-        with contextlib.redirect_stdout(io.StringIO()):
-            move(run, "sums", OWNER, TARGET, wait=False)
-    _sleep_until(order_us, times.window)
-    cpu_after += cpu.read()
+        printed_by(move, run.path, "sums", OWNER, TARGET, wait=False)
+    sleep_until(order_us, times.window)
+    cpu_after += _cpu_s(run)
     if method == "direct":
         _inject(run, "heal")
     return _Watched(begun_us, order_us, cpu_before, cpu_after)
 
 
-class _Cpu:
-    """CPU seconds of all nodes so far; of one that has been killed, what it had when it was last read."""
-
-    def __init__(self, events: Path) -> None:
-        started = [line for line in _lines(events) if line["event"] == "process_started"]
-        self._pids = {line["pid"]: 0.0 for line in started if line["process"] in (UPSTREAM, OWNER, TARGET)}
-
-    def read(self) -> float:
-        for pid in self._pids:
-            with contextlib.suppress(OSError):
-                self._pids[pid] = cpu_of(pid)
-        return sum(self._pids.values())
+def _cpu_s(run: PlayedRun) -> float:
+    """CPU seconds of all nodes so far."""
+    cpu = run.cpu()
+    return sum(cpu[name] for name in (UPSTREAM, OWNER, TARGET))
 
 
-def _inject(run: Path, kind: str, *names: str) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        control.inject(run, kind, names, None, None, False)
+def _inject(run: PlayedRun, kind: str, *names: str) -> None:
+    printed_by(control.inject, run.path, kind, names, None, None, False)
 
 
-def _sleep_until(since_us: int, seconds: float) -> None:
-    time.sleep(max(0.0, since_us / SECOND + seconds - time.time()))
-
-
-def _wait_for(file: Path, running: subprocess.Popen[str], *, event: str) -> Mapping[str, Any]:
-    """The first line of a trace that tells of an event.  Raises RuntimeError: it does not come."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until and running.poll() is None:
-        for line in _lines(file):
-            if line["event"] == event:
-                return line
-        time.sleep(0.05)
-    said = running.stdout.read() if running.poll() is not None and running.stdout is not None else "nothing yet"
-    raise RuntimeError(f"{file.name} has no {event}; the run said: {said}")
-
-
-def _lines(file: Path) -> list[Mapping[str, Any]]:
-    """Whole lines of a trace that is being written."""
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
-
-
-def _figures(method: str, times: Times, run: Path, watched: _Watched, findings: str) -> Run:
+def _figures(method: str, times: Times, run: PlayedRun, watched: _Watched, findings: str) -> Row:
     seen = _seen(run)
     begins = watched.begun_us + round(times.before * SECOND)
     window_us = round(times.window * SECOND)
@@ -263,41 +188,41 @@ def _figures(method: str, times: Times, run: Path, watched: _Watched, findings: 
         late = np.flatnonzero(delays > 2 * np.percentile(_delays(seen, begins, begins + window_us), 99))
         last = int(late[-1]) if len(late) else 0
         done_us = _ends(order_us, order_us + window_us)[last] + int(delays[last])
-    before = _p99_us(seen, begins, begins + window_us, done_us - order_us)
+    before_us = _p99_us(seen, begins, begins + window_us, done_us - order_us)
+    p99_us = float(np.percentile(_delays(seen, order_us, done_us), 99))
     if seen.tentative and method in LIVE:
         findings = "; ".join(filter(None, [findings, f"{seen.tentative} tentative tuples"]))
-    return Run(
-        completion_s=float(done_us - order_us) / SECOND,
-        silence_ms=_silence_us(seen.arrived, order_us, done_us) / MILLISECOND,
-        p99_ms=float(np.percentile(_delays(seen, order_us, done_us), 99)) / MILLISECOND,
-        before_p99_ms=before / MILLISECOND,
-        tentative=seen.tentative,
-        more_cpu_s=None if method == "cpa" else watched.cpu_after - watched.cpu_before,
-        findings=findings,
-    )
+    return {
+        "completion_s": float(done_us - order_us) / SECOND,
+        "silence_ms": _silence_us(seen.arrived, order_us, done_us) / MILLISECOND,
+        "p99_ms": p99_us / MILLISECOND,
+        "before_p99_ms": before_us / MILLISECOND,
+        "times_before": p99_us / before_us,
+        "tentative": seen.tentative,
+        "more_cpu_s": None if method == "cpa" else watched.cpu_after - watched.cpu_before,
+        "findings": findings,
+    }
 
 
-def _done_us(run: Path) -> int:
+def _done_us(run: PlayedRun) -> int:
     """When the move was over.  Raises RuntimeError: it never was."""
-    for line in _lines(run / "trace" / f"{COORDINATOR}.jsonl"):
-        if line["event"] == "move" and line["phase"] in ("done", "dropped"):
-            if line["phase"] == "dropped":
-                raise RuntimeError(f"the move was dropped: {line['why']}")
+    for line in run.events("move", COORDINATOR):
+        if line["phase"] == "dropped":
+            raise RuntimeError(f"the move was dropped: {line['why']}")
+        if line["phase"] == "done":
             return int(line["t"])
     raise RuntimeError("the move did not end before the sources")
 
 
-def _seen(run: Path) -> Seen:
-    folder = channel_folder(client_folder("client"), Channel(StreamId(SAMPLE), 0))
-    plan, _ = load(run / CONFIG)
-    found, tentative = [(BEFORE_TIME, 0)], 0
-    for change in read_recording(DiskStorage(run), folder, plan.query.schema_of(StreamId(SAMPLE))):
+def _seen(run: PlayedRun) -> Seen:
+    stable, tentative = [(BEFORE_TIME, 0)], 0
+    for change in run.recorded(SAMPLE):
         element = change.element
         if isinstance(element, Batch) and element.kind is Kind.TENTATIVE:
             tentative += len(element)
-        if isinstance(element, Boundary) and element.kind is Kind.STABLE and found[-1][0] < element.time < END_OF_TIME:
-            found.append((element.time, change.arrived_us))
-    boundaries = np.array(found[1:])
+        if isinstance(element, Boundary) and element.kind is Kind.STABLE and stable[-1][0] < element.time < END_OF_TIME:
+            stable.append((element.time, change.arrived_us))
+    boundaries = np.array(stable[1:])
     return Seen(boundaries[:, 0], boundaries[:, 1], tentative)
 
 
@@ -308,7 +233,7 @@ def _ends(since_us: int, until_us: int) -> Int64Array:
 
 
 def _delays(seen: Seen, since_us: int, until_us: int) -> Int64Array:
-    """Of each bucket that ends in this period, whose tuple time is the wall time here."""
+    """Delay of each bucket that ends in this period; tuple time is wall time here."""
     ends = _ends(since_us, until_us)
     delays: Int64Array = seen.arrived[np.searchsorted(seen.times, ends)] - ends
     return delays
@@ -333,48 +258,32 @@ def _silence_us(arrived: Int64Array, since_us: int, until_us: int) -> int:
 
 def _configuration(method: str, groups: int, rate: int, times: Times) -> dict[str, Any]:
     """A source fills the groups and ends; the other one goes on at its rate, over all groups in turn."""
-    boundary = {"boundary": f"{BUCKET_US // MILLISECOND}ms"}
-    fill = {"name": "sequence", "rate": times.fill, "count": groups, "seed": 1}
-    live = {"name": "sequence", "rate": rate, "duration": f"{times.ends(method):g}s", "seed": 2}
-    fragment: dict[str, Any] = {"operators": ["sums", SAMPLE], "replicas": [OWNER]}
+    config: dict[str, Any] = yaml.safe_load(f"""
+cluster: migration
+bucket: {BUCKET_US}us
+defaults: {{x: 4s, alpha: 0.9, policy: process}}
+sources:
+  fill:
+    from: {{generator: {{name: sequence, rate: {times.fill}, count: {groups}, seed: 1}}}}
+    boundary: {BUCKET_US}us
+  live:
+    from: {{generator: {{name: sequence, rate: {rate}, duration: {times.ends(method):g}s, seed: 2}}}}
+    boundary: {BUCKET_US}us
+query:
+  all: {{union: [fill, live]}}
+  sums:
+    aggregate: {{from: all, window: {{tumbling: 24h}}, group_by: {{g: n % {groups}}}, compute: {{total: sum(value)}}}}
+  {SAMPLE}: {{filter: {{from: all, where: n % {max(1, rate // SAMPLED)} = 0}}}}
+outputs: [sums, {SAMPLE}]
+fragments:
+  input: {{operators: [all], replicas: [{UPSTREAM}]}}
+  sums: {{operators: [sums, {SAMPLE}], replicas: [{OWNER}]}}
+nodes: {{{UPSTREAM}: {{}}, {OWNER}: {{}}, {TARGET}: {{}}}}
+coordinator: {{}}
+clients: {{client: {{reads: [sums, {SAMPLE}]}}}}
+""")
     if method in STANDS_BY:
-        fragment |= {"standby": [TARGET], "checkpoint": f"{times.checkpoint:g}s"}
-    return {
-        "cluster": "migration",
-        "bucket": f"{BUCKET_US // MILLISECOND}ms",
-        "defaults": {"x": "4s", "alpha": 0.9, "policy": "process"},
-        "sources": {n: {"from": {"generator": g}} | boundary for n, g in (("fill", fill), ("live", live))},
-        "query": {
-            "all": {"union": ["fill", "live"]},
-            "sums": {
-                "aggregate": {
-                    "from": "all",
-                    "window": {"tumbling": "24h"},
-                    "group_by": {"group": f"n % {groups}"},
-                    "compute": {"total": "sum(value)"},
-                }
-            },
-            SAMPLE: {"filter": {"from": "all", "where": f"n % {max(1, rate // SAMPLED)} = 0"}},
-        },
-        "outputs": ["sums", SAMPLE],
-        "fragments": {"input": {"operators": ["all"], "replicas": [UPSTREAM]}, "sums": fragment},
-        "nodes": {UPSTREAM: {}, OWNER: {}, TARGET: {} if method in STANDS_BY else {"spare": True}},
-        "coordinator": {},
-        "clients": {"client": {"reads": ["sums", SAMPLE]}},
-    }
-
-
-def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Silence and completion by groups and by rows to replay."""
-    found = []
-    for across, other, label in (("groups", "replayed", "groups"), ("replayed", "groups", "rows to replay")):
-        most = max({row[other] for row in rows}, key=lambda value: sum(row[other] == value for row in rows))
-        mine = [row for row in rows if row[other] == most]
-        xs = sorted({row[across] for row in mine})
-        for title, column in (("longest gap, ms", "silence_ms"), ("completion, s", "completion_s")):
-            lines = [
-                Line([next((r[column] for r in mine if r["method"] == m and r[across] == x), None) for x in xs], m)
-                for m in dict.fromkeys(row["method"] for row in mine)
-            ]
-            found.append(Panel(title, [float(np.log10(x)) for x in xs], lines, f"{label}, powers of ten"))
-    return found
+        config["fragments"]["sums"] |= {"standby": [TARGET], "checkpoint": f"{times.checkpoint:g}s"}
+    else:
+        config["nodes"][TARGET] = {"spare": True}
+    return config

@@ -1,17 +1,12 @@
 """How long moves take, and were expected to take: in virtual time, and of real processes.
 
-Each simulated cluster has aggregates of different sizes, links of one speed, which the coordinator is not told, and its
-own heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.  The same on real
+Each simulated cluster has aggregates of different sizes, links of one speed, unknown to the coordinator, and its own
+heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.  The same on real
 processes, with larger states: the moves of all runs, and the CPU of all processes of one, the median.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import trio
-import yaml
 
 from benchmarks.cpu import cores_of_ended
-from benchmarks.experiments.results import Row
+from benchmarks.experiments.played_run import PlayedRun, printed_by
+from benchmarks.experiments.record import Plot, Row, experiment, once
 from replicas.cli.move import OVER, move
 from replicas.placement.moves import MovePhase
 from replicas.simulation.scenarios.scenario import Scenario
@@ -34,15 +29,13 @@ from replicas.simulation.world.cluster import SimCluster
 from replicas.simulation.world.host import seeded_scheduling
 from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR, Role
-from spe.plots import Line, Panel
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from spe.wire.messages import MoveOrder
 
-TITLE = "Predicted and measured time of moves"
 CLUSTERS: Final = 20
 MOVES: Final = 12
-#: What counts as right: so far from what was expected, as a share of that; and what share of the moves must be.
+#: A right prediction: the measured time is so near, as a share of it; and the share of the moves that must be.
 NEAR: Final = 0.3
 SHARE: Final = 0.8
 NODES: Final = ("n1", "n2", "n3", "n4")
@@ -54,8 +47,8 @@ _BEGIN_S: Final = 22.0
 _END_S: Final = 150.0
 _RATE: Final = 1_000
 _COMPUTING_S: Final = 600.0
-#: The same of real processes.
-RUNS: Final = 5
+#: The same of real processes: clusters, groups, rows per second, seconds.
+_REAL_CLUSTERS: Final = 5
 REAL_GROUPS: Final = (1_000, 10_000, 100_000, 1_000_000)
 _REAL_RATE: Final = 20_000
 _REAL_END_S: Final = 90.0
@@ -73,35 +66,37 @@ class _Moved(NamedTuple):
         return abs(self.took - self.expected) <= NEAR * self.expected
 
 
-def measure(quick: bool, runs: int = RUNS) -> Iterator[Row]:
-    found: dict[int, list[_Moved]] = {}
+@experiment("predicting", "no paper", once, Plot("which", "", "took_s/expected_s"))
+def predicting(quick: bool) -> Iterator[Row]:
+    """Predicted and measured time of moves."""
+    by_speed: dict[int, list[_Moved]] = {}
     for seed in range(4 if quick else CLUSTERS):
         speed = SPEEDS[seed % len(SPEEDS)]
-        found.setdefault(speed, []).extend(moves_of(seed, speed, 4 if quick else MOVES))
-    every = [one for moves in found.values() for one in moves]
+        by_speed.setdefault(speed, []).extend(moves_of(seed, speed, 4 if quick else MOVES))
+    every = [moved for moves in by_speed.values() for moved in moves]
     for which, moves in (
-        *((f"{speed / 1e6:g} MB/s", moves) for speed, moves in found.items()),
-        ("first moves", [one for one in every if one.number == 1]),
+        *((f"{speed / 1e6:g} MB/s", moves) for speed, moves in by_speed.items()),
+        ("first moves", [moved for moved in every if moved.number == 1]),
         ("all", every),
     ):
         row = _row(which, moves)
         if row["near"] < SHARE:
             row["findings"] = f"{row['near']:.0%} of the moves took what was expected, give or take {NEAR:.0%}"
         yield row
-    real = [real_moves_of(seed, 2 if quick else MOVES) for seed in range(1 if quick else runs)]
-    yield _row("real processes", [one for moves, _ in real for one in moves], [cores for _, cores in real])
+    real = [real_moves_of(seed, 2 if quick else MOVES) for seed in range(1 if quick else _REAL_CLUSTERS)]
+    yield _row("real processes", [moved for moves, _ in real for moved in moves], [cores for _, cores in real])
 
 
 def _row(which: str, moves: Sequence[_Moved], cores: Sequence[float] = ()) -> dict[str, Any]:
-    """Args: cores: that all processes of each run used in the mean; empty: they were simulated."""
-    ratios = [one.took / one.expected for one in moves]
+    """A row of the table; ``cores``: in use by all processes of each run in the mean."""
+    ratios = [moved.took / moved.expected for moved in moves]
     return {
         "moves": len(moves),
         "which": which,
-        "near": sum(one.near for one in moves) / len(moves),
-        "expected_s": median(one.expected for one in moves),
-        "took_s": median(one.took for one in moves),
-        "longest_s": max(one.took for one in moves),
+        "near": sum(moved.near for moved in moves) / len(moves),
+        "expected_s": median(moved.expected for moved in moves),
+        "took_s": median(moved.took for moved in moves),
+        "longest_s": max(moved.took for moved in moves),
         "least_ratio": min(ratios),
         "p10_ratio": float(np.percentile(ratios, 10)),
         "p90_ratio": float(np.percentile(ratios, 90)),
@@ -113,17 +108,19 @@ def _row(which: str, moves: Sequence[_Moved], cores: Sequence[float] = ()) -> di
 
 def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
     """The moves of one cluster whose links have this speed."""
-    found: list[_Moved] = []
+    made: list[_Moved] = []
 
     async def main() -> None:
         random = Random(f"predicting {seed}")
-        plan, directory = Scenario(seed, _configuration(_timing(random), GROUPS, _RATE, _END_S)).deployed()
+        plan, directory = Scenario(
+            seed, _configuration({"heartbeat": random.choice(["50ms", "100ms", "200ms"])}, GROUPS, _RATE, _END_S)
+        ).deployed()
         async with SimCluster(plan, directory, seed=seed, link=LinkState(bytes_per_s=speed)) as cluster:
             await cluster.start()
             await trio.sleep(_BEGIN_S)
             assert cluster.coordinator is not None
             mover = cluster.coordinator.mover
-            while len(found) < many and trio.current_time() < _END_S:
+            while len(made) < many and trio.current_time() < _END_S:
                 partition = PartitionId(UnitId(f"f{random.randrange(len(GROUPS))}"), 0)
                 roles = cluster.current.roles[partition]
                 source = next(node for node, role in roles.items() if role is Role.ACTIVE)
@@ -134,68 +131,56 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
                     await trio.sleep(0.1)
                 moved = mover.moves.all()[-1]
                 if moved.phase is MovePhase.DONE and moved.predicted_us is not None:
-                    found.append(_Moved(len(found) + 1, moved.predicted_us / 1e6, moved.took_us / 1e6))
+                    made.append(_Moved(len(made) + 1, moved.predicted_us / 1e6, moved.took_us / 1e6))
                 await trio.sleep(random.uniform(0.5, 3.0))
 
     with seeded_scheduling(seed):
         trio.run(main, clock=JumpClock(_COMPUTING_S))
-    return found
+    return made
 
 
 def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
     """The same of real processes, which run until all moves are made; and the cores that they used in the mean."""
     random = Random(f"predicting {seed}")
+    end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
     with tempfile.TemporaryDirectory() as made:
-        config, run = Path(made) / "predicting.yaml", Path(made) / "run"
-        end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
-        config.write_text(yaml.safe_dump(_configuration({}, REAL_GROUPS, _REAL_RATE, end_s)))
-        command = [sys.executable, "-m", "replicas.cli", "run", config, "--run-dir", run, "--no-view"]
+        run = PlayedRun(Path(made), _configuration({}, REAL_GROUPS, _REAL_RATE, end_s))
         cores_used = cores_of_ended()
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-            begun = time.monotonic()
-            while _told(run, "coordinator_began") == [] and running.poll() is None:
-                time.sleep(0.1)
+        begun = time.monotonic()
+        with run.started():
+            run.wait_for("coordinator_began", COORDINATOR)
             time.sleep(_BEGIN_S)
             hosts = {f"f{at}": NODES[at % 2] for at in range(len(REAL_GROUPS))}
             for number in range(1, many + 1):
                 unit = random.choice(sorted(hosts))
                 target = random.choice([n for n in NODES if n != hosts[unit]])
-                with contextlib.redirect_stdout(io.StringIO()):
-                    move(run, f"{unit}/0", hosts[unit], target, wait=False)
+                printed_by(move, run.path, f"{unit}/0", hosts[unit], target, wait=False)
                 hosts[unit] = target
                 while _phase_of(run, number) not in OVER and time.monotonic() - begun < end_s:
                     time.sleep(0.1)
-            running.terminate()
         return _real_moves(run), cores_used()
 
 
-def _real_moves(run: Path) -> list[_Moved]:
-    """By what the coordinator wrote."""
-    expected = {line["number"]: line["predicted_us"] for line in _told(run, "move_ordered")}
+def _real_moves(run: PlayedRun) -> list[_Moved]:
+    """Moves in the trace of the coordinator."""
+    expected = {line["number"]: line["predicted_us"] for line in run.events("move_ordered", COORDINATOR)}
     began: dict[int, int] = {}
-    found: list[_Moved] = []
-    for line in _told(run, "move"):
+    moves: list[_Moved] = []
+    for line in run.events("move", COORDINATOR):
         began.setdefault(line["number"], int(line["t"]))
         if line["phase"] == "done" and (predicted_us := expected[line["number"]]) is not None:
             took_us = int(line["t"]) - began[line["number"]]
-            found.append(_Moved(len(found) + 1, predicted_us / 1e6, took_us / 1e6))
-    return found
+            moves.append(_Moved(len(moves) + 1, predicted_us / 1e6, took_us / 1e6))
+    return moves
 
 
-def _phase_of(run: Path, number: int) -> str:
-    return next((str(line["phase"]) for line in reversed(_told(run, "move")) if line["number"] == number), "")
-
-
-def _told(run: Path, event: str) -> list[dict[str, Any]]:
-    """Lines of the coordinator's trace about an event, as far as it is written."""
-    file = run / "trace" / f"{COORDINATOR}.jsonl"
-    lines = file.read_text().split("\n")[:-1] if file.exists() else []
-    return [line for line in map(json.loads, lines) if line["event"] == event]
+def _phase_of(run: PlayedRun, number: int) -> str:
+    moves = reversed(run.events("move", COORDINATOR))
+    return next((str(line["phase"]) for line in moves if line["number"] == number), "")
 
 
 def _configuration(timing: Mapping[str, str], groups: Sequence[int], rate: int, end_s: float) -> dict[str, Any]:
     generator = {"name": "sequence", "rate": rate, "duration": f"{end_s:g}s", "seed": 1}
-    names = [f"f{at}" for at in range(len(groups))]
     return {
         "cluster": "predicting",
         "defaults": {"x": "8s"},
@@ -213,22 +198,7 @@ def _configuration(timing: Mapping[str, str], groups: Sequence[int], rate: int, 
             for at, many in enumerate(groups)
         },
         "outputs": [f"q{at}" for at in range(len(groups))],
-        "fragments": {name: {"operators": [f"q{at}"], "replicas": [NODES[at % 2]]} for at, name in enumerate(names)},
+        "fragments": {f"f{at}": {"operators": [f"q{at}"], "replicas": [NODES[at % 2]]} for at in range(len(groups))},
         "nodes": {n: {"spare": True} if n in NODES[2:] else {} for n in NODES},
         "coordinator": {},
     }
-
-
-def _timing(random: Random) -> dict[str, str]:
-    return {"heartbeat": random.choice(["50ms", "100ms", "200ms"])}
-
-
-def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Median of what was expected, and of what it took, by the speed of the links."""
-    speeds = [row for row in rows if str(row["which"]).endswith("MB/s")]
-    xs = [float(np.log10(float(str(row["which"]).split(" ")[0]))) for row in speeds]
-    lines = [Line([row[column] for row in speeds], label) for column, label in _COLUMNS]
-    return [Panel("median of moves, s", xs, lines, "links, MB/s, powers of ten")]
-
-
-_COLUMNS: Final = (("expected_s", "expected"), ("took_s", "measured"))

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.experiments.results import Row, lines, places
+from benchmarks.experiments.record import Plot, Row, experiment
 from benchmarks.experiments.setup import FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
 from consistency.dpc.instance import Instance, Released
@@ -26,17 +25,12 @@ from consistency.dpc.undo import UndoInstance
 from operators.sunion.slice import Slice
 from spe.config import load_plan_data
 from spe.plan.plan import Limits, Unit
-from spe.plots import Panel
 from spe.stream.batch import Batch, Column, Element, Rows
 from spe.stream.names import Kind
 from spe.stream.times import MILLISECOND, SECOND
 
-TITLE = "Checkpoint/redo against undo/redo"
 WAYS: Final = {"checkpoint": Instance, "undo": UndoInstance}
-BOXES: Final = (1, 2)
 BUCKET_US: Final = 100 * MILLISECOND
-#: Buckets between two marks in the stable state: the paper's checkpoint interval of 200 ms.
-MARK_EVERY: Final = 2
 #: The paper's sweeps: states in tuples at 1,000 tuples/s, tuples to reprocess at a state of 20; a failure of 5 s.
 STATES: Final = (20, 500, 1000, 2000, 3000, 4000)
 RATES: Final = (1000, 3000, 6000, 9000)
@@ -47,22 +41,37 @@ FAILURE_S: Final = 5
 INTERVALS_S: Final = (0, 2, 4, 8, 16)
 
 
-def measure(quick: bool) -> Iterator[Row]:
-    rounds = 1 if quick else 8
-    for boxes in BOXES[: 1 if quick else 2]:
-        rows: list[Row] = []
-        for state in STATES[:2] if quick else STATES:
-            rows += correction("state", Setup(rate=999, depth=boxes, state=state), rounds)
-        for rate in RATES[:2] if quick else RATES:
-            rows += correction("failure", Setup(rate=rate, depth=boxes, state=20), rounds)
-        for interval_s in INTERVALS_S[:2] if quick else INTERVALS_S:
-            rows += correction("interval", Setup(depth=boxes, state=20), rounds, interval_s)
-        yield from with_model(rows)
+def _points(quick: bool) -> Iterator[Row]:
+    yield {"boxes": 1, "large": False}
     if not quick:
+        yield {"boxes": 2, "large": False}
+        yield {"boxes": 1, "large": True}
+
+
+@experiment(
+    "reconciling",
+    "DPC, table 1 and section 6.4",
+    _points,
+    Plot("state", "curve", "correction_ms/model_ms", ("sweep", "state")),
+    Plot("redone", "curve", "correction_ms/model_ms", ("sweep", "failure")),
+    Plot("interval_s", "curve", "correction_ms/model_ms", ("sweep", "interval")),
+    Plot("state", "curve", "correction_ms", ("sweep", "large state")),
+)
+def reconciling(quick: bool, boxes: int, large: bool) -> Iterator[Row]:
+    """Checkpoint/redo against undo/redo."""
+    if large:
         for state in LARGE_STATES:
             yield from correction("large state", Setup(rate=99_999, state=state), 3)
-    for state in (2, 100) if quick else (2, 500, 1000, 2500):
-        yield from _stable("stable", Setup(rate=999, state=state), 50 if quick else 400)
+        return
+    rounds, most = (1, 2) if quick else (8, None)
+    rows: list[Row] = []
+    for state in STATES[:most]:
+        rows += correction("state", Setup(rate=999, depth=boxes, state=state), rounds)
+    for rate in RATES[:most]:
+        rows += correction("failure", Setup(rate=rate, depth=boxes, state=20), rounds)
+    for interval_s in INTERVALS_S[:most]:
+        rows += correction("interval", Setup(depth=boxes, state=20), rounds, interval_s)
+    yield from with_model(rows)
 
 
 def with_model(rows: Sequence[Row]) -> Iterator[Row]:
@@ -85,7 +94,7 @@ def correction(sweep: str, setup: Setup, rounds: int, interval_s: int = 0) -> It
     rows: dict[str, int] = {}
     for number in range(rounds):
         made = {}
-        for way, kind in list(WAYS.items())[:: 1 if number % 2 else -1]:  # who comes first finds colder caches
+        for way, kind in list(WAYS.items())[:: 1 if number % 2 else -1]:  # the first one has colder caches
             times, rows[way], made[way] = _correct(kind(unit), setup, interval_s / 2)
             took[way].append(times)
         demand(made["checkpoint"] == made["undo"], f"{setup}: the two ways differ")
@@ -94,8 +103,7 @@ def correction(sweep: str, setup: Setup, rounds: int, interval_s: int = 0) -> It
         mark, back, redo = (median(values) for values in zip(*rounds_of, strict=True))
         yield {
             "sweep": sweep,
-            "curve": _curve(way, setup.depth),
-            "boxes": setup.depth,
+            "curve": way if setup.depth == 1 else f"{way} ({setup.depth} boxes)",
             "way": way,
             "state": setup.state,
             "interval_s": interval_s,
@@ -109,13 +117,7 @@ def correction(sweep: str, setup: Setup, rounds: int, interval_s: int = 0) -> It
             "tuple_us": None,
             "tuples_per_s": redone / (back + redo),
             "buffered_rows": rows[way],
-            "bucket_us": None,
-            "findings": "",
         }
-
-
-def _curve(way: str, boxes: int) -> str:
-    return way if boxes == 1 else f"{way} ({boxes} boxes)"
 
 
 def unit_of(setup: Setup) -> Unit:
@@ -142,7 +144,7 @@ def _correct(instance: Instance, setup: Setup, marked_s: float) -> tuple[list[fl
     back, redo = clocked(lambda: _brought_back(instance, mark))
     step = max(1, Limits().slice_rows * len(STREAMS) * SECOND // (setup.rate * BUCKET_US))
     slices = [piece(setup.rate, at, min(at + step, end), Kind.STABLE) for at in range(full, end, step)]
-    again, elements = clocked(lambda: [e for one in slices for e in whole(redo.stable(one))])
+    again, elements = clocked(lambda: [e for slice_ in slices for e in whole(redo.stable(slice_))])
     return [marked, back, again], buffered, summary(elements)
 
 
@@ -154,8 +156,8 @@ def _brought_back(instance: Instance, mark: Any) -> Instance:
 
 
 def whole(released: Iterator[Released]) -> list[Element]:
-    """What the unit's one output is given, in all portions of a slice."""
-    return [element for one in released if one is not None for element in one[1]]
+    """The elements of the unit's one output, from all portions of a slice."""
+    return [element for portion in released if portion is not None for element in portion[1]]
 
 
 def summary(elements: Sequence[Element]) -> tuple[int, int]:
@@ -170,7 +172,7 @@ def summary(elements: Sequence[Element]) -> tuple[int, int]:
 
 
 def piece(rate: int, first: int, last: int, kind: Kind) -> Slice:
-    """Buckets ``first`` to ``last`` - 1 of all streams, or without the one that fails."""
+    """Buckets ``first`` to ``last`` - 1 of all streams, or without the stream that fails."""
     each = rate * BUCKET_US // (SECOND * len(STREAMS))
     index = np.arange(first * each, last * each)
     stamps = index * BUCKET_US // each
@@ -184,66 +186,3 @@ def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.thread_time()
     result = work()
     return time.thread_time() - begun, result
-
-
-def _stable(sweep: str, setup: Setup, buckets: int) -> Iterator[Row]:
-    """CPU of a stable bucket, with a mark every 200 ms: neither, then each way; in turns, bucket by bucket."""
-    unit = unit_of(setup)
-    instances: dict[str, Instance] = {"none": Instance(unit)} | {way: kind(unit) for way, kind in WAYS.items()}
-    took: dict[str, list[float]] = {way: [] for way in instances}
-    full = -(-setup.state * SECOND // (setup.rate * BUCKET_US)) + 1
-    for at in range(full + buckets):
-        one = piece(setup.rate, at, at + 1, Kind.STABLE)
-        for way, instance in instances.items():
-            seconds, _ = clocked(partial(whole, instance.stable(one)))
-            if way != "none" and at % MARK_EVERY == 0:
-                more, _ = clocked(partial(instance.mark, one.end))
-                seconds += more
-            if at >= full:
-                took[way].append(seconds)
-    plain = _of_a_bucket(took["none"])
-    for way in WAYS:
-        instance = instances[way]
-        yield {
-            "sweep": sweep,
-            "curve": way,
-            "boxes": setup.depth,
-            "way": way,
-            "state": setup.state,
-            "interval_s": 0,
-            "redone": 0,
-            "mark_us": None,
-            "back_ms": None,
-            "redo_ms": None,
-            "correction_ms": None,
-            "model_ms": None,
-            "state_us": None,
-            "tuple_us": None,
-            "tuples_per_s": None,
-            "buffered_rows": instance.buffered_rows if isinstance(instance, UndoInstance) else 0,
-            "bucket_us": 1e6 * (_of_a_bucket(took[way]) - plain),
-            "findings": "",
-        }
-
-
-def _of_a_bucket(took: Sequence[float]) -> float:
-    """Seconds of a bucket with its share of a mark: the median over stretches from mark to mark."""
-    whole = len(took) // MARK_EVERY * MARK_EVERY
-    return float(np.median(np.reshape(took[:whole], (-1, MARK_EVERY)).mean(axis=1)))
-
-
-def panels(rows: Sequence[Row]) -> list[Panel]:
-    found = []
-    for sweep, across, title, value, label in (
-        ("state", "state", "correction, CPU ms, by state", "correction_ms", "state, tuples"),
-        ("failure", "redone", "correction, CPU ms, by failure", "correction_ms", "tuples to reprocess"),
-        ("interval", "interval_s", "correction, CPU ms, by interval", "correction_ms", "l, seconds; dashed: model"),
-        ("large state", "state", "correction, CPU ms, 100,000 tuples/s", "correction_ms", "state, tuples"),
-        ("stable", "state", "CPU beside a bucket of 100 tuples, µs", "bucket_us", "state, tuples"),
-    ):
-        some = [row for row in rows if row["sweep"] == sweep]
-        if some:
-            model = "model_ms" if sweep == "interval" else None
-            drawn = lines(some, "curve", across, value, model)
-            found.append(Panel(title, places(some, across), drawn, label))
-    return found

@@ -15,13 +15,18 @@ input of its window, twice.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.experiments.results import CPU_S, Row
+from benchmarks.experiments.measures import CPU_S
+from benchmarks.experiments.played_run import PlayedRun
+from benchmarks.experiments.record import Plot, Row, experiment
 from consistency.checking.finding import Finding
+from replicas.cli.run.recorded_history import recorded_history
 from replicas.faults.model import Fault, FaultKind
 from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.search import PlanningProblem
@@ -29,16 +34,15 @@ from replicas.planning.structure import structure_aware
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.simulation.world.clock import EPOCH_US
-from spe.config import load_data
-from spe.plots import Line, Panel
+from spe.config import load, load_data
+from spe.plan.delays import source_epoch
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History
 from spe.stream.names import Kind
 from spe.stream.times import MILLISECOND, SECOND
 
-TITLE = "Recovery of a tree of tasks"
 SOURCES: Final = 2
-#: Source tasks of the paper that each of them stands for.
+#: Source tasks of the paper for each of ours.
 TASKS: Final = 8
 LEVELS: Final = (8, 4, 2, 1)
 BUCKET_US: Final = 500 * MILLISECOND
@@ -56,10 +60,10 @@ SWEEPS: Final = (
 )
 #: Active replicas where half of the fifteen have one.
 HALF: Final = 7
-#: A client has caught up when it lags so little behind what it had before.
+#: A client has caught up when it lags at most so much more than before.
 CAUGHT_UP_US: Final = SECOND
 REPLAY: Final = "1h"
-#: After the end of the sources, for what is corrected late; where outputs are kept all of it passes.
+#: After the end of the sources, for late corrections; where outputs are kept all of it passes.
 GRACE_US: Final = 15 * SECOND
 
 
@@ -94,7 +98,7 @@ class Case:
 
     @property
     def dead_us(self) -> int:
-        """How long who died is away: longer than recovery takes without him, level by level."""
+        """How long the dead nodes are away: longer than recovery takes without them, level by level."""
         missed_us = self.fails_us if self.checkpoint == REPLAY else self.every_us // 2
         faster = SPEED / (SOURCES * self.rate) - 1
         return ceil(missed_us / SECOND / faster * (1 if self.single else len(LEVELS)) + 10) * SECOND
@@ -105,57 +109,59 @@ NONE: Final[frozenset[tuple[int, int]]] = frozenset()
 
 
 def half() -> frozenset[tuple[int, int]]:
-    """What structure-aware planning chooses for seven."""
+    """The seven tasks that structure-aware planning chooses."""
     plan, directory = load_data(_configuration(Case(1000, 4, "2s", NONE, single=False), SECOND))
     topology = topology_of(plan, directory, {})
     tasks = partitions_of(plan, topology)
     levels = {u.id: int(u.fragment.removeprefix("f")) for u in plan.units}
     chosen = [tasks[at] for at in structure_aware(PlanningProblem(topology, HALF)).tasks]
-    return frozenset((levels[one.unit], one.partition) for one in chosen if one is not None)
+    return frozenset((levels[task.unit], task.partition) for task in chosen if task is not None)
 
 
-def cases(quick: bool) -> Iterator[tuple[str, Case]]:
-    """(how, case)."""
+def _points(quick: bool) -> Iterator[Row]:
     if quick:
-        yield "active", Case(1000, 2, "4s", ALL, single=False)
-        yield "checkpoint 4s", Case(1000, 2, "4s", NONE, single=False)
-        yield "half active", Case(1000, 2, "4s", half(), single=False)
+        yield from (_point(how, 1000, 2, False, "4s") for how in ("active", "checkpoint 4s", "half active"))
         return
     for rate, window, single, intervals, others in SWEEPS:
         if others:
-            yield "active", Case(rate, window, "15s", ALL, single)
-            yield "replay", Case(rate, window, REPLAY, NONE, single)
+            yield _point("active", rate, window, single)
+            yield _point("replay", rate, window, single, REPLAY)
         for seconds in intervals:
-            yield f"checkpoint {seconds}s", Case(rate, window, f"{seconds}s", NONE, single)
+            yield _point(f"checkpoint {seconds}s", rate, window, single, f"{seconds}s")
         if not single:
-            yield "half active", Case(rate, window, "15s", half(), single)
+            yield _point("half active", rate, window, single)
 
 
-def measure(quick: bool) -> Iterator[Row]:
-    for how, case in cases(quick):
-        outcome = simulate(_scenario(case), cpu_s=CPU_S)
-        tentative_us, passed_us, caught_up_us = _times(case, outcome.history)
-        yield {
-            "how": how,
-            "dies": "one" if case.single else "all",
-            "rate": case.rate,
-            "window_s": case.window,
-            "tentative_s": None if tentative_us is None else tentative_us / SECOND,
-            "recovered_s": None if passed_us is None else passed_us / SECOND,
-            "caught_up_s": None if caught_up_us is None else caught_up_us / SECOND,
-            "times": None if not tentative_us or passed_us is None else passed_us / tentative_us,
-            "findings": "; ".join(str(f) for f in outcome.findings if not _kept_on_purpose(case, f)),
-        }
+def _point(how: str, rate: int, window: int, single: bool, checkpoint: str = "15s") -> Row:
+    dies = "one" if single else "all"
+    return {"how": how, "dies": dies, "rate": rate, "window_s": window, "checkpoint": checkpoint}
+
+
+@experiment("recovery", "PPA, section VI-A", _points, Plot("checkpoint_s", "dies rate window_s", "recovered_s"))
+def recovery(_: bool, how: str, dies: str, rate: int, window_s: int, checkpoint: str) -> Row:
+    """Recovery of a tree of tasks."""
+    active = ALL if how == "active" else half() if how == "half active" else NONE
+    case = Case(rate, window_s, checkpoint, active, dies == "one")
+    outcome = simulate(_scenario(case), cpu_s=CPU_S)
+    tentative_us, passed_us, caught_up_us = _times(case, outcome.history)
+    return {
+        "checkpoint_s": float(checkpoint.removesuffix("s")) if how.startswith("checkpoint") else None,
+        "tentative_s": None if tentative_us is None else tentative_us / SECOND,
+        "recovered_s": None if passed_us is None else passed_us / SECOND,
+        "caught_up_s": None if caught_up_us is None else caught_up_us / SECOND,
+        "times": None if not tentative_us or passed_us is None else passed_us / tentative_us,
+        "findings": "; ".join(str(f) for f in outcome.findings if not _kept_on_purpose(case, f)),
+    }
 
 
 def _kept_on_purpose(case: Case, finding: Finding) -> bool:
-    """A standby acknowledges what two checkpoints hold, so after long intervals upstream keeps much, or all of it."""
+    """A standby acknowledges the older of two checkpoints, so with long intervals upstream keeps much, or all."""
     late = case.checkpoint == REPLAY or 2 * case.every_us > GRACE_US
     return late and finding.rule == "outputs are truncated"
 
 
 def _times(case: Case, history: History) -> tuple[int | None, int | None, int | None]:
-    """From the failure until the client gets something tentative, all that had come by then, and lags no more."""
+    """Microseconds from the failure until the client has tentative tuples, all earlier input stable, and no lag."""
     tentative = passed = caught_up = None
     ordinary = 0
     for event in history:
@@ -258,23 +264,76 @@ def _task(stream: str, level: int, window: int, half: str) -> dict[str, Any]:
     }
 
 
-def panels(rows: Sequence[Row]) -> list[Panel]:
-    """Recovery by interval of checkpoints; dashed: source replay."""
-    found = []
-    for dies in ("one", "all"):
-        mine = [row for row in rows if row["dies"] == dies and row["how"].startswith("checkpoint")]
-        intervals = sorted({_seconds(row) for row in mine})
-        lines = []
-        for rate, window in dict.fromkeys((row["rate"], row["window_s"]) for row in mine):
-            of = [r for r in rows if (r["dies"], r["rate"], r["window_s"]) == (dies, rate, window)]
-            by = {_seconds(r): r["recovered_s"] for r in of if r["how"].startswith("checkpoint")}
-            lines.append(Line([by.get(i) for i in intervals], f"{rate}/s, window {window} s"))
-            replay = next((r["recovered_s"] for r in of if r["how"] == "replay"), None)
-            lines.append(Line([replay] * len(intervals), dashed=True))
-        if intervals:
-            found.append(Panel(f"{dies} of 15 die: recovered, seconds", intervals, lines, "checkpoint interval, s"))
-    return found
+# --- the same tree of 4, 2 and 1 tasks by the wall clock: seven nodes, three for backups, each a process ---
+#
+# A node is killed, or all seven, for good.  Active: backups run as well; checkpoint: they hold the newest one; replay:
+# they hold none, and read the sources' logs from the beginning.
+
+REAL_LEVELS: Final = (4, 2, 1)
+#: Tuples per second of each of the two sources.
+REAL_RATE: Final = 10_000
+WINDOW_S: Final = 10
+#: When nodes are killed, counted from the begin of the sources; how long the sources go on.
+FAILS_S: Final = 18
+LASTS_S: Final = 32
+#: Interval of checkpoints of each way to recover; with ``active`` all backups run as well.
+WAYS: Final = {
+    "active": "5s", "checkpoint 1s": "1s", "checkpoint 5s": "5s", "checkpoint 15s": "15s", "replay": REPLAY,
+}  # fmt: skip
 
 
-def _seconds(row: Row) -> float:
-    return float(str(row["how"]).removeprefix("checkpoint ").removesuffix("s"))
+def _real_points(quick: bool) -> Iterator[Row]:
+    for dies in ("all",) if quick else ("one", "all"):
+        yield from ({"how": how, "dies": dies} for how in list(WAYS)[: 2 if quick else None])
+
+
+@experiment("takeover", "PPA, section VI-A", _real_points, Plot("how", "dies", "recovered_s"))
+def takeover(_: bool, how: str, dies: str) -> Row:
+    """Recovery of a tree of real processes."""
+    dead = ["n4_0"] if dies == "one" else [f"n{level}_{p}" for level in REAL_LEVELS for p in range(level)]
+    away = f"{LASTS_S - FAILS_S + 5}s"
+    faults = [{"at": f"{FAILS_S}s", "kind": "kill", "target": node, "for": away} for node in dead]
+    with tempfile.TemporaryDirectory() as made:
+        run = PlayedRun(Path(made), _real_configuration(WAYS[how], how == "active"), faults)
+        findings = run.play()
+        return {**_real_times(run), "findings": findings}
+
+
+def _real_times(run: PlayedRun) -> dict[str, Any]:
+    """Seconds from the kill until the client has a tentative tuple, and all that was due by then, stable."""
+    plan, directory = load(run.config)
+    first_us = run.first_us()
+    killed_us = min(int(line["t"]) for line in run.events("process_killed"))
+    epoch = source_epoch(next(iter(plan.sources.values())), int(run.events("begin")[0]["begun_us"]))
+    assert epoch is not None
+    tentative = passed = None
+    for event in recorded_history(plan, directory, run.path):
+        if not isinstance(event, Delivered) or (since := event.at_us + first_us - killed_us) < 0:
+            continue
+        element = event.element
+        if tentative is None and isinstance(element, Batch) and element.kind is Kind.TENTATIVE:
+            tentative = since / SECOND
+        stable = isinstance(element, Boundary) and element.kind is Kind.STABLE
+        if passed is None and stable and epoch.created_us(element.time) >= killed_us:
+            passed = since / SECOND
+    return {
+        "checkpoints_old_s": _oldest(run, killed_us),
+        "tentative_s": tentative,
+        "recovered_s": passed,
+        "times": None if not tentative or passed is None else passed / tentative,
+    }
+
+
+def _oldest(run: PlayedRun, killed_us: int) -> float | None:
+    """Age of the newest checkpoint of the task for which it is oldest; None: there are none."""
+    taken = [line for level in REAL_LEVELS for line in run.events("checkpoint_taken", f"b{level}")]
+    newest = {line["replica"]: int(line["t"]) for line in taken if int(line["t"]) < killed_us}
+    return (killed_us - min(newest.values())) / SECOND if newest else None
+
+
+def _real_configuration(checkpoint: str, active: bool) -> dict[str, Any]:
+    generator = {"name": "sequence", "rate": REAL_RATE, "duration": f"{LASTS_S}s"}
+    sources = {f"s{i}": {"from": {"generator": generator | {"seed": i}}, "boundary": "100ms"} for i in (1, 2)}
+    everybody = frozenset((level, p) for level in REAL_LEVELS for p in range(level))
+    timing = {"bucket": "100ms", "defaults": {"x": "1500ms", "alpha": 0.9, "policy": "process"}}
+    return timing | tree(sources, REAL_LEVELS, WINDOW_S, checkpoint, everybody if active else ())

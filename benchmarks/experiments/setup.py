@@ -135,10 +135,7 @@ def configuration(setup: Setup) -> dict[str, Any]:
         },
         "nodes": [node for place in range(1, setup.depth + 1) for node in setup.nodes(place)],
         "sources": {
-            name: {
-                "from": {"generator": {**generator, "seed": at}},
-                "boundary": show_duration(setup.boundary_us),
-            }
+            name: {"from": {"generator": {**generator, "seed": at}}, "boundary": show_duration(setup.boundary_us)}
             for at, name in enumerate(STREAMS)
         },
         "query": query,

@@ -1,6 +1,6 @@
 """Jobs whose load shifts, as Madsen and Zhou (CIKM 2015, section 7) describe them: loads of key groups over time.
 
-A key group is a partition here.  What is not moved, such as the parsing of input, is a partition that is *fixed*.
+A key group is a partition here.  Work that stays in its place, such as parsing, is a *fixed* partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MINUTE: Final = 60 // SAMPLE_S
 
 @dataclass(frozen=True)
 class ShiftingJob:
-    """Who runs where at first, and what each needs.
+    """The first place of each partition, and its load over time.
 
     Attributes:
       home: node of each partition.
@@ -41,7 +41,7 @@ class ShiftingJob:
 
     @property
     def groups(self) -> list[PartitionId]:
-        """Those that have a checkpoint."""
+        """Partitions that have a checkpoint."""
         return [p for p in self.home if p not in self.fixed]
 
     @property
@@ -56,7 +56,7 @@ def _id(unit: str, number: int) -> PartitionId:
 def pair() -> ShiftingJob:
     """Two operators of 10 groups; all input goes to the first one, and each second 1 % more of it to the second.
 
-    Node 0 parses the input; nodes 0 and 2 are at the cap by what others run there.
+    Node 0 parses the input; nodes 0 and 2 are at the cap by fixed partitions.
     """
     nodes = tuple(NodeId(f"n{n}") for n in range(3))
     shift = np.arange(0, 101, SAMPLE_S) / 100
@@ -98,7 +98,7 @@ def four_operators(groups: int, seed: int) -> ShiftingJob:
         home[_id("o4", number)] = nodes[16 + number % 4]
         loads[_id("o4", number)] = 1.4 / groups * _noise(random, samples, 0.1)
     fixed = {_id("input", n): nodes[20 + n] for n in range(4)}
-    loads |= {of: 0.5 * rate * _noise(random, samples, 0.02) for of in fixed}
+    loads |= {partition: 0.5 * rate * _noise(random, samples, 0.02) for partition in fixed}
     return ShiftingJob(nodes, home | fixed, frozenset(fixed), loads, placed=15 * MINUTE, cap=0.8)
 
 

@@ -7,23 +7,89 @@ good as the exact one; ``unproved``: exact plans that might not be the best, by 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Final
 
 import numpy as np
 
-from benchmarks.experiments.results import Row, lines
+from benchmarks.experiments.record import Plot, Row, experiment, sweep
 from replicas.planning.exact import exact
-from replicas.planning.generator import Shape, random_topology
 from replicas.planning.greedy import greedy
 from replicas.planning.search import PlanningProblem
 from replicas.planning.structure import structure_aware
+from replicas.planning.topology import OperatorDescription, Topology
 from spe.plan.plan import Partitioning
-from spe.plots import Panel
 
-TITLE = "Plans on random topologies"
+
+@dataclass(frozen=True)
+class Shape:
+    """The common properties of the topologies of one setting.
+
+    Attributes:
+      operators: on the way from the first source to the sink; a second input of one of them is a source of its own.
+      parallelism: fewest and most tasks of an operator.
+      partitioning: how often each is chosen, where it fits; full always does.
+      branching: share of operators with two inputs.
+      joins: share of those that are joins.
+      skew: rates of sources, and shares of divided streams, fall as rank ** -skew; 0: all are equal.
+    """
+
+    operators: int = 5
+    parallelism: tuple[int, int] = (2, 8)
+    partitioning: Mapping[Partitioning, float] = field(default_factory=lambda: dict.fromkeys(Partitioning, 1.0))
+    branching: float = 0.4
+    joins: float = 0.5
+    skew: float = 0.5
+
+
+def random_topology(shape: Shape, random: np.random.Generator) -> Topology:
+    """One of them; equal generators make equal ones."""
+    low, high = shape.parallelism
+    specs = [_source("source0", int(random.integers(low, high + 1)), shape, random)]
+    before = specs[0]
+    for at in range(1, shape.operators):
+        kind, tasks = _neighbour(before.tasks, shape, random)
+        inputs = {before.name: kind}
+        correlated = False
+        if random.random() < shape.branching:
+            other, senders = _neighbour(tasks, shape, random)
+            turned = {Partitioning.SPLIT: Partitioning.MERGE, Partitioning.MERGE: Partitioning.SPLIT}.get(other, other)
+            specs.append(_source(f"source{at}", senders, shape, random))
+            inputs[specs[-1].name] = turned
+            correlated = bool(random.random() < shape.joins)
+        before = OperatorDescription(f"operator{at}", tasks, inputs, correlated, shares=_skewed(tasks, shape, random))
+        specs.append(before)
+    return Topology(specs)
+
+
+def _neighbour(tasks: int, shape: Shape, random: np.random.Generator) -> tuple[Partitioning, int]:
+    """A partitioning that fits so many senders, and a number of receivers."""
+    low, high = shape.parallelism
+    fitting = {
+        Partitioning.ONE_TO_ONE: [tasks],
+        Partitioning.SPLIT: [n for n in range(2 * tasks, high + 1, tasks)],
+        Partitioning.MERGE: [n for n in range(low, tasks) if tasks % n == 0],
+        Partitioning.FULL: list(range(low, high + 1)),
+    }
+    kinds = [k for k, share in shape.partitioning.items() if share > 0 and fitting[k]] or [Partitioning.FULL]
+    shares = np.array([shape.partitioning.get(k) or 1.0 for k in kinds])
+    kind = kinds[int(random.choice(len(kinds), p=shares / shares.sum()))]
+    return kind, int(random.choice(fitting[kind]))
+
+
+def _source(name: str, tasks: int, shape: Shape, random: np.random.Generator) -> OperatorDescription:
+    return OperatorDescription(name, tasks, {}, rates=_skewed(tasks, shape, random))
+
+
+def _skewed(tasks: int, shape: Shape, random: np.random.Generator) -> list[float]:
+    ranked = np.arange(1, tasks + 1, dtype=np.float64) ** -shape.skew
+    return [float(r) for r in random.permutation(ranked)]
+
+
+# --- the experiment ---
+
 STRUCTURED: Final = {Partitioning.ONE_TO_ONE: 1.0, Partitioning.SPLIT: 1.0, Partitioning.MERGE: 1.0}
 BASE: Final = Shape(operators=5, parallelism=(2, 6))
 SETTINGS: Final[Mapping[str, Shape]] = {
@@ -44,43 +110,30 @@ MANY: Final = 100
 EXACT_S: Final = 0.1
 #: OF that the exact planner cannot tell apart.
 SAME: Final = 1e-5
-#: Settings that are drawn together.
-PANELS: Final[Mapping[str, Sequence[str]]] = {
-    "skew of the rates": ("skew 0", "base", "skew 1"),
-    "parallelism": ("parallelism 2-4", "parallelism 4-8"),
-    "partitioning": ("structured", "full"),
-    "joins": ("no joins", "base", "all joins"),
-}
 
 
-def measure(quick: bool) -> Iterator[Row]:
-    for name, shape in list(SETTINGS.items())[: 1 if quick else None]:
-        random = np.random.default_rng(14)
-        topologies = [random_topology(shape, random) for _ in range(3 if quick else MANY)]
-        for budget in BUDGETS:
-            problems = [PlanningProblem(topology, budget * topology.tasks // 100) for topology in topologies]
-            best = [exact(problem, now=time.monotonic, seconds=EXACT_S) for problem in problems]
-            aware = [structure_aware(problem).value for problem in problems]
-            gaps = [plan.gap or 0.0 for plan in best]
-            yield {
-                "setting": name,
-                "tasks": fmean(t.tasks for t in topologies),
-                "replicated": budget,
-                "greedy": fmean(greedy(problem).value for problem in problems),
-                "structure_aware": fmean(aware),
-                "exact": fmean(plan.value for plan in best),
-                "as_good": sum(mine >= plan.value - SAME for mine, plan in zip(aware, best, strict=True)),
-                "unproved": sum(gap > SAME for gap in gaps),
-                "gap": max(gaps),
-                "findings": "",
-            }
-
-
-def panels(rows: Sequence[Row]) -> list[Panel]:
-    """OF over the share that is replicated, structure-aware, a panel for each group of settings; dashed: greedy."""
-    drawn = []
-    for title, settings in PANELS.items():
-        if some := [row for row in rows if row["setting"] in settings]:
-            found = lines(some, "setting", "replicated", "structure_aware", "greedy")
-            drawn.append(Panel(f"OF, {title}", list(BUDGETS), found, "% replicated; dashed: greedy"))
-    return drawn
+@experiment(
+    "random-topologies",
+    "PPA, section VI-C, figure 14",
+    lambda quick: sweep(setting=list(SETTINGS)[: 1 if quick else None]),
+    Plot("replicated", "setting", "structure_aware/greedy"),
+)
+def random_topologies(quick: bool, setting: str) -> Iterator[Row]:
+    """Plans on random topologies."""
+    random = np.random.default_rng(14)
+    topologies = [random_topology(SETTINGS[setting], random) for _ in range(3 if quick else MANY)]
+    for budget in BUDGETS:
+        problems = [PlanningProblem(topology, budget * topology.tasks // 100) for topology in topologies]
+        best = [exact(problem, now=time.monotonic, seconds=EXACT_S) for problem in problems]
+        aware = [structure_aware(problem).value for problem in problems]
+        gaps = [plan.gap or 0.0 for plan in best]
+        yield {
+            "tasks": fmean(t.tasks for t in topologies),
+            "replicated": budget,
+            "greedy": fmean(greedy(problem).value for problem in problems),
+            "structure_aware": fmean(aware),
+            "exact": fmean(plan.value for plan in best),
+            "as_good": sum(mine >= plan.value - SAME for mine, plan in zip(aware, best, strict=True)),
+            "unproved": sum(gap > SAME for gap in gaps),
+            "gap": max(gaps),
+        }

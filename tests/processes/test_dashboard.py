@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from benchmarks.browser import browser, complaints, found, resize
+from benchmarks.browser import browser, complaints, is_installed, resize
 from benchmarks.dashboard import served
 from replicas.cli.dashboard.hub import Hub
 from replicas.local.ports import free_addresses
@@ -154,7 +154,7 @@ def shown_run(tmp_path: Path) -> Iterator[Shown]:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not found(), reason="no Chromium with its driver here")
+@pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver here")
 def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> None:
     """One run, for processes take long to start.
 
@@ -203,7 +203,7 @@ def test_the_page_equals_the_status_during_a_kill_and_a_cut(tmp_path: Path) -> N
         assert complaints(shown.driver) == []
 
 
-@pytest.mark.skipif(not found(), reason="no Chromium with its driver here")
+@pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver here")
 def test_a_card_holds_a_delay_that_is_not_known_and_rows() -> None:
     config = CONFIG + "defaults: {x: 2.5s}\n"
     plan, directory = deployed(config)

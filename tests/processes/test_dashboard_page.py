@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.browser import browser, complaints, found, resize
+from benchmarks.browser import browser, complaints, is_installed, resize
 from benchmarks.dashboard import served, simulated_hub
 from benchmarks.simulated_status import SimulatedCluster
 from replicas.cli.dashboard.hub import Hub
@@ -25,7 +25,7 @@ from tests.support.statuses import a_channel, a_client, a_coordinator, a_move, a
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(not found(), reason="no Chromium with its driver here")]
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver here")]
 
 PATIENCE_S = 120.0
 EVIL = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{1}}</style>\u202e"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import trio
 
-from benchmarks.browser import browser, complaints, found, screenshot
+from benchmarks.browser import browser, complaints, is_installed, screenshot
 from benchmarks.dashboard import served
 from replicas.cli.dashboard.hub import Hub
 from replicas.cli.view.view import Sight
@@ -37,7 +37,7 @@ from tests.simulation.test_explaining import BEGIN_S, SETTINGS, Cluster, deploye
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(not found(), reason="no Chromium with its driver here")]
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver here")]
 
 SPE = [sys.executable, "-m", "replicas.cli"]
 PATIENCE_S = 120.0

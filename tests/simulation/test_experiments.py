@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.experiments.__main__ import main
-from benchmarks.experiments.model import expected
+from benchmarks.experiments.measures import expected
 from benchmarks.experiments.setup import Setup
 from spe.stream.times import SECOND
 

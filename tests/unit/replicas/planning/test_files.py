@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.experiments.topologies import Shape, random_topology
 from replicas.cli.app import execute
 from replicas.planning.cluster_topology import (
     costs_of,
@@ -17,7 +18,6 @@ from replicas.planning.cluster_topology import (
     without_rates,
 )
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
-from replicas.planning.generator import Shape, random_topology
 from replicas.planning.layout import Place, Placement
 from replicas.planning.search import NOWHERE, PlanningProblem
 from spe.config import load, load_data
@@ -209,8 +209,6 @@ def test_random_topologies_follow_their_shape() -> None:
     assert [o.correlated for o in made.operators if o.inputs] == [True] * 3
     again = random_topology(shape, np.random.default_rng(7))
     assert all((a.rate == b.rate).all() for a, b in zip(made.operators, again.operators, strict=True))
-    with pytest.raises(ConfigError, match="joins: a share from 0 to 1, got 2"):
-        Shape(joins=2)
 
 
 def test_spe_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

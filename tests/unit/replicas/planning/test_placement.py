@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.experiments.baselines import baseline, best, even
 from replicas.planning import placement, placement_problem
 from replicas.planning.layout import Place
 from replicas.planning.load import SAMPLE_US, LoadHistory, LoadSample
-from replicas.planning.placement import baseline, best, correlated, even
+from replicas.planning.placement import correlated
 from replicas.planning.placement_problem import NO_NODE, CheckpointProblem
 from replicas.planning.shares import SharesOfX
 from replicas.planning.topology import Ints

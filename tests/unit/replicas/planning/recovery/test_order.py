@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.planning.generator import Shape, random_topology
+from benchmarks.experiments.topologies import Shape, random_topology
 from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, RecoveryGoal
 from replicas.planning.recovery.ordering import area, in_order
 from replicas.planning.recovery.placing import PlannedInstall, RecoveryProblem, plan_recovery
