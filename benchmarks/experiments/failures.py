@@ -1,4 +1,5 @@
-"""One input stream fails: delay and tentative tuples by policy, αX, length of the failure, and depth of the chain.
+"""Delay and tentative tuples when a stream fails, by policy, αX, length of the failure, and depth of the chain; delay of
+serialisation, and of another replica when one is lost.
 
 All in simulation.  Where a node's speed matters, rates are scaled down with it: all times depend on their ratio only,
 and N_tentative on the rate.

@@ -45,7 +45,7 @@ class Shape:
 
 
 def random_topology(shape: Shape, random: np.random.Generator) -> Topology:
-    """One of them; equal generators make equal ones."""
+    """A random topology of this shape; equal generators make equal ones."""
     low, high = shape.parallelism
     specs = [_source("source0", int(random.integers(low, high + 1)), shape, random)]
     before = specs[0]
