@@ -289,8 +289,8 @@ def ours(source: Source) -> None:
             )
             await done.wait()
             nursery.cancel_scope.cancel()
-        proxy.close()
         demand(proxy.status().late == 0, "rows came late")
+        proxy.close()
 
     with tempfile.TemporaryDirectory() as folder:
         trio.run(main, folder)

@@ -1,5 +1,5 @@
-"""Delay and tentative tuples when a stream fails, by policy, αX, length of the failure, and depth of the chain; delay of
-serialisation, and of another replica when one is lost.
+"""Delay and tentative tuples when a stream fails, by policy, αX, length of the failure, and depth of the chain; delay
+of serialisation, and of another replica when one is lost.
 
 All in simulation.  Where a node's speed matters, rates are scaled down with it: all times depend on their ratio only,
 and N_tentative on the rate.
