@@ -106,7 +106,8 @@ def test_texts_of_rejected_rows_are_cut_to_fit_a_record() -> None:
     ((position, reason, text),) = rejected_batch([RejectedInput(0, 7, long, long, long)], 0).rows.to_tuples()
     assert (position, reason[:9], text[:9]) == ("x" * 500, "\\udcffxxx", "\\udcffxxx")
     assert len(text) == TEXT_MAX + 5
-    many = rejected_batch([RejectedInput(0, 7, str(n) + long, str(n) + long, str(n) + long) for n in range(8192)], 0)
+    texts = [str(n) + long[:2_000] for n in range(8192)]
+    many = rejected_batch([RejectedInput(0, 7, text, text, text) for text in texts], 0)
     body = encode_source_record(SourceState(rejected=8192), None, SCHEMA, many)
     assert len(body) < RECORD_BYTES_MAX - RECORD_ROWS_BYTES - CHUNK_BYTES
     assert {len(row[-1]) for row in many.rows.to_tuples()} == {256 + 5}, "256 characters, one of them as an escape"
