@@ -1,4 +1,4 @@
-"""``python -m replicas.cli``: how a local cluster starts its processes."""
+"""``python -m replicas.cli``: the command by which a local cluster starts its processes."""
 
 from replicas.cli import main
 

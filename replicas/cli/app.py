@@ -1,4 +1,4 @@
-"""The commands and their options.  Each imports what it needs when it is called."""
+"""The commands and their options.  Each command imports what it needs when it is called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spe.stream.times import parse_duration
 DONE: Final = 0
 NOT_AS_EXPECTED: Final = 1
 USERS_MISTAKE: Final = 2
-#: What a disk says that is full or may not be written, or that cannot have such a name.
+#: Errors of a disk that is full or read-only, or of a name that is too long: the user's to solve.
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG})
 INTERRUPTED: Final = 130
 
@@ -240,11 +240,13 @@ def node(
     from replicas.cli.run.processes import join_node_process, run_node_process
 
     own = {"address": address, "capacity": capacity, "memory": memory, "x": x}
-    given = {name: value for name, value in own.items() if value is not None}
+    options_to_join = {name: value for name, value in own.items() if value is not None}
     if join:
-        return join_node_process(config, node, given, options)
-    if given:
-        raise SpeError(f"--{next(iter(given))} goes with --join; for a node of the configuration, set it there")
+        return join_node_process(config, node, options_to_join, options)
+    if options_to_join:
+        raise SpeError(
+            f"--{next(iter(options_to_join))} goes with --join; for a node of the configuration, set it there"
+        )
     return run_node_process(config, node, options)
 
 
@@ -620,8 +622,8 @@ def plan(
         from replicas.cli.plan import plan
 
         of_lost = {"--arrive": arrive, "--loads": loads, "--value": value, "--until": until}
-        if given := [name for name, one in of_lost.items() if one is not None]:
-            raise SpeError(f"{given[0]} goes with --lost, not with --budget")
+        if misplaced := [name for name, option_value in of_lost.items() if option_value is not None]:
+            raise SpeError(f"{misplaced[0]} goes with --lost, not with --budget")
         return plan(target, budget, algorithm or "structure-aware", domains, rates, seconds, plot, data)
     from replicas.cli.plan_recovery import RecoveryOptions, plan_recovery
 
@@ -756,22 +758,22 @@ def compare(
 
 
 def run_command(command: Callable[[], Any]) -> int:
-    """Runs a command; a user's mistake is told in a few words, anything else with its traceback."""
+    """Runs a command; prints a short message for a user's mistake, and a traceback for any other error."""
     try:
         return int(command())
-    except BrokenPipeError:  # the reader of our output closed it
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except BaseException as error:
         if _is_interrupt(error):
             print("spe: interrupted", file=sys.stderr)
             return INTERRUPTED
-        told = list(_mistakes(error))
-        if not told:
+        mistakes = list(_mistakes(error))
+        if not mistakes:
             raise
         from spe.runtime.log_line import Level, is_configured, say
 
-        for text in dict.fromkeys(told):
+        for text in dict.fromkeys(mistakes):
             say(text if is_configured() else f"spe: {text}", Level.ERROR, event="ended")
         return USERS_MISTAKE
 
@@ -779,30 +781,30 @@ def run_command(command: Callable[[], Any]) -> int:
 def execute(arguments: Sequence[str]) -> int:
     """Parses and runs a command line; returns the exit status."""
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # so that user-defined operators in the current directory are found
+        sys.path.append(os.getcwd())  # to find user-defined operators in the current directory
     try:
         command, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
     except CycloptsError as error:
         print(f"spe: {error}\nTry: {' '.join(('spe', *(error.command_chain or ()), '--help'))}", file=sys.stderr)
         return USERS_MISTAKE
-    if getattr(command, "__module__", "") != __name__:  # --help and --version do their own printing
+    if getattr(command, "__module__", "") != __name__:  # --help and --version print by themselves
         command(*bound.args, **bound.kwargs)
         return DONE
     from spe.config.script import reading
 
-    with reading():  # a user's module that a process imports does not run a cluster
+    with reading():  # a user's module that a process imports must not run a cluster
         return run_command(lambda: command(*bound.args, **bound.kwargs))
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C; inside a nursery, trio raises it as part of a group."""
+    """Returns whether an error is Ctrl-C; inside a nursery, trio raises it as part of a group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
 
 
 def _mistakes(error: BaseException) -> Iterator[str]:
-    """What to print for an error that was caused outside of this program; nothing if the program is at fault."""
+    """Yields the messages for an error that was caused outside of this program; nothing if the program is at fault."""
     if isinstance(error, BaseExceptionGroup):
         parts = [list(_mistakes(e)) for e in error.exceptions]
         if all(parts):

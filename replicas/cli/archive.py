@@ -12,7 +12,7 @@ def archive(run_dir: Path, where: str, master: str | None, conf: Mapping[str, st
     """Copies a run.
 
     Raises:
-      SpeError: it cannot be copied; says why.
+      SpeError: it cannot be copied, with the reason.
     """
     from consistency.proof.recorded.run import Run
     from consistency.proof.session.errors import explained

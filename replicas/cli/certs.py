@@ -1,4 +1,4 @@
-"""``spe certs``: a CA and certificates for a cluster."""
+"""``spe certs``: makes a CA and certificates for a cluster."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def certs(
     revoked: Sequence[str] = (),
     readers: Sequence[str] = (),
 ) -> int:
-    """Makes what is missing, or all but the CA anew, and shows all with their ends.
+    """Makes missing certificates, or renews all but the CA's, and lists all with their expiry.
 
     Args:
-      revoked: holders whose certificates so far are refused from now on; those of the plan get new ones.
-      readers: names of clients that the configuration does not have.
+      revoked: holders whose existing certificates are refused from now on; processes of the plan get new ones.
+      readers: names of clients that are not in the configuration.
     """
     try:
         from spe.runtime.certificates import issue, revoke
@@ -37,23 +37,31 @@ def certs(
         raise SpeError(f"--days: expected at least 1, got {days}")
     plan, directory = load(config)
     directory = with_default_client(plan, directory)
-    given = plan.security.certificates
-    folder = out if out is not None else Path(given) if given is not None else config.parent / "certificates"
+    configured = plan.security.certificates
+    folder = out if out is not None else Path(configured) if configured is not None else config.parent / "certificates"
     now = datetime.datetime.now(datetime.UTC)
     names = [*processes_of(directory), *sorted(plan.writers), *(f"client:{name}" for name in readers), CONTROL]
     if revoked:
         now, holders = revoke(folder, revoked, now), set(map(holder_of, revoked))
         issue(folder, plan.cluster, [n for n in names if holder_of(n) in holders], days, now, renew=True)
         print(f"revoked in {folder / REVOKED}, which every process needs: {', '.join(revoked)}")
-    found = issue(folder, plan.cluster, names, days, now, renew=renew)
-    width = max(len(f.name) for f in found)
-    for one in found:
-        left = (one.expires - now).days
-        made = "renewed" if one.renewed else "made" if one.new else "EXPIRED" if one.expires < now else "there already"
-        print(f"{one.name:{width}}  until {one.expires:%Y-%m-%d}  {left:>5} days  {made}")
+    issued = issue(folder, plan.cluster, names, days, now, renew=renew)
+    width = max(len(f.name) for f in issued)
+    for certificate in issued:
+        left = (certificate.expires - now).days
+        made = (
+            "renewed"
+            if certificate.renewed
+            else "made"
+            if certificate.new
+            else "EXPIRED"
+            if certificate.expires < now
+            else "there already"
+        )
+        print(f"{certificate.name:{width}}  until {certificate.expires:%Y-%m-%d}  {left:>5} days  {made}")
     print(f"in {folder}; give each process ca.pem and its own .pem and .key, and keep ca.key where none of them runs")
     if renew:
         print("running processes use new files a few seconds after they are there; connections that are open go on")
-    if given is None:
+    if configured is None:
         print(f"to use them: `security: {{certificates: {folder}}}` in {config}")
     return 0

@@ -1,4 +1,4 @@
-"""``spe check``: everything about a configuration that can be said without running it."""
+"""``spe check``: checks a configuration without running it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def check(config: Path, data: Path | None) -> int:
 
 
 def unfit_operators(plan: Plan) -> list[str]:
-    """Operators of one's own that cannot be made or asked, or whose state no partner could take over: a line each.
+    """Lists user-defined operators that cannot be constructed or called, or whose snapshot no partner could read.
 
     Otherwise such a mistake would show only when a failure begins or a partner has died.
     """
-    found = []
+    problems = []
     for operator in plan.query.operators:
         own = operator.spec.own_class
         if own is None:
@@ -61,7 +61,7 @@ def unfit_operators(plan: Plan) -> list[str]:
         try:
             made = build_operator(operator, [plan.query.schema_of(s) for s in operator.spec.inputs])
         except QueryError as error:
-            found.append(f"{where}.{error}")
+            problems.append(f"{where}.{error}")
             continue
         asked = "snapshot"
         try:
@@ -71,24 +71,24 @@ def unfit_operators(plan: Plan) -> list[str]:
             asked = "counters"
             made.counters()
         except Exception as error:  # a user's code
-            found.append(f"{where}.class: {asked} of {own}: {type(error).__name__}: {error}")
+            problems.append(f"{where}.class: {asked} of {own}: {type(error).__name__}: {error}")
             continue
         try:
             encode_state(state)
         except LocalProtocolError as error:
-            found.append(
+            problems.append(
                 f"{where}.class: snapshot of {own}: {error}; expected dict, list, tuple, int, float, "
                 "str, bool, None, bytes, NumPy arrays, Column or Rows"
             )
-    return found
+    return problems
 
 
 def unfit_files(plan: Plan) -> list[str]:
-    """Files that cannot be read as the configuration says, or whose first rows are all malformed: a line each.
+    """Lists files that cannot be read as configured, or whose first rows are all malformed.
 
-    Only the first chunk of rows is read; of Parquet that is to be sorted nothing, for all of it would have to be.
+    Reads only the first chunk of rows.  Skips Parquet files that have to be sorted, because sorting reads all rows.
     """
-    found = []
+    problems = []
     for name, source in plan.sources.items():
         path = source.reader.get("path")
         if path is None or source.live or not Path(str(path)).is_file() or source.reader.get("sort") is not None:
@@ -98,12 +98,12 @@ def unfit_files(plan: Plan) -> list[str]:
             assert isinstance(reader, Replay)  # its kind has a path
             chunk = next(reader.chunks(0), None)
         except SpeError as error:
-            found.append(f"sources.{name}: {error}")
+            problems.append(f"sources.{name}: {error}")
             continue
         if chunk is not None and chunk.malformed and not len(chunk):
             first = chunk.malformed[0]
-            found.append(
+            problems.append(
                 f"sources.{name}: {path}: none of the first {len(chunk.malformed):,} rows fits the schema "
                 f"(line {first.line}: {first.reason})"
             )
-    return found
+    return problems

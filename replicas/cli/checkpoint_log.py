@@ -1,4 +1,4 @@
-"""What ``spe check`` says of checkpoint logs besides the plan, and what is refused."""
+"""The part of ``spe check`` about checkpoint logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.text_table import text_table
 
 
 def refuse_logs(document: Document, plan: Plan, directory: Directory) -> None:
-    """Raises ConfigError: a time to recover cannot be kept."""
+    """Raises ConfigError: a configured recovery time is too short."""
     problems = Problems()
     for path, message in too_short(plan, directory):
         problems.add(where_written(path, document.data), message)
@@ -23,7 +23,7 @@ def refuse_logs(document: Document, plan: Plan, directory: Directory) -> None:
 
 
 def recovery_text(plan: Plan, directory: Directory) -> str:
-    """The section of ``spe check``; empty where nobody writes a log."""
+    """Returns the section of ``spe check`` about checkpoint logs; empty if none is written."""
     lines = text_table(recovery_rows(plan, directory), indent="  ")
     if not lines:
         return ""

@@ -1,4 +1,4 @@
-"""``spe compare``: a run beside another run, or a table: the same results?"""
+"""``spe compare``: compares the results of a run with another run or a table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _DATA: Final = "comparison.json"
 
 @dataclass(frozen=True)
 class Written:
-    """Where results go.
+    """Where the results of a comparison are written.
 
     Attributes:
-      out: folder for comparison.json and all differences as Parquet; None: nowhere.
-      junit: file for CI.
+      out: folder for comparison.json and all differences as Parquet; None: not written.
+      junit: file for CI; None: not written.
     """
 
     out: Path | None = None
@@ -42,7 +42,7 @@ def compare(run: str, other: str, wanted: Wanted, written: Written, master: str 
     """Compares the final rows of a run with those of another run, or with a table.
 
     Returns:
-      As ``spe report``: CONSISTENT, INCONSISTENT, or UNKNOWN.
+      CONSISTENT, INCONSISTENT or UNKNOWN, as ``spe report``.
 
     Raises:
       SpeError: they cannot be compared, or Spark fails.
@@ -58,16 +58,16 @@ def compare(run: str, other: str, wanted: Wanted, written: Written, master: str 
         if written.junit is not None:
             write_junit(written.junit, [(suite, time.monotonic() - began, [unknown(str(error))])])
         raise
-    found = SideBySide(verdict=worst(o.verdict for o in outputs), outputs=outputs)
-    for one in outputs:
-        print("\n" + "\n".join(text(one)), flush=True)
+    comparison = SideBySide(verdict=worst(o.verdict for o in outputs), outputs=outputs)
+    for output in outputs:
+        print("\n" + "\n".join(text(output)), flush=True)
     if written.out is not None:
-        _write(written.out / _DATA, found.model_dump_json(indent=1) + "\n")
+        _write(written.out / _DATA, comparison.model_dump_json(indent=1) + "\n")
         print(f"\ndata    {written.out}")
     if written.junit is not None:
         cases = [Case(o.output, o.verdict, o.reasons, text(o)) for o in outputs]
         write_junit(written.junit, [(suite, time.monotonic() - began, cases)])
-    return {"CONSISTENT": CONSISTENT, "INCONSISTENT": INCONSISTENT}.get(str(found.verdict), UNKNOWN)
+    return {"CONSISTENT": CONSISTENT, "INCONSISTENT": INCONSISTENT}.get(str(comparison.verdict), UNKNOWN)
 
 
 def _found(
@@ -86,7 +86,7 @@ def _found(
 
 
 def _check_before(run: str, other: str, wanted: Wanted) -> None:
-    """What can be seen without Spark.  Raises SpeError."""
+    """Checks what needs no Spark.  Raises SpeError."""
     from consistency.proof.recorded.run import Run
     from consistency.proof.storage.folder import check_place, is_remote
     from consistency.proof.two_runs.choice import chosen_client, chosen_key, chosen_outputs
@@ -139,7 +139,7 @@ def _compared(
     from consistency.proof.two_runs.judge import compare_output
     from consistency.proof.two_runs.sides import recorded
 
-    found = []
+    outputs = []
     with ExitStack() as stack:
         ours = stack.enter_context(opened(spark, run))
         theirs = stack.enter_context(_other_run(spark, other))
@@ -149,16 +149,16 @@ def _compared(
             tell(f"{output}: what {client} received, beside {other}")
             with freed_at_the_end():
                 side = recorded(spark, ours, client, output, wanted)
-                beside = _beside(spark, theirs, other, client, output, schema_of=ours, wanted=wanted)
-                found.append(
+                other_side = _beside(spark, theirs, other, client, output, schema_of=ours, wanted=wanted)
+                outputs.append(
                     compare_output(
-                        str(output), client, side, beside, compared(schema, wanted), key, wanted.tolerance,
+                        str(output), client, side, other_side, compared(schema, wanted), key, wanted.tolerance,
                         _keeper(written.out, output, other),
                     )
                 )  # fmt: skip
-            if written.out is not None and not (found[-1].missing or found[-1].added or found[-1].differs):
+            if written.out is not None and not (outputs[-1].missing or outputs[-1].added or outputs[-1].differs):
                 _remove(_differences(written.out, output))
-    return found
+    return outputs
 
 
 def _beside(
@@ -187,14 +187,14 @@ def _beside(
     else:
         path = _local(other)
         format_, uri = _format_here(path, wanted), literal(spark_path(path))
-        if format_ != "parquet" and uri != spark_path(path):  # it looks for files again where it derives columns
+        if format_ != "parquet" and uri != spark_path(path):  # Spark searches for files again when it derives columns
             raise SpeError(f"{path}: Spark takes it for a pattern; expected a path without any of * ? [ ] {{ }} \\")
     return table(spark, uri, other, format_, schema_of.plan.query.schema_of(output), wanted)
 
 
 @contextmanager
 def _other_run(spark: SparkSession, place: str) -> Iterator[Run | None]:
-    """The other side, where it is a run."""
+    """Yields the other run; None where the other side is a table."""
     from consistency.proof.storage.folder import is_remote
     from consistency.proof.storage.remote import folder_of, listed, opened
 
@@ -223,13 +223,13 @@ def _keeper(out: Path | None, output: StreamId, other: str) -> Callable[[DataFra
 
 
 def _differences(out: Path, output: StreamId) -> Path:
-    """Where the differences of an output go."""
+    """Returns the folder for the differences of an output."""
     return out / f"{output}.parquet"
 
 
 def _remove(folder: Path) -> None:
     """Removes the differences of an earlier comparison."""
-    if (folder / "_SUCCESS").is_file():  # Spark's; a table of the user's stays
+    if (folder / "_SUCCESS").is_file():  # written by Spark; a table of the user stays
         try:
             shutil.rmtree(folder)
         except OSError as error:
@@ -245,9 +245,9 @@ def _write(file: Path, content: str) -> None:
 
 
 def pairs(settings: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """``ATTRIBUTE=COLUMN`` each.  Raises SpeError."""
-    found = [text.partition("=") for text in settings]
-    for name, equals, value in found:
+    """Parses ``ATTRIBUTE=COLUMN`` settings.  Raises SpeError."""
+    split = [text.partition("=") for text in settings]
+    for name, equals, value in split:
         if not name or not equals or not value:
             raise SpeError(f"--columns: expected ATTRIBUTE=COLUMN, got {name + equals + value!r}")
-    return tuple((name, value) for name, _, value in found)
+    return tuple((name, value) for name, _, value in split)

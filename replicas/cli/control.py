@@ -1,4 +1,4 @@
-"""``spe status`` and ``spe inject``: talking to a cluster that runs."""
+"""``spe status`` and ``spe inject``: talk to a running cluster."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from spe.errors import SpeError
 from spe.runtime.production import production_env
 from spe.status import ClusterStatus
 
-#: A kill waits until the process is gone, a restart until the new one is started.
+#: A kill is answered when the process is gone, a restart when the new one is started.
 INJECT_S: Final = 20.0
 
 
 def status(path: Path, as_json: bool) -> int:
-    """Shows the states of all processes once; 1 where one does not answer."""
+    """Prints the state of all processes once; returns 1 if one does not answer."""
     target = load_target(path)
     require_addresses(path, target)
     poller = trio.run(_ask_all, target)
@@ -49,10 +49,10 @@ def status(path: Path, as_json: bool) -> int:
 
 
 def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
-    """The status of each process that answered, and the error of each that did not."""
-    processes = {name: seen.status for name, seen in poller.seen.items()}
-    found = ClusterStatus(processes=processes, errors=poller.errors, metrics=metrics or {})
-    return json.dumps(TypeAdapter(ClusterStatus).dump_python(found, mode="json", warnings="error"), indent=1)
+    """Returns the status of each process that answered, and the error of each that did not."""
+    processes = {name: answer.status for name, answer in poller.seen.items()}
+    status = ClusterStatus(processes=processes, errors=poller.errors, metrics=metrics or {})
+    return json.dumps(TypeAdapter(ClusterStatus).dump_python(status, mode="json", warnings="error"), indent=1)
 
 
 async def _ask_all(target: Target) -> Poller:
@@ -90,7 +90,7 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
 
 
 def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> dict[str, Any]:
-    """A command line's fault as in a file: names are targets; for what happens to links, two are their ends."""
+    """Returns the fault of a command line as a fault file has it; for faults of links, two names are the ends."""
     data: dict[str, Any] = {"kind": kind}
     lists = [name.split(",") for name in names]
     if kind not in LINKS:

@@ -1,4 +1,4 @@
-"""``spe end``: the stream of a source that is pushed to ends, behind what was committed (rule W6)."""
+"""``spe end``: ends the stream of a source with pushed rows, after the committed rows (rule W6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ PATIENCE_S: Final = 60.0
 
 
 def end(path: Path, source: str, writer: str) -> int:
-    """Ends the writers of a source, or one of them.  Raises SpeError: it has none, refuses it, or does not answer."""
+    """Ends all writers of a source, or one.  Raises SpeError: the source takes no pushed rows, refuses, or does not
+    answer.
+    """
     target = load_target(path)
     check_known("source", source, target.plan.sources)
     stream = StreamId(source)
@@ -31,8 +33,8 @@ def end(path: Path, source: str, writer: str) -> int:
         check_known("writer", writer, writers)
     require_addresses(path, target, [f"source:{source}"])
     with while_it_runs(target):
-        for one in [writer] if writer else writers:
-            answer = trio.run(_end, target, stream, one)
+        for writer_id in [writer] if writer else writers:
+            answer = trio.run(_end, target, stream, writer_id)
     left = ", ".join(name.removeprefix("writer:") for name in answer.open)
     print(f"{source} ends behind {answer.rows:,} rows" + (f", and those that {left} may still push" if left else ""))
     return 0

@@ -1,4 +1,4 @@
-"""``spe explain-stall``: why an output is tentative, late or silent now."""
+"""``spe explain-stall``: explains why an output is tentative, late or silent now."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addr
 from replicas.local.run_over import refuse_over, while_it_runs
 from spe.problems import check_known
 
-#: What needs nobody.
+#: Conditions that need no action.
 _GOOD = (Condition.FINE, Condition.ENDED)
 
 
 def explain_stall(path: Path, output: str, as_json: bool) -> int:
-    """Prints why each output is as it is; 1 where one is not as it should be."""
+    """Prints the condition of each output and its causes; returns 1 if one needs action."""
     target = load_target(path)
     require_addresses(path, target)
     if output:
@@ -28,21 +28,21 @@ def explain_stall(path: Path, output: str, as_json: bool) -> int:
     with while_it_runs(target):
         before, now = trio.run(_looks, target)
         refuse_over(target)
-    found = explain(target.plan, target.directory, before, now, output)
+    explanations = explain(target.plan, target.directory, before, now, output)
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=1))
+        print(json.dumps([asdict(explanation) for explanation in explanations], indent=1))
     else:
-        print("\n\n".join("\n".join(one.lines()) for one in found))
-    return 0 if all(good(one) for one in found) else 1
+        print("\n\n".join("\n".join(explanation.lines()) for explanation in explanations))
+    return 0 if all(good(explanation) for explanation in explanations) else 1
 
 
-def good(one: Explanation) -> bool:
-    """Does it need nobody?"""
-    return one.condition in _GOOD
+def good(explanation: Explanation) -> bool:
+    """Returns whether an output needs no action."""
+    return explanation.condition in _GOOD
 
 
 async def _looks(target: Target) -> tuple[Look, Look]:
-    """Two, with enough time between them for everything to advance that works."""
+    """Takes two looks, far enough apart for everything that works to advance."""
     first = await _look(target)
     await trio.sleep(between_us(target.plan) / 1e6)
     return first, await _look(target)
@@ -56,6 +56,6 @@ async def _look(target: Target) -> Look:
         for name in target.addresses:
             if name != SUPERVISOR:
                 nursery.start_soon(poller.ask_status, name)
-    statuses = {name: seen.status for name, seen in poller.seen.items()}
-    took_us = {name: seen.took_us for name, seen in poller.seen.items()}
+    statuses = {name: answer.status for name, answer in poller.seen.items()}
+    took_us = {name: answer.took_us for name, answer in poller.seen.items()}
     return Look(env.clock.wall_us(), statuses, dict(poller.errors), took_us)

@@ -1,4 +1,4 @@
-"""``spe report --follow``: proves a run while it goes on, and says up to which tuple time it is CONSISTENT."""
+"""``spe report --follow``: proves a run while it goes on, and prints the tuple time up to which it is CONSISTENT."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 #: Least tuple time of a step.
 EVERY_US: Final = 60 * SECOND
-#: The logs are looked at so often within that time, and at most once in a second.
+#: Polls of the logs within that time, at most one per second.
 _LOOKS: Final = 4
 _LEAST_WAIT_S: Final = 1.0
 _MOST_WAIT_S: Final = 15.0
-#: How long a directory that a run has just begun may lack something.
+#: How long the directory of a run that has just begun may be incomplete.
 _PATIENCE_S: Final = 60.0
 _STATUS: Final = {"CONSISTENT": CONSISTENT, "INCONSISTENT": INCONSISTENT, "UNKNOWN": UNKNOWN}
 
@@ -43,10 +43,10 @@ def follow(
     """Proves a run until it is over, or Ctrl-C; the next call continues there.
 
     Returns:
-      As ``spe report``: of a run that goes on UNKNOWN, or INCONSISTENT where something is wrong.
+      The status of ``spe report``: for a run that goes on UNKNOWN, or INCONSISTENT where something is wrong.
 
     Raises:
-      SpeError: the run cannot be judged, or not while it goes on; Spark fails.
+      SpeError: the run cannot be judged, or not while it goes on; or Spark fails.
     """
     from consistency.proof.follow.state import FOLDER, alone
     from consistency.proof.session.errors import explained
@@ -63,9 +63,9 @@ def follow(
             finally:
                 spark.stop()
         except KeyboardInterrupt:
-            found = _read(path)
+            followed = _read(path)
             print(f"\nstopped; the next spe report --follow {folder} continues", flush=True)
-            return UNKNOWN if found is None else _STATUS[found.verdict]
+            return UNKNOWN if followed is None else _STATUS[followed.verdict]
 
 
 def _local(folder: str) -> Path:
@@ -80,7 +80,7 @@ def _local(folder: str) -> Path:
 
 
 def _opened(path: Path, every_us: int) -> Following:
-    """The proof, once a run that has just begun has made its logs.  Raises SpeError."""
+    """Opens the proof once a run that has just begun has made its logs.  Raises SpeError."""
     from consistency.proof.follow.follow_loop import Following
 
     began = time.monotonic()
@@ -92,7 +92,7 @@ def _opened(path: Path, every_us: int) -> Following:
 
 
 def _lacking(path: Path) -> SpeError | None:
-    """What is missing in the directory of a run."""
+    """Returns an error about what is missing in the directory of a run; None if it is complete."""
     from consistency.proof.recorded.run import Run
 
     try:
@@ -104,7 +104,7 @@ def _lacking(path: Path) -> SpeError | None:
 
 
 def _begins(path: Path) -> bool:
-    """Is there a run whose processes start?"""
+    """Returns whether there is a run whose processes start."""
     try:
         return alive(int(json.loads((path / "cluster.json").read_text())["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
@@ -126,15 +126,15 @@ def _followed(proof: Following, spark: SparkSession, show: Shown) -> int:
             show.now(f"consistent until {show.moment(show.reached(proof))}; waits for {proof.waits_for}")
             time.sleep(max(_LEAST_WAIT_S, min(_MOST_WAIT_S, proof.every_us / SECOND / _LOOKS)))
     except Altered as error:
-        found = proof.write(altered=str(error))
+        followed = proof.write(altered=str(error))
     else:
-        found = proof.write()
-    show.end(found, proof)
-    return _STATUS[found.verdict]
+        followed = proof.write()
+    show.end(followed, proof)
+    return _STATUS[followed.verdict]
 
 
 def _read(path: Path) -> Followed | None:
-    """What was found so far."""
+    """Reads the result so far."""
     from consistency.proof.follow.follow_loop import RESULT
     from consistency.proof.report.follow_model import Followed
 
@@ -145,7 +145,7 @@ def _read(path: Path) -> Followed | None:
 
 
 class Shown:
-    """The terminal: a line per step, and below them, where somebody looks on, what is being done."""
+    """Prints to the terminal: a line per step, and a status line if the output is a terminal."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -188,19 +188,19 @@ class Shown:
         flaws = f", {step.flaws:,} of them wrong" if step.flaws else ""
         self.line(f"until {until:<26}  {step.truth:>11,} results{flaws}  {step.seconds:>6.1f} s  {verdict}")
 
-    def end(self, found: Followed, proof: Following) -> None:
-        """The verdict, with its reasons, and what is wrong."""
+    def end(self, followed: Followed, proof: Following) -> None:
+        """Prints the verdict, its reasons, and the differences."""
         from consistency.proof.follow.follow_loop import RESULT
         from consistency.proof.report.summary import finding_lines
 
-        since = "" if found.judged_from_us is None else f"from {found.judged_from} on, "
-        self.line(f"\n{found.verdict}  {since}consistent until {found.consistent_until}")
-        for reason in found.reasons:
+        since = "" if followed.judged_from_us is None else f"from {followed.judged_from} on, "
+        self.line(f"\n{followed.verdict}  {since}consistent until {followed.consistent_until}")
+        for reason in followed.reasons:
             self.line(f"  {reason}")
-        for output in found.outputs:
+        for output in followed.outputs:
             for text in finding_lines(output.title, output.findings):
                 self.line(text)
-        if found.seconds_per_hour is not None:
-            cost = f"{found.seconds_per_hour:,.1f} s per hour of the stream"
-            self.line(f"\n{found.steps:,} steps took {found.seconds:,.1f} s: {cost}")
+        if followed.seconds_per_hour is not None:
+            cost = f"{followed.seconds_per_hour:,.1f} s per hour of the stream"
+            self.line(f"\n{followed.steps:,} steps took {followed.seconds:,.1f} s: {cost}")
         self.line(f"data    {proof.run.where}/{RESULT}")

@@ -1,4 +1,4 @@
-"""``spe forget``: the sinks of a process on servers begin anew."""
+"""``spe forget``: makes the sinks of a process on servers begin anew."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from spe.stream.names import StreamId
 
 
 def forget(path: Path, process: str) -> int:
-    """Removes what is known of earlier results at the servers of a client's or source's sinks, and the rows.
+    """Removes the rows and the positions of a client's or source's sinks from their servers.
 
     Raises:
-      SpeError: there is no such process, it has no sinks on servers, a server does not answer, or the run goes on,
-        whose process would end.
+      SpeError: there is no such process, it has no sinks on servers, a server does not answer, or the run goes on.
     """
     target = load_target(path)
     refuse_running(target)
-    opened = (open_sink(*one, in_folder) for one in _sinks(target, process) if not _is_folder(one[0]))
+    opened = (open_sink(*declared, in_folder) for declared in _sinks(target, process) if not _is_folder(declared[0]))
     sinks = [sink for sink in opened if isinstance(sink, ServerSink)]
     if not sinks:
         raise SpeError(f"{process} has no sinks on servers; of files, remove the folders")

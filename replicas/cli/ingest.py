@@ -1,4 +1,4 @@
-"""``spe ingest``: raw files, or a made workload, as the logs of sources."""
+"""``spe ingest``: writes raw files, or a generated workload, as logs of sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ingest(
     config: Path, out: Path, data: Path | None, names: Sequence[str], made: str | None, rows: int, seed: int,
     master: str | None, conf: Sequence[str],
 ) -> int:  # fmt: skip
-    """Writes the logs; returns 1 where rows had to be left out."""
+    """Writes the logs; returns 1 if rows were left out."""
     document = read_document(config)
     plan = load_document(document, data).plan
     for name in names:
@@ -53,17 +53,17 @@ def ingest(
 
 
 def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str | None, rows: int, seed: int) -> int:
-    """Rows that were left out of one source's log."""
+    """Writes the log of one source; returns the number of rows that were left out."""
     from consistency.proof.ingest import ingest
     from consistency.proof.log_writer import write_log
     from consistency.proof.workloads import WORKLOADS, workload
 
     source = plan.sources[name]
     if made is None:
-        found = ingest(spark, source, open_files(source), out)
-        left = f", {found.malformed:,} malformed rows left out" if found.malformed else ""
-        print(f"{name}: {found.tuples:,} tuples{left}")
-        return found.malformed
+        log = ingest(spark, source, open_files(source), out)
+        left = f", {log.malformed:,} malformed rows left out" if log.malformed else ""
+        print(f"{name}: {log.tuples:,} tuples{left}")
+        return log.malformed
     frame = workload(spark, made, rows, seed)
     if source.schema != WORKLOADS[made]:
         raise SpeError(f"source {name!r} is ({source.schema}); the workload {made} is ({WORKLOADS[made]})")
@@ -72,17 +72,17 @@ def _one(spark: SparkSession, plan: Plan, name: StreamId, out: Path, made: str |
 
 
 def open_files(source: Source) -> Replay:
-    """The reader of a source's files.  Raises SpeError where it reads none."""
+    """Opens the files of a source.  Raises SpeError: it reads no files."""
     kind = source.reader.get("kind")
     if kind not in FILES:
         raise SpeError(f"source {source.stream!r} reads {kind}; expected {one_of(FILES)}")
-    found = open_reader(source)
-    assert isinstance(found, Replay)
-    return found
+    reader = open_reader(source)
+    assert isinstance(reader, Replay)
+    return reader
 
 
 def _prepare(document: Document, data: Path | None, plan: Plan, out: Path) -> None:
-    """Makes the directory readable as that of a run, so that ``spe reference`` and the proof know what is in it."""
+    """Writes the files of a run directory, so that ``spe reference`` and the proof can read it."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / CONFIG).exists():
         (out / CONFIG).write_text(document.to_yaml(), encoding="utf-8")

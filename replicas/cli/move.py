@@ -1,4 +1,4 @@
-"""``spe move``, ``drain``, ``leave``, ``balance``, ``cancel``: who runs what is changed while a cluster runs."""
+"""``spe move``, ``drain``, ``leave``, ``balance``, ``cancel``: change the placement of a running cluster."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
 from spe.wire.messages import MoveAnswer, MoveOrder, expect
 
-#: An order waits until it is on the coordinator's disk.
+#: Time limit of an order, which is acknowledged when it is on the coordinator's disk.
 ORDER_S: Final = 10.0
-#: Silence of the coordinator after which we stop to watch; the moves go on without us.
+#: After so long without an answer of the coordinator the command stops watching; the moves go on.
 SILENCE_S: Final = 30.0
 _LOOK_S: Final = 0.3
-#: Phases after which nothing happens any more.
+#: Phases of moves that are over.
 OVER: Final = ("done", "dropped")
 
 
 def move(path: Path, partition: str, source: str, target: str, *, wait: bool) -> int:
-    """Moves a partition; 1 where the move was dropped."""
+    """Moves a partition; returns 1 if the move was dropped."""
     return _order(path, MoveOrder("move", partition, source, target, 0), wait=wait)
 
 
 def drain(path: Path, node: str, *, wait: bool) -> int:
-    """Moves everything off a node; 1 where a move was dropped."""
+    """Moves everything off a node; returns 1 if a move was dropped."""
     return _order(path, MoveOrder("drain", "", node, "", 0), wait=wait)
 
 
 def balance(path: Path, *, dry_run: bool, wait: bool) -> int:
-    """Relieves full nodes, or says how that would be done; 1 where a move was dropped."""
+    """Relieves full nodes, or prints the moves that would do so; returns 1 if a move was dropped."""
     return _order(path, MoveOrder("propose" if dry_run else "balance", "", "", "", 0), wait=wait)
 
 
 def cancel(path: Path, number: int) -> int:
-    """Takes a move back."""
+    """Cancels a move."""
     return _order(path, MoveOrder("cancel", "", "", "", number), wait=True)
 
 
 def leave(path: Path, node: str) -> int:
-    """Takes a node that has joined out of the cluster."""
+    """Removes a joined node from the cluster."""
     return _order(path, MoveOrder("leave", "", node, "", 0), wait=False)
 
 
 def _order(path: Path, order: MoveOrder, *, wait: bool) -> int:
-    """Raises SpeError where the order is refused, or the coordinator does not answer."""
+    """Gives an order to the coordinator.  Raises SpeError: it refuses, or does not answer."""
     target = load_target(path)
     if not target.directory.coordinated:
         raise SpeError(
@@ -72,9 +72,9 @@ async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
     for remark in answer.remarks:
         print(remark.text)
     if order.verb in ("balance", "propose"):
-        for one in answer.proposed:
-            what = f"{PartitionId(UnitId(one.unit), one.partition)} from {one.source} to {one.target}"
-            print(f"{'would move' if order.verb == 'propose' else 'moves'} {what}, in about {one.took_us / 1e6:.1f} s")
+        for move in answer.proposed:
+            what = f"{PartitionId(UnitId(move.unit), move.partition)} from {move.source} to {move.target}"
+            print(f"{'would move' if order.verb == 'propose' else 'moves'} {what}, in about {move.took_us / 1e6:.1f} s")
         if order.verb == "propose" and answer.proposed:
             return 0
     numbers = range(answer.first, answer.last + 1)
@@ -91,21 +91,21 @@ async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
 
 
 async def _watch(target: Target, poller: Poller, numbers: range) -> int:
-    """Prints each phase of some moves until all are over."""
-    told: dict[int, str] = {}
+    """Prints each phase of the moves until all are over."""
+    printed: dict[int, str] = {}
     dropped: set[int] = set()
     silent_since: float | None = None
     while True:
         if await poller.ask_status(COORDINATOR):
             silent_since = None
             status = last_of(poller.seen, COORDINATOR, CoordinatorStatus)
-            found = [] if status is None else [m for m in status.moves if m.number in numbers]
-            for one in found:
-                if told.get(one.number) != (text := move_text(one)):
-                    told[one.number] = text
+            moves = [] if status is None else [m for m in status.moves if m.number in numbers]
+            for status_of_move in moves:
+                if printed.get(status_of_move.number) != (text := move_text(status_of_move)):
+                    printed[status_of_move.number] = text
                     print(text, flush=True)
-            dropped.update(m.number for m in found if m.phase == "dropped")
-            if all(m.phase in OVER for m in found):  # the coordinator tells all that are not over
+            dropped.update(m.number for m in moves if m.phase == "dropped")
+            if all(m.phase in OVER for m in moves):  # the coordinator reports all moves that are not over
                 return int(bool(dropped))
         elif silent_since is None:
             refuse_over(target)
@@ -117,9 +117,9 @@ async def _watch(target: Target, poller: Poller, numbers: range) -> int:
 
 
 def move_text(move: MoveStatus) -> str:
-    """A move in one line: ``move 3: u1/0 from n1 to n5 (n1 is drained): follow: n5 must be as far as the others were``.
+    """Formats a move: ``move 3: u1/0 from n1 to n5 (n1 is drained): follow: n5 must be as far as the others were``.
 
-    In brackets is who wanted it.
+    The reason of the move is in parentheses.
     """
     what = f"{move.partition} from {move.source} to {move.target} ({move.reason})"
     words = [f"move {move.number}", what, phase_text(move)]
@@ -127,7 +127,7 @@ def move_text(move: MoveStatus) -> str:
 
 
 def phase_text(move: MoveStatus) -> str:
-    """The phase; of one that is over with how long it took, and of each with how long was expected."""
+    """Formats the phase of a move, with its duration if it is over, and the expected duration."""
     expected = "" if move.predicted_us is None else f"{move.predicted_us / 1e6:.1f} s expected"
     if move.phase not in OVER or not move.began_us:
         return f"{move.phase} ({expected})" if expected else move.phase

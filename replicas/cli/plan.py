@@ -1,4 +1,4 @@
-"""``spe plan``: which partitions to replicate within a budget, why, and what every other budget would give."""
+"""``spe plan``: chooses the partitions to replicate within a budget, and shows the effect of other budgets."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from spe.errors import ConfigError
 from spe.plots import Line, Panel, bars, svg
 from spe.problems import one_of
 
-#: Budgets of the curve; all of them where there are no more.
+#: Largest number of budgets on the curve.
 _POINTS: Final = 25
-#: Tasks that are listed one by one.
+#: Largest number of tasks that are listed individually.
 _LISTED: Final = 60
 
 
@@ -57,24 +57,24 @@ def plan(
     plot: Path | None,
     data: Path | None,
 ) -> int:
-    """Prints the plan; 0."""
+    """Prints the plan; returns 0."""
     if algorithm not in list(Algorithm):
         raise ConfigError([f"--algorithm {algorithm} is for --lost; expected {one_of(list(Algorithm))}"])
-    given = _read(target, domains, rates, data)
-    layout = given.layout
+    planned = _read(target, domains, rates, data)
+    layout = planned.layout
     if layout is not None:
-        layout.check(given.costs)
-    # A layout that says no more than "everything may fail" is the worst case, which all planners know.
+        layout.check(planned.costs)
+    # A layout in which only "everything fails" is likely is the worst case, which all planners assume anyway.
     failures = layout.failures() if layout is not None and set(layout.likely) != {"all"} else ()
-    problem = PlanningProblem(given.topology, budget, given.costs, failures)
+    problem = PlanningProblem(planned.topology, budget, planned.costs, failures)
     chosen = make_plan(problem, Algorithm(algorithm), now=time.monotonic, seconds=seconds)
     placed: Mapping[int, str] = {}
-    if given.standbys:
-        placed = {task: given.standbys[task] for task in chosen.tasks}
+    if planned.standbys:
+        placed = {task: planned.standbys[task] for task in chosen.tasks}
     elif layout is not None:
-        placed = layout.place(chosen.tasks, given.costs)
+        placed = layout.place(chosen.tasks, planned.costs)
     console = Console(highlight=False, width=None if Console().is_terminal else 110)
-    _head(console, problem, chosen, given.notes)
+    _head(console, problem, chosen, planned.notes)
     if layout is not None and failures:
         console.print(
             f"with these places for replicas, which fail with their domains: OF {share(layout.value(problem, placed))}"
@@ -117,7 +117,7 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
 
 
 def text_of(path: Path) -> str:
-    """What a file has.  Raises ConfigError where it cannot be read."""
+    """Reads a text file.  Raises ConfigError: it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -143,7 +143,7 @@ def _head(console: Console, problem: PlanningProblem, chosen: ReplicationPlan, n
 def _why(
     problem: PlanningProblem, chosen: ReplicationPlan, layout: Placement | None, placed: Mapping[int, str]
 ) -> Table:
-    """The replicated tasks, and what the plan would be worth without each."""
+    """Lists the replicated tasks, and the value of the plan without each."""
     topology = problem.topology
     places = ("runs on", "replica on") if layout is not None else ()
     table = columns("task", *places, "rate/s", "cost", "OF without it", right=("rate/s", "cost"), title="replicated")
@@ -167,14 +167,14 @@ def _comparison(problem: PlanningProblem, chosen: ReplicationPlan, seconds: floa
     for algorithm in Algorithm:
         began = time.perf_counter()
         try:
-            found = make_plan(problem, algorithm, now=time.monotonic, seconds=seconds)
+            made = make_plan(problem, algorithm, now=time.monotonic, seconds=seconds)
         except ConfigError as error:
             table.add_row(algorithm, "–", "–", "–", error.problems[0], "")
             continue
         took = time.perf_counter() - began
-        gap = "" if found.gap is None else f"{found.gap:.2g}"
+        gap = "" if made.gap is None else f"{made.gap:.2g}"
         mark = f"{algorithm} *" if algorithm == chosen.algorithm else str(algorithm)
-        table.add_row(mark, share(found.value), share(found.completeness), f"{found.cost:g}", gap, f"{took:.2f}")
+        table.add_row(mark, share(made.value), share(made.completeness), f"{made.cost:g}", gap, f"{took:.2f}")
     return table
 
 
@@ -186,7 +186,7 @@ class _Curve:
 
 
 def _curve(problem: PlanningProblem, algorithm: Algorithm, seconds: float) -> _Curve:
-    """OF over budgets, from nothing to all."""
+    """Computes OF over budgets, from none to full replication."""
     most = problem.most
     if most <= _POINTS and (problem.cost == np.round(problem.cost)).all():
         budgets = np.arange(0, most + 1)
@@ -201,8 +201,8 @@ def _curve(problem: PlanningProblem, algorithm: Algorithm, seconds: float) -> _C
 
 def _curve_table(curve: _Curve) -> Table:
     table = columns("budget", "OF", "", "IC", right=("budget",), title=f"over all budgets, {curve.algorithm}")
-    for budget, found, bar in zip(curve.budgets, curve.plans, bars([p.value for p in curve.plans]), strict=True):
-        table.add_row(f"{budget:.4g}", share(found.value), bar, share(found.completeness))
+    for budget, best, bar in zip(curve.budgets, curve.plans, bars([p.value for p in curve.plans]), strict=True):
+        table.add_row(f"{budget:.4g}", share(best.value), bar, share(best.completeness))
     return table
 
 
@@ -212,5 +212,5 @@ def _panels(curve: _Curve) -> list[Panel]:
 
 
 def share(value: float) -> str:
-    """An OF as it is shown."""
+    """Formats an OF."""
     return f"{value:.4f}" if value >= 0.0001 or value == 0 else f"{value:.1e}"

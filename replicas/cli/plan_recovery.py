@@ -1,4 +1,4 @@
-"""``spe plan --lost``: in which order lost partitions come back, where, and what that is worth over time."""
+"""``spe plan --lost``: plans the order and places in which lost partitions recover, and its value over time."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from spe.plots import Line, Panel, bars, svg
 from spe.problems import did_you_mean, one_of
 from spe.stream.times import SECOND, parse_duration
 
-#: Seconds that are shown behind the last change where nothing is said.
+#: Seconds shown after the last change, by default.
 _BEHIND: Final = 10.0
-#: Installs and waiting partitions that are listed one by one.
+#: Largest number of installs and waiting partitions that are listed individually.
 _LISTED: Final = 60
 
 
 @dataclass(frozen=True)
 class RecoveryOptions:
-    """What the command line says.
+    """Options of the command line.
 
     Attributes:
-      lost: names of nodes, with commas between.
-      arrive: ``NODE@TIME`` each; several in one text with commas or spaces between.
-      value: instead of the configuration's.
-      until_us: end of the area, microseconds; None: some seconds behind the last change.
+      lost: names of nodes, separated by commas.
+      arrive: ``NODE@TIME`` each; a text may have several, separated by commas or spaces.
+      value: overrides the configuration.
+      until_us: end of the area, microseconds; None: some seconds after the last change.
       seconds: time limit of a proof.
     """
 
@@ -60,7 +60,7 @@ class RecoveryOptions:
 
 
 def plan_recovery(target: Path, options: RecoveryOptions) -> int:
-    """Prints the order, the value over time, and how near that is to the best possible; 0."""
+    """Prints the order, the value over time, and the distance from the best possible; returns 0."""
     cluster, value = _read(target, options)
     lost = _lost(cluster, options.lost)
     arrivals = _arrivals(cluster, lost, options.arrive)
@@ -91,7 +91,7 @@ def plan_recovery(target: Path, options: RecoveryOptions) -> int:
 
 
 def _read(target: Path, options: RecoveryOptions) -> tuple[RecoverableCluster, str]:
-    """The cluster, and what is worth something."""
+    """Returns the cluster, and the kind of value."""
     text = text_of(target)
     measured = {} if options.loads is None else read_measured(text_of(options.loads), str(options.loads))
     if is_topology(text):
@@ -126,9 +126,9 @@ def _lost(cluster: RecoverableCluster, text: str) -> list[str]:
     return names
 
 
-def _arrivals(cluster: RecoverableCluster, lost: Collection[str], given: Sequence[str]) -> list[NodeArrival]:
-    found: list[NodeArrival] = []
-    for word in " ".join(given).replace(",", " ").split():
+def _arrivals(cluster: RecoverableCluster, lost: Collection[str], options: Sequence[str]) -> list[NodeArrival]:
+    arrivals: list[NodeArrival] = []
+    for word in " ".join(options).replace(",", " ").split():
         name, at, when = word.rpartition("@")
         if not at:
             raise ConfigError([f"--arrive {word}: expected NODE@TIME, such as n7@10s"])
@@ -147,10 +147,10 @@ def _arrivals(cluster: RecoverableCluster, lost: Collection[str], given: Sequenc
                     "spare one, which runs nothing"
                 ]
             )
-        if name in (a.node for a in found):
+        if name in (a.node for a in arrivals):
             raise ConfigError([f"--arrive {word}: {name} arrives twice"])
-        found.append(NodeArrival(after_us / SECOND, name, cluster.capacity[name]))
-    return found
+        arrivals.append(NodeArrival(after_us / SECOND, name, cluster.capacity[name]))
+    return arrivals
 
 
 def _known(cluster: RecoverableCluster, option: str, name: str) -> None:
@@ -219,7 +219,7 @@ def _print_curve(console: Console, played: RecoveryForecast, value: str, until: 
 
 
 def _panel(played: RecoveryForecast, value: str, until: float) -> Panel:
-    """Steps: each value stays until the next."""
+    """Draws steps: each value stays until the next."""
     shown = [(at, worth) for at, worth in played.points if at <= until]
     ends = [*(at for at, _ in shown[1:]), until]
     xs = np.ravel([(at, end) for (at, _), end in zip(shown, ends, strict=True)])

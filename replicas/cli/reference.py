@@ -31,8 +31,8 @@ def reference(config: Path, data: Path | None, run_dir: Path | None, output: Pat
     folder = run_dir if run_dir is not None else config if config.is_dir() else None
     if folder is not None:
         plan = load_target(folder).plan
-        if run_dir is not None and not config.is_dir() and (given := load_plan(config, data)) is not None:
-            _check_same(plan, given, folder, config)
+        if run_dir is not None and not config.is_dir() and (expected := load_plan(config, data)) is not None:
+            _check_same(plan, expected, folder, config)
         inputs: Mapping[StreamId, Iterable[Element]] = logged_inputs(plan, folder)
     else:
         plan = load_plan(config, data)
@@ -50,31 +50,31 @@ def reference(config: Path, data: Path | None, run_dir: Path | None, output: Pat
 
 
 def intake_text(source: Source, intake: Intake) -> str:
-    """A line about rows that a source did not take as they came; "" if there were none."""
-    said = []
+    """Returns a line about rows that a source refused or changed; "" if there were none."""
+    notes = []
     if intake.malformed:
-        said.append(f"{intake.malformed:,} malformed (first: {intake.first_malformed})")
+        notes.append(f"{intake.malformed:,} malformed (first: {intake.first_malformed})")
     if intake.refused:
-        said.append(f"{intake.refused:,} refused (event times near the ends of time)")
+        notes.append(f"{intake.refused:,} refused (event times near the ends of time)")
     if intake.late:
-        said.append(show_lateness(intake.late, intake.late_by_us, source.disorder_us))
-    if not said and intake.rows:
+        notes.append(show_lateness(intake.late, intake.late_by_us, source.disorder_us))
+    if not notes and intake.rows:
         return ""
-    return ", ".join([f"{source.stream}: {intake.rows:,} rows", *said])
+    return ", ".join([f"{source.stream}: {intake.rows:,} rows", *notes])
 
 
 def logged_inputs(plan: Plan, folder: Path) -> dict[StreamId, Iterable[Element]]:
-    """What each source of a run has logged.  Raises LogError while being read."""
+    """Returns the logged elements of each source of a run.  Raises LogError while being read."""
     storage = DiskStorage(folder)
     return {s: read_source_log(storage, source_folder(s), source.schema) for s, source in plan.sources.items()}
 
 
 def file_inputs(plan: Plan, intakes: Mapping[StreamId, Intake]) -> dict[StreamId, Iterable[Element]]:
-    """What each source reads, at full speed; it is counted in ``intakes``.
+    """Returns the elements of each source, read at full speed and counted in ``intakes``.
 
     Raises:
-      ConfigError: files that do not exist, generators that never end.
-      SpeError: a source is live: only its log can tell.
+      ConfigError: a file does not exist, or a generator never ends.
+      SpeError: a source is live; only its log has its input.
     """
     missing = missing_files(plan)
     if missing:
@@ -90,13 +90,15 @@ def file_inputs(plan: Plan, intakes: Mapping[StreamId, Intake]) -> dict[StreamId
     return {s: reference_elements(source, intakes[s]) for s, source in plan.sources.items()}
 
 
-def _check_same(logged: Plan, given: Plan, folder: Path, config: Path) -> None:
-    if logged.fingerprint != given.fingerprint:
-        raise SpeError(f"{folder} ran another plan ({logged.fingerprint}) than {config} has now ({given.fingerprint})")
+def _check_same(logged: Plan, expected: Plan, folder: Path, config: Path) -> None:
+    if logged.fingerprint != expected.fingerprint:
+        raise SpeError(
+            f"{folder} ran another plan ({logged.fingerprint}) than {config} has now ({expected.fingerprint})"
+        )
 
 
 def write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: Path | None) -> None:
-    """Lines of JSON; to standard output where no file is given."""
+    """Writes results as JSON lines; to standard output where no file is given."""
     if output is None:
         write_out(_texts(plan, results))
         return
@@ -105,7 +107,7 @@ def write_lines(plan: Plan, results: Iterable[tuple[Channel, Element]], output: 
 
 
 def _texts(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[bytes]:
-    """Of each batch."""
+    """Yields the JSON lines of each batch."""
     cursors: dict[Channel, SinkCursor] = {}
     for channel, element in results:
         entry = cursors.setdefault(channel, SinkCursor(STABLE)).take(Change(channel, element, 0))
@@ -114,7 +116,7 @@ def _texts(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[b
 
 
 def _write_folder(plan: Plan, results: Iterable[tuple[Channel, Element]], folder: Path, format_: str) -> None:
-    """The files that a client's stable sink would write, so that the two can be compared byte by byte."""
+    """Writes the files that a client's stable sink would write, so that the two can be compared byte by byte."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SpeError(f"{folder} is there already and not empty")
     schemas = {Channel(s, p): plan.query.schema_of(s) for s in plan.query.outputs for p in range(plan.partitions_of(s))}

@@ -1,4 +1,4 @@
-"""``spe report``: with Spark, were the results right in the end, how wrong in between, and was X kept?"""
+"""``spe report``: checks with Spark a run's final results, the errors of tentative ones, and whether X was kept."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CONSISTENT: Final = 0
 INCONSISTENT: Final = 1
 UNKNOWN: Final = 2
 
-#: What a waiting report is told when the run is over.
+#: Line on standard input that tells a waiting report that the run is over.
 GO: Final = "go"
-#: How far its priority is below that of the cluster while it waits; where it may not be raised again, it stays there.
+#: Lowers the priority while the report waits.  Without the right to raise it again, it stays low.
 _NICENESS: Final = 10
 
 
@@ -40,14 +40,14 @@ def report(
     junit: Path | None = None,
     verify: bool = False,
 ) -> int:
-    """Judges runs; of several, also how they compare.
+    """Judges runs; compares several.
 
     Args:
-      folders: paths, or URIs of what Spark can read.
-      out: where the comparison goes; beside the first run where not given.
-      wait: start Spark in silence, then wait for GO on standard input: the run is still going on.
-      junit: where the verdicts go in the form of JUnit.
-      verify: the folders are reports, which are verified instead; see ``replicas.cli.verify`` for what is returned.
+      folders: paths, or URIs that Spark can read.
+      out: file of the comparison; by default in the parent directory of the first run.
+      wait: start Spark silently, then wait for GO on standard input, because the run is still going on.
+      junit: file for the verdicts in JUnit format.
+      verify: the folders are reports to verify; for the exit status see ``replicas.cli.verify``.
 
     Returns:
       CONSISTENT if all are, INCONSISTENT if one is, UNKNOWN otherwise.
@@ -88,7 +88,7 @@ def report(
 
 
 def raise_priority(niceness: int) -> None:
-    """Of all threads of this process group, so of Java's as well; only root and who was given that right may do so."""
+    """Sets the priority of the process group, which includes Java's threads; needs root or CAP_SYS_NICE."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PGRP, 0, niceness)
 
@@ -101,10 +101,10 @@ def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str,
     tell = ReportProgress(silent=False)
     suites: list[tuple[str, float, list[Case]]] = []
 
-    def show(place: str | Path, found: Sequence[str]) -> None:
-        print_found(place, found)
-        verdict = Verdict.INCONSISTENT if found else Verdict.CONSISTENT
-        suites.append((str(place), 0.0, [Case("is as the report says", verdict, found)]))
+    def show(place: str | Path, differences: Sequence[str]) -> None:
+        print_found(place, differences)
+        verdict = Verdict.INCONSISTENT if differences else Verdict.CONSISTENT
+        suites.append((str(place), 0.0, [Case("is as the report says", verdict, differences)]))
 
     try:
         return verify(places, lambda: start_spark(tell, master, conf), tell, show)
@@ -118,7 +118,7 @@ def _verify(places: Sequence[str | Path], master: str | None, conf: Mapping[str,
 
 @contextmanager
 def _written_to(junit: Path | None, folders: Sequence[str | Path], reports: Sequence[Report]) -> Iterator[None]:
-    """Writes the reports in the form of JUnit; a run that could not be judged is an error there, too."""
+    """Writes the reports in JUnit format; a run that could not be judged becomes an error there."""
     from consistency.proof.report.junit import cases_of, unknown, write_junit
 
     failed: list[str] = []
@@ -129,12 +129,12 @@ def _written_to(junit: Path | None, folders: Sequence[str | Path], reports: Sequ
         raise
     finally:
         if junit is not None:
-            suites = [(one.folder, sum(one.timings_s.values()), cases_of(one)) for one in reports]
+            suites = [(judged.folder, sum(judged.timings_s.values()), cases_of(judged)) for judged in reports]
             write_junit(junit, [*suites, *((str(folders[len(reports)]), 0.0, [unknown(why)]) for why in failed)])
 
 
 def _check(folders: Sequence[str | Path]) -> None:
-    """Checks what can be seen before Spark starts, which takes long.  Raises SpeError."""
+    """Checks paths before Spark starts, which takes long.  Raises SpeError."""
     from consistency.proof.storage.folder import check_place
 
     for folder in folders:
@@ -146,7 +146,7 @@ def _check(folders: Sequence[str | Path]) -> None:
 
 
 class ReportProgress:
-    """A line for each step, with the seconds since the beginning, or since it may speak."""
+    """Prints each step with the seconds since the start, or since ``speak`` was called."""
 
     def __init__(self, *, silent: bool) -> None:
         self._began = time.monotonic()
@@ -154,7 +154,7 @@ class ReportProgress:
         self._last = ""
 
     def speak(self) -> None:
-        """Prints steps from now on, and the latest one now."""
+        """Prints steps from now on, starting with the latest."""
         if self._silent:
             self._silent, self._began = False, time.monotonic()
             self(self._last)
@@ -166,7 +166,7 @@ class ReportProgress:
 
 
 def start_spark(tell: ReportProgress, master: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """As :func:`try_to_start`.  Raises SpeError: Spark does not start."""
+    """Starts Spark as :func:`try_to_start`.  Raises SpeError: Spark does not start."""
     started = try_to_start(tell, master, conf)
     if isinstance(started, SpeError):
         raise started
@@ -176,7 +176,7 @@ def start_spark(tell: ReportProgress, master: str | None, conf: Mapping[str, str
 def try_to_start(
     tell: ReportProgress, master: str | None, conf: Mapping[str, str]
 ) -> tuple[SparkSession, float] | SpeError:
-    """A session that has done something, and how long that took: the first query costs as much as the start."""
+    """Returns a session that has run a query, and the seconds it took: the first query costs as much as the start."""
     from consistency.proof.session.errors import explained
 
     began = time.monotonic()
@@ -208,7 +208,7 @@ def _java_noise_aside() -> Iterator[IO[str]]:
 
 
 def _beside(folder: str | Path) -> Path:
-    """Where the comparison goes: here, where the runs lie on another file system."""
+    """Returns the parent directory of a run; the current directory where the run is remote."""
     from consistency.proof.storage.folder import is_remote, local_path
 
     return Path.cwd() if is_remote(str(folder)) else local_path(str(folder)).resolve().parent
@@ -222,11 +222,11 @@ def _one(spark: SparkSession, folder: str | Path, tell: ReportProgress, started_
 
     tell(f"reading {folder}")
     with opened(spark, folder) as run:
-        found = judged(spark, run, tell, started_s)
-        data, shown = write_report(spark, found, run)
-    print("\n" + "\n".join(text(found)))
+        report = judged(spark, run, tell, started_s)
+        data, shown = write_report(spark, report, run)
+    print("\n" + "\n".join(text(report)))
     print(f"\npage    {shown}\ndata    {data}, {data.removesuffix('report.json')}tables", flush=True)
-    return found
+    return report
 
 
 def _compared(reports: Sequence[Report], into: Path) -> None:

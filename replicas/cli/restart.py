@@ -1,4 +1,4 @@
-"""``spe restart --rolling`` and ``spe wait``: nodes are stopped only while others serve what they run."""
+"""``spe restart --rolling`` and ``spe wait``: stop a node only while other nodes serve its partitions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from spe.runtime.env import Env
 from spe.status import CoordinatorStatus, NodeStatus
 from spe.stream.ids import PartitionId
 
-#: An order may wait for one that is under way, and a process that does not end by itself is killed after a while.
+#: An order may wait for another one, and a process that does not end by itself is killed after a while.
 _ORDER_S: Final = 2 * INJECT_S
 
 
 def restart(path: Path, names: Sequence[str], within_us: int) -> int:
-    """Restarts nodes of a run, one after the other; 1 where one was not ready in time.
+    """Restarts nodes of a run, one after the other; returns 1 if one was not ready in time.
 
     Args:
-      names: nodes; all of them where none is named.
+      names: nodes; empty: all nodes.
 
     Raises:
-      SpeError: it is no run, it is over, or a partition runs on one node only.
+      SpeError: not a run, or it is over, or a partition runs on one node only.
     """
     target = load_target(path)
     if target.folder is None:
@@ -48,10 +48,10 @@ def restart(path: Path, names: Sequence[str], within_us: int) -> int:
 
 
 def wait(path: Path, node: str, *, partners: bool, within_us: int) -> int:
-    """Waits until a node, or somebody else for each of its partitions, is STABLE; 1 where that took too long.
+    """Waits until a node, or another node for each of its partitions, is STABLE; returns 1 if that took too long.
 
     Raises:
-      SpeError: nobody else runs one of its partitions.
+      SpeError: no other node runs one of its partitions.
     """
     target = load_target(path)
     require_addresses(path, target)
@@ -61,7 +61,7 @@ def wait(path: Path, node: str, *, partners: bool, within_us: int) -> int:
 
 
 class Rolling:
-    """One command.
+    """Restarts nodes, or waits for them, for one command.
 
     Args:
       within_us: how long each wait may take.
@@ -74,7 +74,7 @@ class Rolling:
         self._poller = Poller(env, target.plan, target.addresses, target.token)
 
     async def restart(self, nodes: Sequence[str]) -> int:
-        """Nodes in this order."""
+        """Restarts nodes in this order."""
         answered = await self._poller.nodes()
         if alone := [text for node in nodes for text in without_partner(self._directory, answered, node)]:
             raise SpeError(f"{'; '.join(alone)}: name the nodes that are to restart, or use spe inject")
@@ -86,7 +86,7 @@ class Rolling:
         return 0
 
     async def _restart(self, node: str) -> bool:
-        """False where it took too long; says what was in the way."""
+        """Restarts a node; returns False if it took too long, and prints the reason."""
         why, done = ["no node answers"], False
         began = trio.current_time()
         ran: Sequence[PartitionId] = ()
@@ -117,14 +117,14 @@ class Rolling:
         return not why
 
     async def wait_for(self, node: str) -> int:
-        """Until it answers, and all that it runs is STABLE."""
+        """Waits until a node answers, and all that it runs is STABLE."""
         await self._known(node)
         why = await self._until(node, lambda status: not_back(status, -1, ()))
         print(f"{node}: {'; '.join(why) or 'STABLE'}", flush=True)
         return 1 if why else 0
 
     async def wait_for_partners(self, node: str) -> int:
-        """Until each partition that it runs has another replica that is STABLE."""
+        """Waits until each partition of a node has another replica that is STABLE."""
         await self._known(node)
         why = ["no node answers"]
         with trio.move_on_after(self._within_us / 1e6):
@@ -140,7 +140,7 @@ class Rolling:
         return 1 if why else 0
 
     async def _until(self, node: str, lacking: Callable[[NodeStatus | None], list[str]]) -> list[str]:
-        """What a node still lacks at the end of the time; empty as soon as it lacks nothing."""
+        """Returns what a node still lacks when the time is up; empty as soon as it lacks nothing."""
         why = ["it does not answer yet"]
         with trio.move_on_after(self._within_us / 1e6):
             while True:

@@ -1,4 +1,4 @@
-"""``spe restore``: logs whose oldest part was deleted, whole again from their archive."""
+"""``spe restore``: restores the deleted beginning of logs from their archive."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spe.runtime.storage import DiskStorage
 
 
 def restore(folder: Path) -> int:
-    """Restores what lies below the directory of a run, or the storage of a process.  Raises SpeError."""
+    """Restores all logs below a folder: a run directory, or the storage of a process.  Raises SpeError."""
     if not folder.is_dir():
         raise SpeError(f"{folder}: there is no such directory")
     try:
-        found = trio.run(restore_all, DiskStorage(folder), open_archive)
+        restored = trio.run(restore_all, DiskStorage(folder), open_archive)
     except OSError as error:
         raise SpeError(f"{folder}: {error}") from error
-    for one in found:
-        print(f"{one.folder}: {one.segments:,} segments, {one.bytes:,} bytes")
-    if not found:
+    for log in restored:
+        print(f"{log.folder}: {log.segments:,} segments, {log.bytes:,} bytes")
+    if not restored:
         print("nothing was deleted")
     return 0

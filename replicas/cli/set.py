@@ -1,4 +1,4 @@
-"""``spe set``: X, α and policies of a node are changed while a cluster runs (rules X1-X5)."""
+"""``spe set``: changes X, α and policies of a node of a running cluster (rules X1-X5)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from spe.status import NodeStatus, SettingsStatus
 from spe.stream.names import NodeId
 from spe.wire.messages import SetAnswer, SetOrder, Setting, expect
 
-#: A node takes the version with its next heartbeats; one that does not answer takes it when it is back.
+#: Time limit for a node to apply a version, which it gets with heartbeats; a node that is down gets it later.
 FOLLOW_S: Final = 10.0
 _LOOK_S: Final = 0.2
 
 
 def set_node(path: Path, node: str, changes: Sequence[str], *, wait: bool) -> int:
-    """Changes a node; 1 where it has not taken the change in time.
+    """Changes a node; returns 1 if the node has not applied the change in time.
 
     Raises:
       SpeError: the order is refused, or the coordinator does not answer.
     """
-    order = SetOrder(node, [_setting(one) for one in changes])
+    order = SetOrder(node, [_setting(change) for change in changes])
     target = load_target(path)
     if not target.directory.coordinated:
         raise SpeError(
@@ -44,7 +44,7 @@ def set_node(path: Path, node: str, changes: Sequence[str], *, wait: bool) -> in
 
 
 def _setting(text: str) -> Setting:
-    """Raises SpeError."""
+    """Parses a setting.  Raises SpeError."""
     name, equals, value = text.partition("=")
     try:
         if not equals:
@@ -61,7 +61,7 @@ async def _give(target: Target, order: SetOrder, wait: bool) -> int:
     if answer.error:
         raise SpeError(answer.error)
     version = Version(answer.epoch, answer.number)
-    if not wait or order.node not in target.directory.nodes:  # where one is that no file names, we do not know
+    if not wait or order.node not in target.directory.nodes:  # the status of a node that no file names is unknown here
         print(f"{order.node} is changed from version {version.number} of the directory on")
         return 0
     with trio.move_on_after(FOLLOW_S):
@@ -78,14 +78,14 @@ async def _give(target: Target, order: SetOrder, wait: bool) -> int:
 
 
 def _taken(status: NodeStatus | None, version: Version) -> SettingsStatus | None:
-    """What a node goes by, if it has a version of the directory."""
+    """Returns the settings of a node that has a version of the directory; None where it has an older one."""
     if status is None or (has := status.directory) is None or Version(has.epoch, has.number) < version:
         return None
     return status.settings
 
 
 def in_force(node: Node, settings: SettingsStatus) -> Node:
-    """A node of the configuration as it says that it works now."""
+    """Returns a node with the X, α and policies that it has now."""
     return replace(
         node,
         x_us=settings.x_us,

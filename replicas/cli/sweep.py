@@ -1,4 +1,4 @@
-"""``spe sweep``: the same failure under several X, each in virtual time; delay and tentative tuples against X."""
+"""``spe sweep``: simulates one failure for several values of X, and plots delay and tentative tuples against X."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LENGTH_US: Final = 30 * SECOND
 
 @dataclass(frozen=True)
 class Point:
-    """What the failure cost under one X.
+    """The cost of the failure under one X.
 
     Attributes:
       bound_us: kX of the slowest output.
-      findings: promises that were not kept.
+      findings: broken promises.
     """
 
     x_us: int
@@ -47,7 +47,7 @@ class Point:
 
 
 def lengths_of_x(text: str) -> list[int]:
-    """Microseconds of ``500ms,1s,2``; a bare number is in seconds.  Raises SpeError, which names the value."""
+    """Parses ``500ms,1s,2`` into microseconds; a bare number is in seconds.  Raises SpeError with the value."""
     lengths: list[int] = []
     for value in (part.strip() for part in text.split(",")):
         try:
@@ -73,10 +73,10 @@ def run_sweep(
     seed: int = 0,
     plot: Path | None = None,
 ) -> int:
-    """Prints the table and a plot of it; 0 where every run kept its promises."""
+    """Prints the table and a plot; returns 0 if every run kept its promises."""
     length_us = max(_LENGTH_US, 2 * for_us)
-    changed, said = read_to_simulate(config, data, length_us)
-    for line in said:
+    changed, notes = read_to_simulate(config, data, length_us)
+    for line in notes:
         print(line)
     plan, directory = load_data(changed)
     for x_us in xs_us:
@@ -99,7 +99,7 @@ def run_sweep(
 
 
 def measure(scenario: Scenario, x_us: int) -> Point:
-    """One run with X on every node."""
+    """Simulates one run with the same X on every node."""
     config = with_x(scenario.config, x_us)
     plan, directory = load_data(config)
     outcome = simulate(
@@ -123,7 +123,7 @@ def measure(scenario: Scenario, x_us: int) -> Point:
 
 
 def _check_x(config: Mapping[str, Any], x_us: int) -> None:
-    """Raises ConfigError, which names the X, before anything has run."""
+    """Checks an X before anything runs.  Raises ConfigError, which names the X."""
     try:
         load_data(with_x(config, x_us))
     except ConfigError as error:
@@ -131,7 +131,7 @@ def _check_x(config: Mapping[str, Any], x_us: int) -> None:
 
 
 def with_x(config: Mapping[str, Any], x_us: int) -> dict[str, Any]:
-    """The configuration with one X for all nodes, instead of one that follows from bounds."""
+    """Returns the configuration with a fixed X for all nodes."""
     changed = deepcopy(dict(config))
     if isinstance(changed.get("outputs"), Mapping):
         changed["outputs"] = list(changed["outputs"])
@@ -145,7 +145,7 @@ def with_x(config: Mapping[str, Any], x_us: int) -> dict[str, Any]:
 def _faults(
     plan: Plan, directory: Directory, path: Path | None, cut: str | None, for_us: int, length_us: int
 ) -> tuple[Fault, ...]:
-    """Those of a file, or one cut (of the first source where nothing is said) in the middle of the run."""
+    """Returns the faults of a file, or one cut (of the first source by default) in the middle of the run."""
     if path is not None:
         return tuple(load_faults(path, directory))
     target = cut or f"source:{next(iter(plan.sources))}"
@@ -155,7 +155,7 @@ def _faults(
 
 
 def table(points: Sequence[Point]) -> str:
-    """Delay of new results and tentative tuples against X, with bars."""
+    """Draws delay of new results and tentative tuples against X, with bars."""
     rows = [["X", "kX", "median", "p99", "longest", "tentative", "stable", "", ""]]
     marks = zip(bars([p.cost.quantile_us(1) for p in points]), bars([p.cost.tentative for p in points]), strict=True)
     for point, (delay, tentative) in zip(points, marks, strict=True):
@@ -171,7 +171,7 @@ def table(points: Sequence[Point]) -> str:
 
 
 def panels(points: Sequence[Point]) -> list[Panel]:
-    """The plot: longest delay, and tentative tuples, against X."""
+    """Plots the longest delay, and the number of tentative tuples, against X."""
     xs = [p.x_us / SECOND for p in points]
     longest = [p.cost.quantile_us(1) / SECOND for p in points]
     return [

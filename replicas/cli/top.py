@@ -1,4 +1,4 @@
-"""``spe top``: the live view of a cluster that runs, from anywhere that reaches it."""
+"""``spe top``: a live view of a running cluster."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DRAW_S: Final = 0.2
 
 
 def top(path: Path) -> int:
-    """Draws until a signal comes, or the run is over.
+    """Draws until a signal comes or the run is over.
 
     Raises:
-      SpeError: the output is no terminal.
+      SpeError: the output is not a terminal.
     """
     watch = Watch(path)
     if not make_console().is_terminal:
@@ -31,7 +31,7 @@ def top(path: Path) -> int:
 
 
 async def _draw(watch: Watch) -> bool:
-    """True where the run has ended, False after a signal."""
+    """Returns True when the run has ended, False after a signal."""
     async with trio.open_nursery() as nursery:
         with (
             trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals,

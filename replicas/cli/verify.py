@@ -1,4 +1,4 @@
-"""``spe report --verify``: is a report right about the run that it lies in?"""
+"""``spe report --verify``: checks a report against the run that it belongs to."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ NOT_VERIFIED: Final = 2
 
 _REPORT: Final = "report.json"
 
-#: Starts Spark; gives the session, whose settings may be changed.
+#: Starts Spark and returns the session, whose settings may be changed.
 Start = Callable[[], "SparkSession"]
 
 
-#: Is told what differs from a report: nothing, if it is right.
+#: Takes the differences from a report; none if the report is right.
 Show = Callable[[str | Path, Sequence[str]], None]
 
 
-def print_found(place: str | Path, found: Sequence[str]) -> None:
-    if not found:
+def print_found(place: str | Path, differences: Sequence[str]) -> None:
+    if not differences:
         print(f"\nVERIFIED  {place}: everything is as it says", flush=True)
         return
     print(f"\nDIFFERS  {place}")
-    print("\n".join(f"  {text}" for text in found), flush=True)
+    print("\n".join(f"  {text}" for text in differences), flush=True)
 
 
 def verify(places: Sequence[str | Path], start: Start, tell: Callable[[str], None], show: Show = print_found) -> int:
-    """Verifies reports: first the digests of what each rests on, then, with Spark, what it says.
+    """Verifies reports: first the digests of their files, then, with Spark, their contents.
 
     Args:
-      places: of ``report.json``, each in the directory of its run; on another file system a URI.
-      start: is called once at most, and only where all digests are right.
+      places: paths of ``report.json``, each in the directory of its run; URIs on other file systems.
+      start: called at most once, and only where all digests are right.
 
     Returns:
       AS_IT_SAYS or DIFFERS, whatever the verdicts of the reports are.
 
     Raises:
-      SpeError: a report cannot be verified; says why.
+      SpeError: a report cannot be verified, with the reason.
     """
     from consistency.proof.session.errors import explained
     from consistency.proof.storage.folder import check_place, is_remote
@@ -68,17 +68,17 @@ def verify(places: Sequence[str | Path], start: Start, tell: Callable[[str], Non
         try:
             local = {p: _digests_of_local(p, tell) for p in places if not is_remote(str(p))}
             for place in places:
-                found = local.get(place, []) or _recomputed(place, session(), tell, digests=place not in local)
-                differing += bool(found)
-                show(place, found)
+                differences = local.get(place, []) or _recomputed(place, session(), tell, digests=place not in local)
+                differing += bool(differences)
+                show(place, differences)
         finally:
-            for one in sessions:
-                one.stop()
+            for started in sessions:
+                started.stop()
     return DIFFERS if differing else AS_IT_SAYS
 
 
 def _digests_of_local(place: str | Path, tell: Callable[[str], None]) -> list[str]:
-    """What differs from a report's digests; on this machine that needs no Spark."""
+    """Returns the differences from a report's digests; local files need no Spark."""
     from consistency.proof.recorded.evidence import differences, digests_below
     from consistency.proof.recorded.run import Run
     from consistency.proof.storage.folder import local_path
@@ -86,17 +86,17 @@ def _digests_of_local(place: str | Path, tell: Callable[[str], None]) -> list[st
     path = local_path(str(place))
     if not path.is_file():
         raise SpeError(f"{path}: there is no such file; expected the {_REPORT} of a run")
-    kept = _read(path.read_bytes(), path)
+    report = _read(path.read_bytes(), path)
     folder = _run_of(path)
     tell(f"digests of {folder}")
-    assert kept.evidence is not None
-    # Before the run is opened, which files that differ may make impossible.
-    found = [*_configuration_differs(kept, folder), *differences(kept.evidence.files, digests_below(folder))]
-    return _with_why(found or _outside(kept, Run.open(folder), tell))
+    assert report.evidence is not None
+    # Before the run is opened: changed files may make that impossible.
+    changed = [*_configuration_differs(report, folder), *differences(report.evidence.files, digests_below(folder))]
+    return _with_why(changed or _outside(report, Run.open(folder), tell))
 
 
 def _run_of(path: Path) -> Path:
-    """The directory of the run that a report lies in."""
+    """Returns the directory of the run that a report belongs to."""
     folder = path.absolute().parent.parent
     if not (folder / "cluster.json").is_file():
         raise SpeError(f"{path} is not where spe report writes it: {folder} is not the directory of a run")
@@ -106,67 +106,67 @@ def _run_of(path: Path) -> Path:
 def _read(text: str | bytes, where: str | Path) -> Report:
     from consistency.proof.verification import read_report
 
-    found = read_report(text, where)
-    if found.evidence is None:
+    report = read_report(text, where)
+    if report.evidence is None:
         raise SpeError(
             f"{where} has no digests: it was made while the run went on, or by an earlier version; make it again"
         )
-    return found
+    return report
 
 
-def _configuration_differs(kept: Report, folder: Path) -> list[str]:
-    """The first line of a run's configuration that is another one than the report has."""
+def _configuration_differs(report: Report, folder: Path) -> list[str]:
+    """Returns the first line in which the run's configuration differs from the report's."""
     try:
         text = (folder / "config.yaml").read_text("utf-8", "replace")
     except OSError as error:
         raise SpeError(f"{folder / 'config.yaml'} cannot be read: {error.strerror}") from error
-    if text == kept.configuration:
+    if text == report.configuration:
         return []
-    said, now = kept.configuration.splitlines(), text.splitlines()
-    at = next((n for n, (a, b) in enumerate(zip(said, now)) if a != b), min(len(said), len(now)))
-    one, other = (lines[at].strip() if at < len(lines) else "nothing" for lines in (said, now))
-    return [f"config.yaml differs from line {at + 1} on: the report has {one!r}, the run {other!r}"]
+    reported, now = report.configuration.splitlines(), text.splitlines()
+    at = next((n for n, (a, b) in enumerate(zip(reported, now)) if a != b), min(len(reported), len(now)))
+    ours, other = (lines[at].strip() if at < len(lines) else "nothing" for lines in (reported, now))
+    return [f"config.yaml differs from line {at + 1} on: the report has {ours!r}, the run {other!r}"]
 
 
-def _digests_of_remote(kept: Report, run: Run, spark: SparkSession, tell: Callable[[str], None]) -> list[str]:
+def _digests_of_remote(report: Report, run: Run, spark: SparkSession, tell: Callable[[str], None]) -> list[str]:
     from consistency.proof.recorded.evidence import differences, evidence
 
-    assert kept.evidence is not None
+    assert report.evidence is not None
     tell(f"digests of {run.where}")
-    return _with_why(differences(kept.evidence.files, evidence(run, spark).files) or _outside(kept, run, tell))
+    return _with_why(differences(report.evidence.files, evidence(run, spark).files) or _outside(report, run, tell))
 
 
-def _outside(kept: Report, run: Run, tell: Callable[[str], None]) -> list[str]:
-    """What differs of inputs and modules; what is not here is told of, for a run may be verified without it."""
+def _outside(report: Report, run: Run, tell: Callable[[str], None]) -> list[str]:
+    """Returns the differences in inputs and modules; mentions those that are not on this machine, and goes on."""
     from consistency.proof.recorded.evidence import differences, digests_outside
 
-    assert kept.evidence is not None
+    assert report.evidence is not None
     now = digests_outside(run)
-    here = {one.path for one in now}
-    for one in kept.evidence.outside:
-        if one.path not in here:
-            tell(f"{one.path} is not here: it was not compared")
-    return differences([one for one in kept.evidence.outside if one.path in here], now)
+    here = {file.path for file in now}
+    for file in report.evidence.outside:
+        if file.path not in here:
+            tell(f"{file.path} is not here: it was not compared")
+    return differences([file for file in report.evidence.outside if file.path in here], now)
 
 
-def _with_why(found: list[str]) -> list[str]:
-    return [*found, "the verdict was not computed again: it would be of other data"] if found else []
+def _with_why(changed: list[str]) -> list[str]:
+    return [*changed, "the verdict was not computed again: it would be of other data"] if changed else []
 
 
 def _recomputed(place: str | Path, spark: SparkSession, tell: Callable[[str], None], *, digests: bool) -> list[str]:
-    """Where a report says something else than Spark finds."""
+    """Returns where the report differs from what Spark computes."""
     from consistency.proof.verification import disagreements
     from replicas.proving import again
 
-    with _opened(place, spark) as (run, kept):
-        if digests and (found := _digests_of_remote(kept, run, spark, tell)):
-            return found
-        made = again(spark, run, kept, tell)
+    with _opened(place, spark) as (run, report):
+        if digests and (changed := _digests_of_remote(report, run, spark, tell)):
+            return changed
+        made = again(spark, run, report, tell)
     for name in ("spe", "spark", "java"):
-        here, there = made.versions.get(name, ""), kept.versions.get(name, "")
+        here, there = made.versions.get(name, ""), report.versions.get(name, "")
         if here != there:
             tell(f"the report was made with {name} {there}; this is {here}")
-    return disagreements(kept, made)
+    return disagreements(report, made)
 
 
 @contextmanager
@@ -177,9 +177,9 @@ def _opened(place: str | Path, spark: SparkSession) -> Iterator[tuple[Run, Repor
     where = str(place)
     if is_remote(where):
         folder = where.rpartition("/")[0].rpartition("/")[0]
-        kept = _read(fetched_text(spark, where), where)
+        report = _read(fetched_text(spark, where), where)
     else:
         path = local_path(where)
-        folder, kept = str(_run_of(path)), _read(path.read_bytes(), path)
+        folder, report = str(_run_of(path)), _read(path.read_bytes(), path)
     with opened(spark, folder) as run:
-        yield run, kept
+        yield run, report

@@ -1,4 +1,4 @@
-"""Many simulated runs, shared among processes: what each found, and the sums of what all of them checked."""
+"""Runs many simulations in several processes, and sums up their findings and checks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from replicas.simulation.simulate import CPU_S, Judge, Outcome, simulate
 from replicas.simulation.world.clock import Stuck
 from spe.errors import leaves
 
-#: A run that has taken so much CPU is in a step that does not end: those that do end are broken off before.
+#: A run that has used so much CPU is stuck in one step: the time limit stops a run between steps before this.
 ENDLESS_S: Final = 2 * CPU_S
-#: From a seed to its scenario; it is sent to other processes, so it is a function of a module (or a partial of one).
+#: Makes the scenario of a seed; it is sent to other processes, so it is a function of a module (or a partial of one).
 MakeScenario = Callable[[int], Scenario]
 
 
@@ -35,9 +35,9 @@ class SeedResult:
     """The result of one run.
 
     Attributes:
-      findings: promises that were not kept.
-      faults: how many of each kind it had.
-      features: those that were asked for, of a random configuration.
+      findings: broken promises.
+      faults: number of faults of each kind.
+      features: features that were requested for a random configuration.
     """
 
     seed: int
@@ -87,7 +87,7 @@ def run(scenario: Scenario, also: Judge | None = None) -> tuple[tuple[Finding, .
 
 @contextmanager
 def _timed(cpu_s: float) -> Iterator[None]:
-    """Raises Stuck in whatever has computed for so long: a step that never ends lets nobody else look."""
+    """Raises Stuck in the running code after so much CPU time: a step that never ends yields to no other check."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -106,7 +106,7 @@ def _timed(cpu_s: float) -> Iterator[None]:
 
 
 def play(make: MakeScenario, seed: int, also: Judge | None = None) -> SeedResult:
-    """One run of many."""
+    """Runs the scenario of one seed."""
     scenario, begun = make(seed), time.process_time()
     findings, outcome = run(scenario, also)
     return SeedResult(
@@ -125,11 +125,11 @@ def play_all(
     processes: int | None = None,
     also: Judge | None = None,
 ) -> Iterator[SeedResult]:
-    """Plays all seeds and yields results as they come; ``seeds`` may be endless, and are drawn as they are needed.
+    """Runs all seeds and yields results as they come; ``seeds`` may be endless, and are drawn as needed.
 
     Args:
-      make_of: asked for what makes a scenario when its turn comes.
-      also: a judge beside the checkers; it is sent to other processes, as what makes scenarios is.
+      make_of: returns the scenario maker of a seed when its turn comes.
+      also: a judge in addition to the checkers; it is sent to other processes, as scenario makers are.
     """
     processes = processes or os.cpu_count() or 1
     if processes == 1:
@@ -145,13 +145,13 @@ def play_all(
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (one.result() for one in done)
+            yield from (finished.result() for finished in done)
 
 
 def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False, also: Judge | None = None) -> Shrunk:
-    """The smallest scenario found in which the same property fails; ``scenario`` itself where nothing does.
+    """Returns the smallest scenario found in which the same property fails; ``scenario`` itself if none is smaller.
 
-    Where a run raised, any broken promise counts, since the error may come before one.  Rules about what is left at the
+    Where a run raised, any broken promise counts, since the error may come before one.  Rules about the state at the
     end are independent of each other, so there it must be the same rule.
     """
     findings, _ = run(scenario, also)
@@ -160,9 +160,9 @@ def shrink_failure(scenario: Scenario, *, budget: int, faults_only: bool = False
     first = findings[0]
 
     def fails(candidate: Scenario) -> bool:
-        found = run(candidate, also)[0]
+        findings = run(candidate, also)[0]
         if first.property == "run":
-            return any(f.property != "quiet" for f in found)
-        return any(f.property == first.property and (f.property != "quiet" or f.rule == first.rule) for f in found)
+            return any(f.property != "quiet" for f in findings)
+        return any(f.property == first.property and (f.property != "quiet" or f.rule == first.rule) for f in findings)
 
     return shrink(scenario, fails, budget=budget, faults_only=faults_only)

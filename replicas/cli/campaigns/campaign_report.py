@@ -1,4 +1,4 @@
-"""Reports on many simulated runs: what was tried and what held, as text and as plain data."""
+"""Reports on many simulated runs: coverage and results, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from consistency.checking.counters import show_table
 from replicas.cli.campaigns.campaign import Sums
 
-#: Counters in microseconds of what P1 could be asked of, as they are called in the text.
+#: Counters in microseconds of the time that P1 covers, with their names in the text.
 _CHECKED: Final = {
     "p1 stable_us": "with a whole tree",
     "p1 tentative_us": "with tentative paths only",
@@ -20,7 +20,7 @@ _CHECKED: Final = {
 
 
 def sums_text(sums: Sums) -> str:
-    """Seeds, simulated hours, faults by kind, checked seconds, coverage tables."""
+    """Formats seeds, simulated hours, faults by kind, checked seconds, and coverage tables."""
     lines = [
         f"{len(sums.seeds) - len(sums.failed):,} held, {len(sums.failed):,} failed",
         "",
@@ -56,7 +56,7 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def ranges(seeds: Sequence[int]) -> str:
-    """``0:5, 7`` of 0, 1, 2, 3, 4, 7, in the words of ``--seeds``."""
+    """Formats seeds as ``--seeds`` does: ``0:5, 7`` for 0, 1, 2, 3, 4, 7."""
     parts: list[list[int]] = []
     for seed in sorted(set(seeds)):
         if parts and parts[-1][-1] == seed - 1:

@@ -1,4 +1,4 @@
-"""A scenario in a file, with what was found in it: what ``spe simulate`` writes of a failure, and plays again."""
+"""A failing scenario in a file with its findings, which ``spe simulate`` writes and replays."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from replicas.simulation.scenarios.scenario import Scenario
 from spe.errors import ConfigError
 
 
-def write_case(path: Path, scenario: Scenario, found: Sequence[str], *, about: str) -> None:
-    """Writes a case; folders are made as needed."""
+def write_case(path: Path, scenario: Scenario, findings: Sequence[str], *, about: str) -> None:
+    """Writes a case; creates its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"about": about, "made_by": made_by(), "replay": f"spe simulate --replay {path}", "found": list(found)}
+    data = {"about": about, "made_by": made_by(), "replay": f"spe simulate --replay {path}", "found": list(findings)}
     path.write_text(json.dumps(data | {"scenario": scenario.to_data()}, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_case(path: Path) -> Scenario:
-    """The scenario of a case, or of a file that holds nothing else.
+    """Reads the scenario of a case, or of a file with only a scenario.
 
     Raises:
-      ConfigError: it is none.
+      ConfigError: not a scenario.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

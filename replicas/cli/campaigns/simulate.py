@@ -1,4 +1,4 @@
-"""``spe simulate``: runs a cluster in virtual time under random or given faults, and reports what held."""
+"""``spe simulate``: runs a cluster in virtual time under random or given faults, and reports broken promises."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from spe.config import load_data, load_document, read_document
 from spe.errors import SpeError
 from spe.stream.times import SECOND
 
-#: Seeds where none are given, and how long a run of a user's own configuration is.
+#: Default seeds, and length of a run of a user's own configuration.
 DEFAULT_SEEDS: Final = "20"
 DEFAULT_LENGTH_US: Final = 30 * SECOND
-#: Where failures are written.
+#: Folder for failing scenarios.
 CASES: Final = Path("runs/simulation")
-#: Plays a failure again, with what follows it.
+#: Command that replays a failure, without its arguments.
 COMMAND: Final = "spe simulate"
-#: Runs that shrinking one failure may take.
+#: Largest number of runs to shrink one failure.
 BUDGET: Final = 150
-#: No more failures than these are shrunk: many have one cause.
+#: Largest number of failures that are shrunk: many have the same cause.
 _SHRUNK: Final = 3
 #: Lines of a failing run's story that are shown.
 _STORY: Final = 60
@@ -54,10 +54,10 @@ def run_simulate(
     processes: int | None = None,
     features: str = "",
 ) -> int:
-    """Plays the seeds of a configuration, or of random ones; 0 where all of them hold.
+    """Runs the seeds of a configuration, or of random ones; returns 0 if all of them hold.
 
     Args:
-      features: as ``--with`` has it.
+      features: value of ``--with``.
     """
     steering = Steering.read(features)
     make_of: Callable[[int], MakeScenario] = steering.make
@@ -85,7 +85,7 @@ def run_simulate(
 
 
 def replay(path: Path, *, shrink: bool = False, also: Judge | None = None) -> int:
-    """Plays a scenario that was written before; tells its story where it fails."""
+    """Runs a stored scenario; prints its story if it fails."""
     scenario = read_case(path)
     findings, outcome = run(scenario, also)
     if outcome is not None and not findings:
@@ -100,7 +100,7 @@ def replay(path: Path, *, shrink: bool = False, also: Judge | None = None) -> in
 
 
 def cost_text(run_s: float, runs: int, processes: int) -> str:
-    """How long all seeds will take, judged by the first."""
+    """Estimates the time of all seeds from that of the first."""
     at_once = min(processes, runs)
     total = run_s * runs / at_once
     return f"{run_s:.1f} s of CPU for the first run; all {runs:,}, {at_once} at a time, take about {total:,.0f} s"
@@ -113,8 +113,8 @@ def _scenarios(
         raise SpeError("--faults needs a configuration whose processes they can happen to")
     if features:
         raise SpeError("--with is for random configurations; expected no CONFIG")
-    changed, said = read_to_simulate(config, data, length_us)
-    for line in said:
+    changed, notes = read_to_simulate(config, data, length_us)
+    for line in notes:
         print(line)
     if faults is None:
         return partial(_with_random_faults, changed, length_us)
@@ -122,7 +122,7 @@ def _scenarios(
 
 
 def read_to_simulate(config: Path, data: Path | None, length_us: int) -> tuple[dict[str, Any], list[str]]:
-    """As :func:`configuration_to_simulate`, of a file.  Raises ConfigError."""
+    """Reads a file as :func:`configuration_to_simulate`.  Raises ConfigError."""
     document = read_document(config)
     deployed = load_document(document, data)
     refuse_logs(document, *deployed)
@@ -139,19 +139,19 @@ def _with_faults(config: dict[str, Any], length_us: int, faults: tuple[Fault, ..
 
 
 def read_seeds(text: str) -> range:
-    """``20`` is 0 … 19, ``100:200`` is 100 … 199.  Raises SpeError."""
+    """Parses ``20`` as 0 … 19, ``100:200`` as 100 … 199.  Raises SpeError."""
     first, colon, last = text.partition(":")
     try:
-        found = range(int(first), int(last)) if colon else range(int(first))
+        seeds = range(int(first), int(last)) if colon else range(int(first))
     except ValueError:
-        found = range(0)
-    if not found:
+        seeds = range(0)
+    if not seeds:
         raise SpeError(f"--seeds: expected a number of runs, or the first and the end as in 100:200, got {text!r}")
-    return found
+    return seeds
 
 
 def failure_text(result: SeedResult, command: str = COMMAND) -> str:
-    """What failed in a run, a few lines; with the command that plays it again."""
+    """Describes the failure of a run in a few lines, with the command that repeats it."""
     lines = [f"seed {result.seed}: FAILED", *map(str, result.findings[:3])]
     if result.features is not None:
         features = ",".join(feature for feature in Feature if feature in result.features)
@@ -170,7 +170,7 @@ def write_failure(
     also: Judge | None = None,
     command: str = COMMAND,
 ) -> str:
-    """Writes a failing scenario, made small where that is wanted; returns what to say of it."""
+    """Writes a failing scenario, shrunk if requested; returns a description."""
     path = folder / f"seed-{scenario.seed}.json"
     about = f"seed {scenario.seed}"
     if shrink:
@@ -184,7 +184,7 @@ def write_failure(
 
 
 class Progress:
-    """A line on a terminal that is overwritten again and again; without a terminal nothing is written."""
+    """Shows progress in one line of a terminal; writes nothing without a terminal."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
@@ -193,9 +193,11 @@ class Progress:
 
     def show(self, sums: Sums) -> None:
         if self._shown:
-            of = "" if self._total is None else f"/{self._total:,}"
+            total = "" if self._total is None else f"/{self._total:,}"
             took = time.monotonic() - self._begun
-            text = f"{len(sums.seeds):,}{of} runs, {len(sums.failed):,} failed, {sums.virtual_s / 3600:.2f} h simulated"
+            text = (
+                f"{len(sums.seeds):,}{total} runs, {len(sums.failed):,} failed, {sums.virtual_s / 3600:.2f} h simulated"
+            )
             print(f"\r{text} in {took:,.0f} s", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:

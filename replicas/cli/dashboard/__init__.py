@@ -1,6 +1,6 @@
 """The page that shows a running cluster (docs/how-to/dashboard.md).
 
-``frame`` says what the page shows at one moment, out of what ``spe top`` draws; ``timeline`` keeps the past; ``hub``
-makes frames while the cluster runs; ``door`` accepts connections, at a limited rate; ``site`` answers them.  The page
-itself is in ``static``.
+``frame`` makes the contents of the page at one moment from the sight of ``spe top``; ``timeline`` keeps the past;
+``hub`` makes frames while the cluster runs; ``door`` accepts connections at a limited rate; ``site`` answers requests.
+The page itself is in ``static``.
 """

@@ -1,4 +1,4 @@
-"""``spe dashboard``: the page of any cluster that runs."""
+"""``spe dashboard``: serves the page of a running cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replicas.cli.view.watching import Watch
 from replicas.faults.model import processes_of
 from replicas.local.run_dir import SUPERVISOR
 
-#: Between two questions to a process: that much, and more where there are many replicas to tell of.
+#: Seconds between two polls of a process; longer where there are many replicas.
 _ASK_S: Final = 0.5
 _ASK_MORE_S: Final = 0.001
 
@@ -25,7 +25,7 @@ def dashboard(path: Path, bind: str, *, faults: bool) -> int:
     """Serves until a signal comes, or the run is over.
 
     Raises:
-      SpeError: the extra is not installed, the address is none, or there is no such cluster.
+      SpeError: the extra is not installed, the address is invalid, or there is no such cluster.
     """
     require_extra("spe dashboard")
     check_address("--bind", bind)
@@ -38,7 +38,7 @@ def dashboard(path: Path, bind: str, *, faults: bool) -> int:
 
 
 async def _serve(watch: Watch, bind: str, faults: bool) -> bool:
-    """True where the run has ended, False after a signal."""
+    """Returns True when the run has ended, False after a signal."""
     target = watch.target
 
     async def inject(fault: Mapping[str, Any]) -> str:

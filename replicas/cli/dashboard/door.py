@@ -1,8 +1,7 @@
-"""The door of the page: accepts connections of browsers, few and at a limited rate, and passes them on.
+"""Accepts connections of browsers, few and at a limited rate, and forwards them to the web server.
 
-Behind it a web server listens on a socket of the file system that nobody else can open.  A browser that hangs holds a
-place here for a while, and nothing else; the web server is started with the first connection, so that a page that
-nobody opens costs nothing.
+The web server listens on a socket of the file system that only the owner can open.  A browser that hangs occupies a
+place here for a while, and nothing else.  The web server starts with the first connection, so an unused page is free.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ import trio
 from spe.errors import PortInUse
 from spe.runtime.network import parse_address
 
-#: Connections per second, after a burst; a page needs about ten when it is opened.
+#: Connections per second, after a burst; opening the page needs about ten.
 ACCEPTED_PER_SECOND: Final = 50
 BURST: Final = 40
 BACKLOG: Final = 64
-#: At the same time; the oldest idle one makes room.
+#: Largest number of connections; the oldest idle one is closed for a new one.
 CONNECTIONS_MAX: Final = 48
-#: A browser that does not take what is sent for so long is cut off; one that says nothing is after IDLE_S.
+#: A browser that receives nothing for so long is disconnected; one that sends nothing is after IDLE_S.
 SEND_S: Final = 10.0
 IDLE_S: Final = 120.0
-#: What a browser may send per second on a connection: requests are short.
+#: Bytes per second that a browser may send on a connection; requests are short.
 BYTES_PER_SECOND: Final = 32 << 10
 _CHUNK: Final = 32 << 10
 
 
 class Door:
-    """Passes connections on.
+    """Forwards connections to the web server.
 
     Args:
-      serve: the web server: listens at the path that it gets, and says when it does; started once.
+      serve: the web server: listens at the given path, and reports when it does; started once.
     """
 
     def __init__(self, serve: Callable[[str, trio.TaskStatus[None]], Awaitable[None]]) -> None:
         self._serve = serve
         self._started: trio.Event | None = None
-        #: In order of the last sign of life.
+        #: In order of the last activity.
         self._connections: dict[trio.CancelScope, None] = {}
         self.accepted = self.dropped = 0
 
@@ -60,7 +59,7 @@ class Door:
             async with listeners[0] as listener, trio.open_nursery() as servers:
                 bound = listener.socket.getsockname()[1]
                 task_status.started(f"{address.rpartition(':')[0]}:{bound}")
-                # Browsers first: a server waits until they have taken what it sends.
+                # Browsers first: the server waits until they have received its answers.
                 async with trio.open_nursery() as nursery:
                     await self._accept(listener, nursery, servers)
 
@@ -69,7 +68,7 @@ class Door:
         while True:
             try:
                 stream = await listener.accept()
-            except OSError:  # no descriptor left; the next one waits
+            except OSError:  # no file descriptor is left; the next connection waits
                 await trio.sleep(interval_s)
                 continue
             self.accepted += 1
@@ -92,13 +91,13 @@ class Door:
                     await self._answers(server, browser, scope)
                     nursery.cancel_scope.cancel()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # one of them is gone
+            pass  # one of the two has disconnected
         finally:
             self._connections.pop(scope, None)
             await trio.aclose_forcefully(browser)
 
     async def _server(self, servers: trio.Nursery) -> trio.SocketStream:
-        """A connection to the web server, which the first one starts."""
+        """Connects to the web server; starts it for the first connection."""
         if self._started is None:
             self._started = trio.Event()
             await servers.start(self._run_server)

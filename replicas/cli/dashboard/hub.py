@@ -1,4 +1,4 @@
-"""Makes frames while a cluster runs, keeps the past, and has the newest one for whoever watches."""
+"""Makes frames while a cluster runs, keeps the past, and hands the newest frame to the open pages."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.status import SupervisorStatus
 
-#: Between two frames, at least; and so many times the CPU time that it takes to make one.
+#: Least seconds between two frames; also IDLE_SHARE times the CPU time that a frame takes.
 FRAME_S: Final = 0.5
 IDLE_SHARE: Final = 10
-#: Pages that watch at the same time.
+#: Largest number of open pages.
 WATCHERS_MAX: Final = 8
-#: Outputs that are explained at the same time; of the others only the condition is known.
+#: Largest number of outputs that are explained at once; the others show only the condition.
 EXPLAINED_MAX: Final = 8
-#: Layouts that frames of the past may need.
+#: Largest number of layouts kept for frames of the past.
 _LAYOUTS_MAX: Final = 50
 
-#: Makes a fault happen; returns "", or why not.
+#: Makes a fault happen; returns "", or the reason for a refusal.
 Inject = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 
 class TooManyWatchers(Exception):
-    """No more pages are served at the same time."""
+    """The largest number of pages is open."""
 
 
 class Hub:
-    """One cluster, as the page shows it.
+    """Frames and past of one cluster.
 
     Args:
-      sight: what there is to see now.
-      inject: makes a fault happen; None: nobody may.
-      kinds: of faults that may be injected, and the fields of each.
-      targets: of faults.
-      period_s: between two frames, of this process's clock.
-      asked_s: between two questions to a process.
+      sight: returns the current sight.
+      inject: makes a fault happen; None: not allowed.
+      kinds: kinds of faults that may be injected, and the fields of each.
+      targets: processes that may be targets of faults.
+      period_s: between two frames, by this process's clock.
+      asked_s: between two polls of a process.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Hub:
         self._memory = Memory()
         self._layouts = LayoutMaker(plan, directory)
         self.timeline = Timeline()
-        #: Layouts by number, as JSON; frames say which one is theirs.
+        #: Layouts by number, as JSON; each frame has the number of its layout.
         self.layouts: dict[int, str] = {}
         self._layout: Mapping[str, Any] = {}
         self._layout_of: ClusterLayout | None = None
-        #: Between two looks every process must have been asked again.
+        #: Between two looks every process must have been polled again.
         self._apart_us = max(between_us(plan), round((2 * asked_s + ANSWER_S) * 1e6))
         self._looks: list[Look] = []
         self._why: list[dict[str, Any]] = []
         self._explain_at = 0.0
-        #: The newest frame, as JSON, and the number of its layout; its own number grows.
+        #: The newest frame, as JSON, and the number of its layout; the frame's own number grows.
         self.frame = ""
         self.layout_number = 0
         self.number = 0
@@ -92,14 +92,14 @@ class Hub:
         self.watchers = 0
 
     async def run(self) -> None:
-        """Makes frames for ever."""
+        """Makes frames until cancelled."""
         while True:
             began = time.thread_time()
             self.make()
             await trio.sleep(max(self._period_s, IDLE_SHARE * (time.thread_time() - began)))
 
     def make(self) -> None:
-        """One frame of what there is to see now."""
+        """Makes one frame of the current sight."""
         sight = self._sight()
         layout = self._layouts.make(sight)
         if layout is not self._layout_of:
@@ -129,10 +129,10 @@ class Hub:
         self._new.set()
         self._new = trio.Event()
 
-    # --- why ---
+    # --- explanations ---
 
     def _explain(self, sight: Sight) -> None:
-        """Compares two looks that are far enough apart for everything to advance that works."""
+        """Compares two looks, far enough apart for everything that works to advance."""
         apart_us = self._apart_us
         now = look_of(sight)
         if self._looks and self._looks[-1].at_us == now.at_us:
@@ -149,14 +149,14 @@ class Hub:
         bad = [pair for pair in outputs if self._memory.conditions[pair] not in (Condition.FINE, Condition.ENDED)]
         self._why = [_explained(explainer.explain(*pair), sight) for pair in (bad or outputs[:1])[:EXPLAINED_MAX]]
 
-    # --- who watches ---
+    # --- open pages ---
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While a page watches.
+        """Counts a page as open while the block lasts.
 
         Raises:
-          TooManyWatchers: others have to go first.
+          TooManyWatchers: the largest number of pages is open.
         """
         if self.watchers >= WATCHERS_MAX:
             raise TooManyWatchers(f"{WATCHERS_MAX} pages are open already")
@@ -167,35 +167,35 @@ class Hub:
             self.watchers -= 1
 
     async def newer_than(self, number: int) -> int:
-        """Waits for a frame after this one.  Whoever is slow misses those between: nothing waits for it."""
+        """Waits for a frame after this one.  A slow page misses frames; nothing waits for it."""
         while self.number <= number:
             await self._new.wait()
         return self.number
 
 
 def look_of(sight: Sight) -> Look:
-    """Of a cluster that is followed: whoever did not answer the last question does not answer."""
+    """Returns a look at a followed cluster; a process that missed the last poll counts as silent."""
     errors = {name: why for name, why in sight.errors.items() if name != SUPERVISOR}
     statuses = {
-        name: seen.status
-        for name, seen in sight.seen.items()
-        if name not in errors and not isinstance(seen.status, SupervisorStatus)
+        name: answer.status
+        for name, answer in sight.seen.items()
+        if name not in errors and not isinstance(answer.status, SupervisorStatus)
     }
     return Look(sight.now_us, statuses, errors, {name: sight.seen[name].took_us for name in statuses})
 
 
 def said_of(phase: str) -> str:
-    """Behind the name of a process."""
+    """Describes a phase, to follow the name of a process."""
     return f"has {phase}" if phase in (Phase.DIED, Phase.ENDED) else f"is {phase}"
 
 
-def _explained(one: Explanation, sight: Sight) -> dict[str, Any]:
-    """As the page gets it.  Where a supervisor knows why a process is down, that is said."""
+def _explained(explanation: Explanation, sight: Sight) -> dict[str, Any]:
+    """Returns an explanation for the page, with the reason why a process is down where its supervisor knows it."""
 
     def known(cause: Cause) -> Cause:
         phase = sight.phases.get(cause.processes[0], Phase.RUNNING) if cause.processes else Phase.RUNNING
-        told = cause.kind is CauseKind.DOWN and phase != Phase.RUNNING
-        return replace(cause, why=f"{cause.processes[0]} {said_of(phase)}") if told else cause
+        by_supervisor = cause.kind is CauseKind.DOWN and phase != Phase.RUNNING
+        return replace(cause, why=f"{cause.processes[0]} {said_of(phase)}") if by_supervisor else cause
 
-    causes, elsewhere = map(known, one.causes), map(known, one.elsewhere)
-    return asdict(replace(one, causes=tuple(causes), elsewhere=tuple(elsewhere)))
+    causes, elsewhere = map(known, explanation.causes), map(known, explanation.elsewhere)
+    return asdict(replace(explanation, causes=tuple(causes), elsewhere=tuple(elsewhere)))

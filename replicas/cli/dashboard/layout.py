@@ -1,7 +1,7 @@
-"""What of a cluster stays as it is for a while: the query, and which replicas there are.  Pure.
+"""The lasting part of a page: the query, and the replicas.  Pure.
 
-The page gets it once, and again when it changes; frames (replicas.cli.dashboard.frame) then only have rows of figures,
-in the order of the lists here.
+The page gets it once, and again when it changes; a frame (replicas.cli.dashboard.frame) has only rows of figures, in
+the order of the lists here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spe.stream.names import NodeId, StreamId
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """Names, in the order of a frame's rows.
+    """The names of a page, in the order of a frame's rows.
 
     Attributes:
-      nodes: all that are known, those that have joined last.
-      replicas: what these run, or stand by for, or should.
-      channels: that clients read: client, stream, partition.
+      nodes: all known nodes, joined ones last.
+      replicas: the replicas that the nodes run, stand by for, or are configured to run.
+      channels: client, stream and partition of each channel that is read.
     """
 
     plan: Plan
@@ -43,19 +43,19 @@ class ClusterLayout:
 
     @property
     def processes(self) -> list[str]:
-        """All that answer for themselves."""
+        """All processes that answer polls."""
         clients = [f"client:{name}" for name in dict.fromkeys(client for client, _, _ in self.channels)]
         above = [COORDINATOR] if self.directory.coordinated else []
         return [*(f"source:{s}" for s in self.sources), *map(str, self.nodes), *above, *clients]
 
     @cached_property
     def origins(self) -> Mapping[StreamId, frozenset[StreamId]]:
-        """The sources that each stream is made of."""
+        """The sources of each stream."""
         made = [s for unit in self.plan.units for s in unit.outputs]
-        return {s: frozenset(one.stream for one in origins(self.plan, s)) for s in [*self.sources, *made]}
+        return {s: frozenset(origin.stream for origin in origins(self.plan, s)) for s in [*self.sources, *made]}
 
     def data(self, title: str) -> dict[str, Any]:
-        """As the page gets it."""
+        """Returns the layout as the page gets it."""
         at = {node: i for i, node in enumerate(self.nodes)}
         unit_at = {unit.id: i for i, unit in enumerate(self.plan.units)}
         return {
@@ -65,8 +65,13 @@ class ClusterLayout:
             "units": [_unit(unit) for unit in self.plan.units],
             "nodes": list(self.nodes),
             "replicas": [
-                [f"{partition_name(self.plan, one.of)}@{one.node}", unit_at[one.unit], one.partition, at[one.node]]
-                for one in self.replicas
+                [
+                    f"{partition_name(self.plan, replica.of)}@{replica.node}",
+                    unit_at[replica.unit],
+                    replica.partition,
+                    at[replica.node],
+                ]
+                for replica in self.replicas
             ],
             "channels": [
                 [client, stream, partition, self.plan.partitions_of(stream)]
@@ -79,24 +84,24 @@ def _unit(unit: Unit) -> dict[str, Any]:
     return {
         "name": unit.id,
         "operators": [[o.name, o.spec.KEYWORD] for o in unit.operators],
-        "inputs": [one.stream for one in unit.inputs],
+        "inputs": [input.stream for input in unit.inputs],
         "outputs": list(unit.outputs),
         "partitions": unit.partitions,
     }
 
 
 class LayoutMaker:
-    """Layouts of one cluster after the other; looks only at nodes that have said something new."""
+    """Makes the layouts of one cluster; reads only nodes whose status has changed."""
 
     def __init__(self, plan: Plan, directory: Directory) -> None:
         self._plan = plan
         self._directory = directory
-        #: Of each node: what it said, and what it hosts by that.
+        #: Last status of each node, and the replicas that it hosted then.
         self._hosted: dict[NodeId, tuple[NodeStatus | None, list[ReplicaId]]] = {}
         self._last: ClusterLayout | None = None
 
     def make(self, sight: Sight) -> ClusterLayout:
-        """The layout now; the same object while nothing has changed."""
+        """Returns the current layout; the same object while nothing has changed."""
         coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
         joined = () if coordinator is None else tuple(NodeId(n) for n in coordinator.joined)
         nodes = tuple(dict.fromkeys([*self._directory.nodes, *joined]))
@@ -105,8 +110,8 @@ class LayoutMaker:
             known = self._hosted.get(node)
             if known is None or known[0] is not status:
                 hosted = hosted_on(self._directory, node, status)
-                self._hosted[node] = (status, [one for one in hosted if one.of in self._directory.roles])
-        replicas = _in_order(self._plan, (one for node in nodes for one in self._hosted[node][1]))
+                self._hosted[node] = (status, [replica for replica in hosted if replica.of in self._directory.roles])
+        replicas = _in_order(self._plan, (replica for node in nodes for replica in self._hosted[node][1]))
         channels = self._channels(sight)
         if self._last is None or (self._last.nodes, self._last.replicas, self._last.channels) != (
             nodes,
@@ -117,7 +122,7 @@ class LayoutMaker:
         return self._last
 
     def _channels(self, sight: Sight) -> tuple[tuple[str, StreamId, int], ...]:
-        """Only a run's clients answer for themselves."""
+        """Returns the channels of the clients; only the clients of a run answer polls."""
         return tuple(
             (name, stream, partition)
             for name, client in self._directory.clients.items()
@@ -128,6 +133,6 @@ class LayoutMaker:
 
 
 def _in_order(plan: Plan, replicas: Iterable[ReplicaId]) -> tuple[ReplicaId, ...]:
-    """By unit and partition, in the order of the plan; of one partition in the order in which they come."""
+    """Sorts replicas by unit and partition, in the order of the plan; keeps the order within a partition."""
     rank = {unit.id: i for i, unit in enumerate(plan.units)}
-    return tuple(sorted(replicas, key=lambda one: (rank[one.unit], one.partition)))
+    return tuple(sorted(replicas, key=lambda replica: (rank[replica.unit], replica.partition)))

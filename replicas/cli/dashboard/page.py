@@ -1,4 +1,4 @@
-"""Where the page of a cluster is served, and who may inject faults there."""
+"""Serves the page of a cluster, and limits who may inject faults there."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ _EXTRA: Final = ("quart_trio", "hypercorn")
 
 
 def installed() -> bool:
-    """Is the extra there?  Looks without importing it."""
+    """Returns whether the extra is installed, without importing it."""
     return all(find_spec(name) is not None for name in _EXTRA)
 
 
-def bind_address(said: str) -> str:
-    """Where ``spe run`` serves the page; "" where it does not.
+def bind_address(address: str) -> str:
+    """Returns the address at which ``spe run`` serves the page; "" where it does not.
 
     Raises:
-      SpeError: that is no address, or another one than the default is asked for, and the extra is not installed.
+      SpeError: not an address; or not the default, and the extra is not installed.
     """
-    if said == "off":
+    if address == "off":
         return ""
-    check_address("--dashboard", said)
+    check_address("--dashboard", address)
     if not installed():
-        if said != LOOPBACK:
+        if address != LOOPBACK:
             require_extra("--dashboard")
         return ""
-    return said
+    return address
 
 
-def check_address(option: str, said: str) -> None:
-    """Raises SpeError where that is no address."""
+def check_address(option: str, address: str) -> None:
+    """Raises SpeError: the option's value is not an address."""
     try:
-        parse_address(said)
+        parse_address(address)
     except ValueError as error:
         raise SpeError(f"{option}: {error}") from None
 
 
 def require_extra(what: str) -> None:
-    """Raises SpeError where the extra is not installed."""
+    """Raises SpeError: the extra is not installed."""
     if not installed():
         raise SpeError(f"{what} needs the extra dashboard: pip install '.[dashboard]'")
 
 
 def is_local(bind: str) -> bool:
-    """Can only this machine reach that?  Faults are injected from nowhere else."""
+    """Returns whether only this machine can reach an address; faults are injected from nowhere else."""
     return parse_address(bind)[0] in HERE
 
 
 def fault_kinds(links: str) -> dict[str, tuple[str, ...]]:
-    """What can be injected into a run, and the fields of each."""
+    """Returns the kinds of faults that can be injected into a run, and the fields of each."""
     return {kind: FIELDS[kind] for kind in FIELDS if kind in REAL[links]}
 
 
 class Site:
-    """The page of one cluster at an address.
+    """Serves the page of one cluster at an address.
 
     Args:
-      hub: what it shows.
+      hub: makes the frames.
       bind: ``host:port``; port 0 is any free one.
     """
 
     def __init__(self, hub: Hub, bind: str = LOOPBACK) -> None:
         self._hub = hub
         self._bind = bind
-        #: Whoever has it may inject faults; it is made anew with each start, and only printed.
+        #: Key for injecting faults; made at each start, and only printed.
         self.key = secrets.token_urlsafe(12)
         self.door = Door(self._serve)
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until cancelled; ``task_status`` gets what to open."""
+        """Serves until cancelled; ``task_status`` gets the URL to open."""
         async with trio.open_nursery() as nursery:
             address = await nursery.start(self.door.run, self._bind)
             nursery.start_soon(self._hub.run)
             task_status.started(f"http://{address}/" + (f"#{self.key}" if self._hub.inject is not None else ""))
 
     async def _serve(self, path: str, task_status: trio.TaskStatus[None]) -> None:
-        # It takes a third of a second to import, in which a supervisor has other things to do.
+        # The import takes a third of a second, so it runs in a thread beside the supervisor's other work.
         site = await trio.to_thread.run_sync(importlib.import_module, "replicas.cli.dashboard.site")
         hosts = HERE | {"[::1]"} if is_local(self._bind) else None
         await site.serve_site(self._hub, self.key, hosts, path, task_status)

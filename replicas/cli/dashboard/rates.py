@@ -1,4 +1,4 @@
-"""Rates per second of counters that are seen now and then.  Pure."""
+"""Rates per second of counters, from samples.  Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 #: Results come in bursts, one per window: over a shorter time the rate would jump.
 OVER_US: Final = 5_000_000
-#: Of one counter; more are further apart than they need to be.
+#: Largest number of samples per counter.
 _SAMPLES: Final = 64
 
 
@@ -20,22 +20,26 @@ class _Counter:
 
 
 class Rates:
-    """Remembers what counters were."""
+    """Computes the rates of counters from their past values."""
 
     def __init__(self) -> None:
         self._counters: dict[Hashable, _Counter] = {}
 
     def of(self, key: Hashable, incarnation: int, at_us: int, count: int) -> float | None:
-        """Mean rate over the last seconds; None until the counter was seen twice.
+        """Returns the mean rate over the last seconds; None before the second sample.
 
         Args:
-          incarnation: of the process; its counters begin again with each.
-          at_us: when the count was that.
+          incarnation: incarnation of the process; its counters begin at zero in each.
+          at_us: time of the sample.
         """
-        one = self._counters.get(key)
-        if one is None or one.incarnation != incarnation or (one.samples and count < one.samples[-1][1]):
-            one = self._counters[key] = _Counter(incarnation)
-        samples = one.samples
+        counter = self._counters.get(key)
+        if (
+            counter is None
+            or counter.incarnation != incarnation
+            or (counter.samples and count < counter.samples[-1][1])
+        ):
+            counter = self._counters[key] = _Counter(incarnation)
+        samples = counter.samples
         if not samples or at_us > samples[-1][0]:
             samples.append((at_us, count))
         while len(samples) > 2 and (samples[1][0] <= at_us - OVER_US or len(samples) > _SAMPLES):

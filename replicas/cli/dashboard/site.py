@@ -1,7 +1,7 @@
-"""What a browser gets: the page, events, the past, and a way to inject faults.  Quart on trio, served by Hypercorn.
+"""Answers browsers: the page, events, the past, and fault injection.  Quart on trio, served by Hypercorn.
 
-Nothing but ``POST /api/faults`` changes anything, and it needs the key that the address has behind its #, which a
-browser sends to nobody by itself.  No script runs but the page's own (Content-Security-Policy).
+Only ``POST /api/faults`` changes anything.  It needs the key that follows the # in the address, which a browser
+sends to no server by itself.  No script runs but the page's own (Content-Security-Policy).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from replicas.cli.dashboard.timeline import encode
 #: Requests per second of all browsers together, after a burst; others wait.
 REQUESTS_PER_SECOND: Final = 40
 REQUESTS_BURST: Final = 60
-#: Of those that wait; more are refused.
+#: Largest number of waiting requests; more are refused.
 WAITING_MAX: Final = 100
-#: Of a fault.
+#: Largest size of a fault.
 _BODY_BYTES: Final = 4 << 10
 _BODY_S: Final = 5.0
 
-#: A tunnel has a port of its own.
+#: Ports are not compared, because a tunnel has its own.
 _PORT: Final = re.compile(r":\d+$")
 KEY_HEADER: Final = "X-Spe-Key"
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -48,24 +48,24 @@ _HEADERS: Final = {
 
 
 def static_files() -> dict[str, tuple[str, bytes]]:
-    """Content type and content of each file of the page, by name."""
-    found = {}
+    """Returns content type and content of each file of the page, by name."""
+    contents = {}
     for file in files("replicas.cli.dashboard").joinpath("static").iterdir():
         kind = _TYPES.get(f".{file.name.rpartition('.')[2]}")
         if kind is not None:
-            found[file.name] = (f"{kind}; charset=utf-8", file.read_bytes())
-    return found
+            contents[file.name] = (f"{kind}; charset=utf-8", file.read_bytes())
+    return contents
 
 
 class _Turns:
-    """Lets requests through at a limited rate."""
+    """Admits requests at a limited rate."""
 
     def __init__(self) -> None:
         self._next_at = 0.0
         self._waiting = 0
 
     async def wait(self) -> bool:
-        """False where too many wait already."""
+        """Waits for a turn; returns False where too many requests wait already."""
         if self._waiting >= WAITING_MAX:
             return False
         interval_s, now = 1 / REQUESTS_PER_SECOND, trio.current_time()
@@ -79,11 +79,11 @@ class _Turns:
 
 
 def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
-    """The application.
+    """Makes the web application.
 
     Args:
-      key: that whoever injects faults must have.
-      hosts: names by which the page may be asked for, against other sites that lead their names here; None: any.
+      key: key for injecting faults.
+      hosts: host names that requests may have, against other sites that resolve to this machine; None: any.
     """
     site = QuartTrio("replicas.cli.dashboard", static_folder=None)
     site.config.update(MAX_CONTENT_LENGTH=_BODY_BYTES, BODY_TIMEOUT=_BODY_S, RESPONSE_TIMEOUT=None)
@@ -111,13 +111,13 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
     @site.get("/api/frame")
     async def frame() -> Response:
         at = request.args.get("at", default=None, type=int)
-        found = hub.frame if at is None else hub.timeline.frame_at(at)
-        return _json(found) if found else _text("there is no frame yet", 404)
+        shown = hub.frame if at is None else hub.timeline.frame_at(at)
+        return _json(shown) if shown else _text("there is no frame yet", 404)
 
     @site.get("/api/layout/<int:number>")
     async def layout(number: int) -> Response:
-        found = hub.layouts.get(number)
-        return _text("there is no such layout", 404) if found is None else _json(found)
+        data = hub.layouts.get(number)
+        return _text("there is no such layout", 404) if data is None else _json(data)
 
     @site.get("/api/timeline")
     async def timeline() -> Response:
@@ -146,7 +146,7 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
 
 
 async def _events(hub: Hub) -> AsyncIterator[bytes]:
-    """Server-sent events: the newest frame, when the browser has taken the last one."""
+    """Yields server-sent events: the newest frame, when the browser has taken the last one."""
     with hub.watching():
         layout = number = 0
         yield b"retry: 2000\n\n"
@@ -168,16 +168,16 @@ def _json(text: str | bytes) -> Response:
 
 
 def _file(static: Mapping[str, tuple[str, bytes]], name: str) -> Response:
-    found = static.get(name)
-    if found is None:
+    content = static.get(name)
+    if content is None:
         return _text("there is no such file", 404)
-    return Response(found[1], content_type=found[0])
+    return Response(content[1], content_type=content[0])
 
 
 async def serve_site(
     hub: Hub, key: str, hosts: frozenset[str] | None, path: str, task_status: trio.TaskStatus[None]
 ) -> None:
-    """Serves on a socket of the file system; says when it does."""
+    """Serves on a socket of the file system; reports when it does."""
     config = Config()
     config.bind = [f"unix:{path}"]
     config.accesslog = config.errorlog = None
@@ -195,8 +195,8 @@ async def serve_site(
 async def _serve(site: QuartTrio, config: Config, *, task_status: trio.TaskStatus[Any]) -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         async def send_whole(message: Mapping[str, Any]) -> None:
-            # With the end of an answer Hypercorn may close the connection, and meanwhile Quart cancels the request:
-            # without the shield it stays open.  The door bounds how long a send takes.
+            # At the end of an answer Hypercorn may close the connection while Quart cancels the request: the shield
+            # keeps it open until the answer is sent.  The door limits how long that takes.
             with trio.CancelScope(shield=not message.get("more_body", False)):
                 await send(message)
 

@@ -1,4 +1,4 @@
-"""A history that stays small: every item of the last while, and of all before that one of so many, evenly.  Pure."""
+"""A history of limited size: all recent items, and of earlier ones every n-th, evenly spaced.  Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Thinned(Generic[T]):
     """Items in order of time.
 
     Args:
-      recent: how many of the newest are all kept.
-      earlier: how many at most are kept of all before; when there are more, each two of them become one.
-      merge: makes one item of two that follow each other.
+      recent: number of newest items that are all kept.
+      earlier: largest number of earlier items; beyond it, each two are merged into one.
+      merge: merges two consecutive items.
     """
 
     def __init__(self, recent: int, earlier: int, merge: Callable[[T, T], T]) -> None:
@@ -24,7 +24,7 @@ class Thinned(Generic[T]):
         self._merge = merge
         self._earlier: list[T] = []
         self._recent: deque[T] = deque()
-        #: Items that one of the earlier ones stands for, and those that wait to become one.
+        #: Number of items that each earlier item represents, and the items that wait to be merged.
         self._stride = 1
         self._waiting: T | None = None
         self._waiting_count = 0
@@ -39,13 +39,13 @@ class Thinned(Generic[T]):
         yield from self._recent
 
     def add(self, item: T) -> None:
-        """Takes the newest."""
+        """Adds the newest item."""
         self._recent.append(item)
         if len(self._recent) > self._recent_max:
             self._retire(self._recent.popleft())
 
     def shrink(self) -> None:
-        """Keeps half as many from now on."""
+        """Keeps half as many items from now on."""
         self._recent_max = max(2, self._recent_max // 2)
         self._earlier_max = max(2, self._earlier_max // 2)
         while len(self._recent) > self._recent_max:

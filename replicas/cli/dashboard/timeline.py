@@ -1,6 +1,6 @@
-"""The past of a cluster: which state everything was in and since when, rates, and frames to go back to.  Pure.
+"""The past of a cluster: states with their beginnings, rates, and earlier frames.  Pure.
 
-All of it has a bound: the oldest changes are forgotten, earlier points of a curve and frames become sparser.
+Everything is bounded: the oldest changes are deleted, earlier points of a curve and earlier frames are thinned out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from replicas.cli.dashboard.thinning import Thinned
 
-#: Changes of state, of all lanes together.
+#: Largest number of state changes, of all lanes together.
 CHANGES_MAX: Final = 40_000
-#: Points of the curves: all of the last while, and so many of all before.
+#: Points of the curves: number of recent points, and of earlier ones.
 POINTS: Final = (1_200, 2_400)
-#: The same of frames, and what all of them may need, compressed; beyond, there are half as many.
+#: The same for frames; beyond FRAMES_BYTES, compressed, there are half as many.
 FRAMES: Final = (600, 1_200)
 FRAMES_BYTES: Final = 32 << 20
-#: Of recoveries that are over.
+#: Largest number of past recoveries.
 RECOVERIES_MAX: Final = 200
 #: Fields of a point: its time, results per second, the largest share of X in use, replicas that are not STABLE.
 POINT: Final = ("at", "stable", "tentative", "x", "unstable")
@@ -29,25 +29,25 @@ _BEGINS: Final = ("starting", "RECOVERING")
 
 
 class Timeline:
-    """Takes frames (replicas.cli.dashboard.frame) as they are made."""
+    """Records frames (replicas.cli.dashboard.frame) as they are made."""
 
     def __init__(self) -> None:
         #: lane -> [(time, state)]: a lane is ``replica``, ``output`` or ``process``, with a name.
         self._lanes: dict[tuple[str, str], list[tuple[int, str]]] = {}
         self._count = 0
         self._points: Thinned[list[float]] = Thinned(*POINTS, _one_of_two)
-        #: The first of two frames stays.
+        #: Thinning keeps the first of two frames.
         self._frames: Thinned[tuple[int, bytes]] = Thinned(*FRAMES, lambda first, second: first)
-        #: Of replicas that are not back yet: since when, and since when they are installing.
+        #: Replicas that are down: since when, and since when they are installing.
         self._down: dict[str, dict[str, Any]] = {}
-        #: Replicas that have been there: for others it is no recovery.
+        #: Replicas that have served before: only those can recover.
         self._served: set[str] = set()
         self._recoveries: list[dict[str, Any]] = []
-        #: Grows with everything that is kept.
+        #: Grows with every change.
         self.version = 0
 
     def take(self, layout: Mapping[str, Any], columns: Mapping[str, Any], frame: Mapping[str, Any]) -> None:
-        """Takes the next frame."""
+        """Records the next frame."""
         at = int(frame["at"])
         replica_state, output_state = columns["replicas"].index("state"), columns["channels"].index("state")
         expected = columns["replicas"].index("expected")
@@ -63,13 +63,13 @@ class Timeline:
         self._change(at, ("replica", name), state)
         if state in _GOOD:
             self._served.add(name)
-            if (one := self._down.pop(name, None)) is not None:
-                self._recoveries.append({**one, "ended": at, "expected": expected_us})
+            if (recovery := self._down.pop(name, None)) is not None:
+                self._recoveries.append({**recovery, "ended": at, "expected": expected_us})
                 del self._recoveries[:-RECOVERIES_MAX]
         elif name in self._served and (state in _BEGINS or state.islower()):
-            one = self._down.setdefault(name, {"replica": name, "began": at, "installing": None, "expected": None})
+            recovery = self._down.setdefault(name, {"replica": name, "began": at, "installing": None, "expected": None})
             if state in _BEGINS:
-                one["installing"] = one["installing"] or at
+                recovery["installing"] = recovery["installing"] or at
 
     def _change(self, at: int, lane: tuple[str, str], state: str) -> None:
         changes = self._lanes.setdefault(lane, [])
@@ -80,7 +80,7 @@ class Timeline:
                 self._forget()
 
     def _forget(self) -> None:
-        """The older half of each lane goes; what it was in last stays."""
+        """Deletes the older half of each lane, except its last state."""
         for lane, changes in self._lanes.items():
             self._lanes[lane] = changes[len(changes) // 2 :]
         self._count = sum(map(len, self._lanes.values()))
@@ -104,10 +104,10 @@ class Timeline:
         if len(self._frames) * len(packed) > FRAMES_BYTES:
             self._frames.shrink()
 
-    # --- what the page asks for ---
+    # --- queries of the page ---
 
     def since(self, after: int) -> dict[str, Any]:
-        """What happened after a time; the state that each lane was in then is in it as well."""
+        """Returns the changes after a time, and the state of each lane at that time."""
         lanes: dict[str, list[Any]] = {"replica": [], "output": []}
         for (kind, name), changes in self._lanes.items():
             first = bisect_right(changes, after, key=lambda change: change[0])
@@ -122,22 +122,22 @@ class Timeline:
         }
 
     def recoveries(self) -> list[dict[str, Any]]:
-        """Replicas that are not back, and those that came back."""
-        return [*({**one, "ended": None} for one in self._down.values()), *reversed(self._recoveries)]
+        """Returns replicas that are down, and those that have recovered."""
+        return [*({**recovery, "ended": None} for recovery in self._down.values()), *reversed(self._recoveries)]
 
     def frame_at(self, at: int) -> bytes | None:
-        """The frame that was the latest at a time, as JSON; the first one where there was none yet."""
+        """Returns the latest frame at a time, as JSON; the first one where the time is earlier."""
         frames = list(self._frames)
         if not frames:
             return None
-        return zlib.decompress(frames[max(0, bisect_right(frames, at, key=lambda one: one[0]) - 1)][1])
+        return zlib.decompress(frames[max(0, bisect_right(frames, at, key=lambda frame: frame[0]) - 1)][1])
 
 
 def _one_of_two(a: list[float], b: list[float]) -> list[float]:
-    """Of two points: rates in the mean, peaks as they are."""
+    """Merges two points: means of rates, maxima of peaks."""
     return [a[0], *((p + q) / 2 for p, q in zip(a[1:3], b[1:3])), *map(max, a[3:], b[3:])]
 
 
 def encode(data: Any) -> str:
-    """JSON, short; numbers that JSON does not have are errors."""
+    """Encodes compact JSON; numbers that JSON does not have are errors."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False, default=str)

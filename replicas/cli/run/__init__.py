@@ -1,1 +1,1 @@
-"""``spe run``: processes of a run are started, supervised and summed up."""
+"""``spe run``: starts, supervises and sums up the processes of a run."""

@@ -1,4 +1,4 @@
-"""``spe node``, ``source``, ``client``, ``coordinator``: one process each, alone or under a supervisor."""
+"""``spe node``, ``source``, ``client``, ``coordinator``: run one process each, alone or under a supervisor."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
     from spe.runtime.span_trace import ExportedSpans
 
 
-#: ``otlp``: failures, recoveries and moves are exported as spans of OpenTelemetry.
+#: ``otlp``: failures, recoveries and moves are exported as OpenTelemetry spans.
 SPANS_VARIABLE: Final = "SPE_SPANS"
-#: Time for the last spans when a process ends.
+#: Time to export the last spans when a process ends.
 _LAST_SPANS_S: Final = 3.0
 
 
 class Serving(Protocol):
-    """A process proper.
+    """The serving part of a process.
 
     Attributes:
-      server: who answers others for it; None: nobody yet.
+      server: answers other processes; None: not yet serving.
     """
 
     server: Server | None
@@ -73,12 +73,12 @@ class Serving(Protocol):
 
 @dataclass
 class Surroundings:
-    """What a process runs in.
+    """The environment that a process runs in.
 
     Attributes:
-      faults: makes faults happen here; None outside a run.
-      supervision: None when nobody supervises.
-      process: what serves, once it is made; metrics and health are of it.
+      faults: injects faults into this process; None outside a run.
+      supervision: None without a supervisor.
+      process: the serving part, once it is made; metrics and health report its status.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Surroundings:
     env: Env
     faults: FaultInjector | None
     supervision: Supervision | None = None
-    told: bool = False
+    announced: bool = False
     process: Serving | None = None
 
     @property
@@ -94,7 +94,7 @@ class Surroundings:
         return None if self.target.folder is None else RunDirectory(self.target.folder)
 
     def status(self) -> ProcessStatus | None:
-        """Of the process; None until it is made."""
+        """Returns the status of the process; None until it is made."""
         process = self.process
         if process is None:
             return None
@@ -102,19 +102,22 @@ class Surroundings:
 
     async def ready(self) -> None:
         """Tells the supervisor that this process is ready, once."""
-        if self.supervision is not None and not self.told:
-            self.told = True
+        if self.supervision is not None and not self.announced:
+            self.announced = True
             await self.supervision.ready()
 
     async def begin(self) -> int | None:
-        """Says that we are ready; returns when it begins, wall microseconds.  None: nobody tells."""
+        """Tells the supervisor that this process is ready; returns the wall time of the beginning, microseconds.
+
+        Returns None without a supervisor.
+        """
         if self.supervision is None:
             return None
         await self.ready()
         return await self.supervision.wait_begin()
 
 
-#: The process proper: serves until cancelled; ``task_status`` gets its address.
+#: Serves until cancelled; ``task_status`` gets the address.
 Serve = Callable[[Surroundings, trio.TaskStatus[str]], Awaitable[None]]
 
 
@@ -135,13 +138,13 @@ def run_node_process(path: Path, node: str, options: ProcessOptions) -> int:
 
 
 def join_node_process(path: Path, node: str, own: Mapping[str, Any], options: ProcessOptions) -> int:
-    """A node that no configuration names.
+    """Runs a node that is not in the configuration.
 
     Args:
-      own: what a configuration would say of it: ``address``, ``capacity``, ``memory``, ``x``.
+      own: its settings, as a configuration would have them: ``address``, ``capacity``, ``memory``, ``x``.
 
     Raises:
-      SpeError: something in that is wrong.
+      SpeError: a setting is wrong.
     """
     target = load_target(path, node)
     if node in target.directory.nodes:
@@ -151,16 +154,16 @@ def join_node_process(path: Path, node: str, own: Mapping[str, Any], options: Pr
             raise SpeError("--join needs --address host:port, where the others reach the node")
         own = {**own, "address": free_addresses(1)[0]}
     require_addresses(path, target)
-    one = load_newcomer(path if target.folder is None else path / CONFIG, node, own)
-    target = replace(target, addresses={**target.addresses, node: one.address})
+    newcomer = load_newcomer(path if target.folder is None else path / CONFIG, node, own)
+    target = replace(target, addresses={**target.addresses, node: newcomer.address})
 
     async def serve(here: Surroundings, task_status: trio.TaskStatus[str]) -> None:
         from replicas.node.process import NodeProcess
         from replicas.placement.joining import join
 
         plan, directory = target.plan, target.directory
-        await join(here.env, plan, directory, one, target.token)
-        process = NodeProcess(here.env, plan, directory, one.id, token=target.token, injector=here.faults)
+        await join(here.env, plan, directory, newcomer, target.token)
+        process = NodeProcess(here.env, plan, directory, newcomer.id, token=target.token, injector=here.faults)
         here.process = process
         await process.run(task_status=task_status)
 
@@ -256,24 +259,24 @@ def _check_files(plan: Plan, source: str) -> None:
         raise ConfigError([f"{m}: there is no such file" for m in missing])
 
 
-def metrics_address(target: Target, name: str, said: str | None) -> str | None:
-    """Where a process serves its metrics and health; None: nowhere.
+def metrics_address(target: Target, name: str, option: str | None) -> str | None:
+    """Returns the address of metrics and health; None: not served.
 
     Args:
-      said: on the command line.
+      option: value on the command line.
 
     Raises:
-      SpeError: that is no address.
+      SpeError: not an address.
     """
-    if said == "off":
+    if option == "off":
         return None
-    if said is None:
+    if option is None:
         return target.metrics.get(name)
-    address = f"{MetricsSettings().bind}:{said}" if said.isdecimal() else said
+    address = f"{MetricsSettings().bind}:{option}" if option.isdecimal() else option
     try:
         parse_address(address)
     except ValueError:
-        raise SpeError(f"--metrics: expected HOST:PORT, a port or off, got {said!r}") from None
+        raise SpeError(f"--metrics: expected HOST:PORT, a port or off, got {option!r}") from None
     return address
 
 
@@ -295,7 +298,7 @@ async def _main(
     options: ProcessOptions,
     serve: Serve,
 ) -> int:
-    """Serves until a signal comes or the supervisor goes; then closes everything within a few seconds."""
+    """Serves until a signal comes or the supervisor ends; then closes everything within a few seconds."""
     run = None if target.folder is None else RunDirectory(target.folder)
     root = (
         options.storage
@@ -357,10 +360,10 @@ async def _main(
 
 
 def open_spans(process: str, cluster: str, wall_us: Callable[[], int]) -> ExportedSpans | None:
-    """Where spans go; None: nobody wants any.
+    """Returns the exporter of spans; None: spans are not exported.
 
     Raises:
-      SpeError: the environment says something else than ``otlp``, or the extra is missing.
+      SpeError: SPANS_VARIABLE has another value than ``otlp`` or ``off``, or the extra is missing.
     """
     wanted = os.environ.get(SPANS_VARIABLE, "")
     if wanted in ("", "off"):

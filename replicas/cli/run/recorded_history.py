@@ -1,6 +1,6 @@
 """The history of a run of real processes, from its directory: what the checkers judge, as for a simulated run.
 
-There is what the clients recorded, what the supervisor noted of processes and faults, and what the sources logged; the
+It consists of the clients' recordings, the supervisor's notes on processes and faults, and the sources' logs; the
 inputs of nodes are not recorded.  Times count from the run's first event.
 """
 
@@ -42,12 +42,12 @@ from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState
 from spe.stream.times import BEFORE_TIME
 
-#: What an ordinary machine, with other work to do, may add to any delay of real processes.
+#: Delay that an ordinary, busy machine may add to real processes.
 NOISE_US: Final = 500_000
 
 
 def recorded_history(plan: Plan, directory: Directory, folder: Path) -> History:
-    """What happened in a run.
+    """Returns the events of a run.
 
     Raises:
       LogError: a recording or a source's log is damaged.
@@ -66,16 +66,16 @@ def recorded_history(plan: Plan, directory: Directory, folder: Path) -> History:
 def judge_recorded(
     plan: Plan, directory: Directory, folder: Path, reference: Reference, *, complete: bool, noise_us: int = NOISE_US
 ) -> RunVerdict:
-    """Judges a run by what its clients recorded: P1 with an allowance for noise, P2, P4, and P3 where it is complete.
+    """Judges a run by its clients' recordings: P1 with an allowance for noise, P2, P4, and P3 if the run is complete.
 
     Raises LogError as :func:`recorded_history`.
     """
     premise = Premise(healed=complete, survivors=complete, quiet=False)
     lines = _lines(folder)
     heard = [
-        one.said
+        announcement.said
         for name in directory.clients
-        for one in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
+        for announcement in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
     ]
     return judge_history(
         recorded_history(plan, directory, folder),
@@ -111,7 +111,7 @@ def _of_clients(plan: Plan, directory: Directory, folder: Path) -> Iterator[Even
 
 
 def _of_sources(plan: Plan, folder: Path, begun_us: int | None) -> Iterator[Event]:
-    """When each tuple was due at its source; nothing where tuple time does not follow the clock."""
+    """Yields when each tuple was due at its source; nothing where tuple time does not follow the clock."""
     inputs = logged_inputs(plan, folder)
     for stream, source in plan.sources.items():
         epoch = source_epoch(source, begun_us)
@@ -156,7 +156,7 @@ def _of_the_supervisor(directory: Directory, lines: list[Mapping[str, Any]]) -> 
 
 
 def _targets(directory: Directory, fault: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """(processes, links) of a fault as it was noted."""
+    """Returns (processes, links) of a recorded fault."""
     if "from" not in fault:
         return tuple(fault.get("target", ())), ()
     known = processes_of(directory)

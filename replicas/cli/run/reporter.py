@@ -1,4 +1,4 @@
-"""The report that a run ends with: a process of its own, whose Spark starts while the cluster still runs."""
+"""The report at the end of a run: a separate process, whose Spark starts while the cluster still runs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import trio
 
 from replicas.cli.report import GO
 
-#: Where a program that spark-submit started finds its Spark; the report has one of its own.
+#: Environment variables by which a program finds the Spark that started it; the report has its own Spark.
 _GATEWAY: Final = "PYSPARK_GATEWAY_"
 
 
 class Reporter:
-    """``spe report --wait`` on a run's directory.  Silent until it is told that the run is over."""
+    """Runs ``spe report --wait`` on the directory of a run; silent until the run is over."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begins to start Spark, in a session of its own, so that Ctrl-C reaches the cluster first."""
+        """Starts the process in its own session, so that Ctrl-C reaches the cluster first."""
         command = [sys.executable, "-m", "replicas.cli", "report", str(self._folder), "--wait"]
         ours = {name: value for name, value in os.environ.items() if not name.startswith(_GATEWAY)}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=ours)
 
     async def finish(self) -> int:
-        """Lets it judge the run and print what it found; its exit status."""
+        """Lets the report judge the run and print; returns its exit status."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -41,7 +41,7 @@ class Reporter:
             process.stdin.write(f"{GO}\n".encode())
             process.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended already, and printed why
+            pass  # it has ended already, and printed the reason
         return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
     def end(self) -> None:
@@ -58,9 +58,9 @@ class Reporter:
 
 @contextmanager
 def reporter(folder: Path) -> Iterator[Reporter]:
-    """A reporter that is ended with the block, whatever happens."""
-    one = Reporter(folder)
+    """Yields a reporter and ends it with the block."""
+    started = Reporter(folder)
     try:
-        yield one
+        yield started
     finally:
-        one.end()
+        started.end()

@@ -1,4 +1,4 @@
-"""``spe run``: a cluster of real processes on this machine, watched, disturbed, and judged at the end."""
+"""``spe run``: runs a cluster of real processes on this machine, shows it, injects faults, and judges it at the end."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ from spe.runtime.production import production_env
 from spe.status import ClientStatus, ProcessStatus
 from spe.stream.names import StreamId
 
-#: Between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
+#: Time between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.
 LEAD_US: Final = 700_000
 #: Sources of replayed input that show no progress for this long are stuck.
 QUIET_US: Final = 3_000_000
 #: The run is stuck when nothing moves for this long, besides twice the sum of X over the nodes.
 STUCK_US: Final = 8_000_000
-#: After a failure that ends the run, what is still under way may arrive for so long.
+#: After a failure that ends the run, wait so long for data that is under way.
 GRACE_US: Final = 1_500_000
-#: When the clients are complete, a replica that recovers may take so long.
+#: When the clients are complete, wait so long for replicas that recover.
 RETURN_US: Final = 15_000_000
-#: When the clients are complete, external ones may go so long without reading anything.
+#: When the clients are complete, external clients may pause so long between reads.
 UNREAD_US: Final = 60_000_000
 _LOOK_S: Final = 0.1
 _AGAIN_S: Final = 0.5
@@ -96,11 +96,11 @@ def run_document(
     spark: SparkOptions | None = None,
     earlier: EarlierRun | None = None,
 ) -> tuple[Path, int]:
-    """The directory of the run, and its exit status.
+    """Returns the directory of the run, and its exit status.
 
-    ``logs``: format and level of what its processes log.  ``dashboard``: where the page is served; ``off``: nowhere.
-    ``spark``: where nodes are to run; None: here.  ``earlier``: the run that goes on, whose document it is.
-    The status is 0 only when the clients' stable streams equal the reference run, and the report, if any, agrees.
+    ``logs``: format and level of the processes' log.  ``dashboard``: address of the page; ``off``: none.
+    ``spark``: run the nodes on Spark; None: run them here.  ``earlier``: the run to continue, with its document.
+    The status is 0 only if the clients' stable streams equal the reference run, and the report, if any, agrees.
     """
     request = check_request(
         document, data=data, faults=faults, links=links, budget=budget, dashboard=dashboard, earlier=earlier
@@ -127,17 +127,17 @@ def run_document(
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is to be run: read, and checked as far as possible before anything is made.
+    """A run to start: read and checked as far as possible before any file is written.
 
     Attributes:
-      data: the folder that relative paths of data files start from; None: that of the document.
-      directory: who runs what, without external clients.
-      external: what each of these reads.
-      links: what makes links fail.
-      budget: number of standbys that run from the start; None: as the document says.
+      data: base folder of relative paths of data files; None: the document's folder.
+      directory: the placement, without external clients.
+      external: the streams that each external client reads.
+      links: how links are made to fail.
+      budget: number of standbys that run from the start; None: as configured.
       dashboard: ``host:port`` of the page; "" where there is none.
-      origins: event time at which each replayed source begins, where the document does not say.
-      earlier: the run that goes on; None: a new one begins.
+      origins: event time at which each replayed source begins, if not configured.
+      earlier: the run to continue; None: a new run.
     """
 
     document: Document
@@ -163,7 +163,7 @@ def check_request(
     dashboard: str,
     earlier: EarlierRun | None = None,
 ) -> RunRequest:
-    """Raises SpeError: that cannot be run on this machine."""
+    """Checks a run.  Raises SpeError: it cannot run on this machine."""
     if earlier is not None:
         data, budget = earlier.data, earlier.budget if budget is None else budget
     plan, directory = load_document(document, data)
@@ -176,7 +176,7 @@ def check_request(
         raise ConfigError(["clients: all are external, so a run would record nothing; expected one that is not"])
     if budget is not None:
         directory = with_budget(directory, budget)
-    schedule = configured_faults(document, directory) if earlier is None else []  # those were played
+    schedule = configured_faults(document, directory) if earlier is None else []  # those were injected before
     schedule += load_faults(faults, directory) if faults is not None else []
     mode = LinkMode(links)
     refuse_unreal(schedule, mode)
@@ -201,7 +201,7 @@ def open_job(
     view: bool,
     logs: tuple[str, str],
 ) -> Iterator[Job]:
-    """Makes the directory of a run, with what its processes read; keeps its secret while the block lasts."""
+    """Writes the directory of a run for its processes; the run's secret exists while the block lasts."""
     plan, directory = request.plan, request.directory
     addresses = local_addresses(directory) if nodes is None else nodes.addresses(directory)
     metrics = metrics_addresses(addresses, () if nodes is None else directory.nodes)
@@ -251,18 +251,18 @@ def open_job(
 
 
 def scraped(plan: Plan, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What Prometheus is to scrape: a file for its ``file_sd_configs``."""
+    """Returns the targets for Prometheus: the contents of a file for ``file_sd_configs``."""
     return [{"targets": list(metrics.values()), "labels": {"cluster": plan.cluster}}]
 
 
 def certificates(plan: Plan) -> dict[str, str]:
-    """The folder of the certificates as an absolute path, for ``security``; empty without certificates."""
+    """Returns the folder of the certificates as an absolute path, for ``security``; empty without certificates."""
     folder = plan.security.certificates
     return {} if folder is None else {"certificates": str(Path(folder).absolute())}
 
 
 class Supervisor:
-    """One run from start to end."""
+    """Supervises one run from start to end."""
 
     def __init__(self, job: Job, proof: Reporter | None = None) -> None:
         self._job = job
@@ -290,7 +290,7 @@ class Supervisor:
         self._to_start, self._lost = trio.open_memory_channel[str](math.inf)
 
     async def main(self) -> int:
-        """Exit status: 0 equal, 1 not, 130 after Ctrl-C, 143 after SIGTERM."""
+        """Runs; returns 0 if equal, 1 if not, 130 after Ctrl-C, 143 after SIGTERM."""
         job = self._job
         env = placed(production_env(job.run.path, job.seed, job.run.events), job.run.path)
         self._env = env = secured(env, job.plan, SUPERVISOR)
@@ -309,7 +309,7 @@ class Supervisor:
         return status
 
     async def _run_and_prove(self) -> int:
-        """A signal that comes while Spark proves the run ends that, too."""
+        """Runs the cluster, then the report; a signal also ends the report."""
         summary = await self._run()
         self._job.run.write("summary.json", summary)
         self._console.print(summary_text(summary))
@@ -372,9 +372,9 @@ class Supervisor:
                 ended_us = env.clock.wall_us()
                 down = {name for name, process in cluster.processes.items() if not process.alive}
                 await self._last_words(cluster)
-                job.run.write(ENDED, {"pid": os.getpid()})  # commands would find nobody from here on
+                job.run.write(ENDED, {"pid": os.getpid()})  # from here on commands would get no answer
                 nursery.cancel_scope.cancel()
-        # The cluster has ended: what it recorded is complete.
+        # The cluster has ended, so its recordings are complete.
         self._show_errors()
         summary = figures(job.plan, job.directory, self._history, faults.happenings, begun_us, ended_us, down=down)
         summary |= {"verdict": await self._judge(reason), "sinks": self._sinks, "died": self._died, "seed": job.seed}
@@ -387,7 +387,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def _made(self) -> AsyncIterator[Callable[[ProcessSpec], Managed]]:
-        """How processes are run."""
+        """Yields the function that starts processes."""
         if self._job.nodes is None:
             yield Managed
             return
@@ -395,7 +395,7 @@ class Supervisor:
             yield make
 
     async def _start_lost(self, hands: Hands) -> None:
-        """Starts again, for ever, what was lost with the machine that ran it."""
+        """Restarts processes that were lost with the machine that ran them; never returns."""
         async for name in self._lost:
             await hands.perform(Action(Do.START, name))
 
@@ -411,7 +411,7 @@ class Supervisor:
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
     async def _serve_page(self, service: SupervisorService, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serves the dashboard.  What goes wrong there must not end the run."""
+        """Serves the dashboard.  An error there must not end the run."""
         job = self._job
         hub = Hub(
             job.plan,
@@ -437,7 +437,7 @@ class Supervisor:
             self._say(f"the dashboard has ended: {error!r}")
 
     async def _until_over(self, cluster: Cluster, faults: FaultRunner, begun_us: int) -> str:
-        """Returns why the run was broken off; "" where it is complete."""
+        """Returns why the run was broken off; "" if it is complete."""
         watch = ProgressWatch(self._job.plan, self._job.directory)
         healed = False
         while True:
@@ -457,7 +457,7 @@ class Supervisor:
             if watch.complete:
                 await self._until_returned(watch, cluster, faults)
                 await self._until_read()
-                # Partners say with heartbeats how their outputs end; then each compares (invariant 4).
+                # Heartbeats carry digests of outputs, which partners compare (invariant 4).
                 await trio.sleep(2 * self._job.plan.timing.heartbeat_us / 1e6)
                 return ""
             if lost := without_whom(self._job.directory, [n for n in self._died if not cluster.processes[n].alive]):
@@ -475,7 +475,7 @@ class Supervisor:
                 return f"nothing moves any more: {watch.what_is_open(now)}"
 
     async def _until_returned(self, watch: ProgressWatch, cluster: Cluster, faults: FaultRunner) -> None:
-        """Clients are complete; replicas that still recover may go on for a while, without faults that last."""
+        """Waits for replicas that still recover after the clients are complete, while no lasting fault is on."""
         until_us = self._env.clock.wall_us() + RETURN_US
         while True:
             gone = [n for n, p in cluster.processes.items() if not p.alive]
@@ -490,15 +490,15 @@ class Supervisor:
                 return
 
     async def _until_read(self) -> None:
-        """Clients are complete; external ones may have to read the rest, which goes with the nodes."""
-        external, told = self._job.external, False
+        """Waits for external clients to read the remaining results, which end with the nodes."""
+        external, announced = self._job.external, False
         names = " and ".join(external)
         watch = UnreadWatch(self._job.plan, external, UNREAD_US)
         while watch.left and not self._stop_asked.is_set():
             if watch.over(await self._poller.nodes(), self._env.clock.wall_us()):
                 break
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 self._say(
                     f"all is stable; waits for {names} to read the rest, until nothing is read for "
                     f"{seconds(UNREAD_US)} s"
@@ -510,27 +510,30 @@ class Supervisor:
 
     async def _last_words(self, cluster: Cluster) -> None:
         async with trio.open_nursery() as nursery:
-            for name, one in cluster.processes.items():
-                if one.phase is Phase.RUNNING:
+            for name, process in cluster.processes.items():
+                if process.phase is Phase.RUNNING:
                     nursery.start_soon(self._poller.ask_status, name)
 
     async def _judge(self, reason: str) -> dict[str, Any]:
-        """In a thread, so that Ctrl-C can cut it short."""
+        """Judges the run in a thread, so that Ctrl-C can interrupt it."""
         job, verdict = self._job, None
         self._say("comparing with the reference run …")
         self._comparing = trio.CancelScope()
-        of = job.plan, job.directory, job.run.path
+        run = job.plan, job.directory, job.run.path
         with self._comparing:
             verdict = await trio.to_thread.run_sync(
-                lambda: judge(*of, complete=not reason, reason=reason), abandon_on_cancel=True
+                lambda: judge(*run, complete=not reason, reason=reason), abandon_on_cancel=True
             )
-            self._sinks = await trio.to_thread.run_sync(lambda: sinks(*of, complete=not reason), abandon_on_cancel=True)
+            self._sinks = await trio.to_thread.run_sync(
+                lambda: sinks(*run, complete=not reason), abandon_on_cancel=True
+            )
         return verdict or {"equal": None, "complete": not reason, "rows": 0, "differences": [], "reason": "interrupted"}
 
     async def _signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """The first Ctrl-C ends the run and judges it; the second ends everything at once, as SIGTERM does.
+        """Handles signals: the first Ctrl-C ends the run and judges it; the second, or SIGTERM, ends everything at
+        once.
 
-        When the run is over, and its proof goes on, the first one ends everything.
+        When the run is over and its proof goes on, the first one ends everything.
         """
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             task_status.started()
@@ -543,10 +546,10 @@ class Supervisor:
                 else:
                     self._everything.cancel()
 
-    # --- what is told, and to whom ---
+    # --- events and statuses ---
 
     def _told(self, event: str, name: str, facts: dict[str, Any]) -> None:
-        """Takes an event of the cluster about a process."""
+        """Takes an event about a process."""
         self._env.trace.event(f"process_{event.replace(' ', '_')}", process=name, **facts)
         if event == "died":
             self._died[name] = how_it_died(facts["status"], facts["said"])
@@ -584,12 +587,12 @@ class Supervisor:
             self._say(f"{name}: {text}", style="bold red", always=True)
 
     def _reads(self, client: str) -> str | None:
-        """The node that a client reads its first channel from."""
+        """Returns the node that a client reads its first channel from."""
         status = self._history.last(f"client:{client}", ClientStatus)
         return None if status is None else next((c.producer for c in status.channels if c.producer), None)
 
     def _say(self, text: str, *, style: str = "", always: bool = False) -> None:
-        """Prints a line, unless the live view shows it."""
+        """Prints a line, unless the live view is on."""
         if always or not self._drawn:
             at = "" if self._begun_us is None else f"{seconds(self._env.clock.wall_us() - self._begun_us):>6} s  "
             self._console.print(Text(f"{at}{text}", style), soft_wrap=True)
@@ -598,7 +601,7 @@ class Supervisor:
 
     @contextmanager
     def _drawing(self) -> Iterator[Any]:
-        """Gives the task that draws: the live view, or a line now and then."""
+        """Yields the task that draws the live view, or prints a line now and then."""
         if not self._job.live_view:
             self._say(f"{self._job.plan.cluster}: {len(self._job.specs)} processes, recorded in {self._job.run.path}")
             yield self._tell_now_and_then
@@ -638,16 +641,18 @@ class Supervisor:
             await trio.sleep(_TELL_S)
             for client in self._job.directory.clients:
                 status = self._history.last(f"client:{client}", ClientStatus)
-                for one in () if status is None else status.channels:
+                for channel in () if status is None else status.channels:
                     self._say(
-                        f"{client} {one.channel}: {one.stable:,} stable, {one.tentative:,} tentative, "
-                        f"at {moment(one.frontier) or 'the beginning'}"
+                        f"{client} {channel.channel}: {channel.stable:,} stable, {channel.tentative:,} tentative, "
+                        f"at {moment(channel.frontier) or 'the beginning'}"
                     )
 
 
 def without_whom(directory: Directory, died: Collection[str]) -> str:
-    """A process that died by itself and without which nothing more can come: a source, a client, or the last node
-    of a partition.  "" where the run can go on."""
+    """Returns a process that died by itself and without which the run cannot go on; "" if it can.
+
+    That is a source, a client, or the last node of a partition.
+    """
     for name in died:
         if name.startswith(("source:", "client:")):
             return name
@@ -655,10 +660,10 @@ def without_whom(directory: Directory, died: Collection[str]) -> str:
     return next((str(nodes[-1]) for nodes in hosts if all(n in died for n in nodes)), "")
 
 
-def how_it_died(status: int, said: str) -> str:
-    """``killed by SIGSEGV``, or the exit status with the last thing that it said."""
+def how_it_died(status: int, output: str) -> str:
+    """Returns ``killed by SIGSEGV``, or the exit status with the last line of output."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    lines = [line.strip(" |+-") for line in said.splitlines()]
+    lines = [line.strip(" |+-") for line in output.splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     return f"exit status {status}{f': {last}' if last else ''}"

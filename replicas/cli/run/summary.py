@@ -1,4 +1,4 @@
-"""What a run came to: figures for summary.json, and the text that is printed at its end.  Pure."""
+"""The summary of a run: figures for summary.json, and the text printed at the end.  Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spe.status import ClientStatus, HistogramStatus, LogStatus, NodeStatus, Rep
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId
 
-#: State of a replica whose process did not run at the end, whatever it was last heard to be.
+#: State of a replica whose process did not run at the end, whatever its last status.
 DOWN: Final = "DOWN"
 
 
@@ -36,7 +36,7 @@ def figures(
     *,
     down: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Everything that was measured, in plain data; times in microseconds.
+    """Returns all measurements as plain data; times in microseconds.
 
     Args:
       down: processes that did not run at the end.
@@ -75,14 +75,16 @@ def figures(
 
 
 def _as_run(directory: Directory, history: EventList) -> Directory:
-    """With the longest X that each node had."""
-    nodes = {n: replace(one, x_us=history.longest_x_us.get(n, one.x_us)) for n, one in directory.nodes.items()}
+    """Returns the directory with the longest X that each node had."""
+    nodes = {
+        n: replace(settings, x_us=history.longest_x_us.get(n, settings.x_us)) for n, settings in directory.nodes.items()
+    }
     return replace(directory, nodes=nodes)
 
 
 def _channel(plan: Plan, directory: Directory, history: EventList, client: str, channel: Channel) -> dict[str, Any]:
     starts = history.over(f"client:{client}", ClientStatus)
-    parts = [one for status in starts for one in status.channels if one.channel == str(channel)]
+    parts = [part for status in starts for part in status.channels if part.channel == str(channel)]
     delays = [p.delay_max_us for p in parts if p.delay_max_us is not None]
     shares_us = [us for _, us in slowest_way(plan, directory, channel.stream)]
     return {
@@ -102,21 +104,21 @@ def _channel(plan: Plan, directory: Directory, history: EventList, client: str, 
 
 
 def _ran(directory: Directory, history: EventList, node: NodeId) -> list[ReplicaId]:
-    """The replicas of a node, as far as it keeps them, and those that came there, or that it stood by for and ran."""
+    """Returns the replicas that a node ran: placed ones that did not move, and moved or activated ones."""
     moved = any(status.directory is not None and status.directory.number for status in history.over(node, NodeStatus))
     placed = {id.of for id in directory.replicas_on(node)} if not moved else set()
-    found = (ReplicaId(*of, node) for of in directory.roles)
-    return [id for id in found if id.of in placed or _parts(history, id)]
+    candidates = (ReplicaId(*partition, node) for partition in directory.roles)
+    return [id for id in candidates if id.of in placed or _parts(history, id)]
 
 
 def _parts(history: EventList, id: ReplicaId) -> list[ReplicaStatus]:
     starts = history.over(id.node, NodeStatus)
-    return [one for status in starts for one in status.replicas if (one.unit, one.partition) == id.of]
+    return [replica for status in starts for replica in status.replicas if (replica.unit, replica.partition) == id.of]
 
 
 def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
     parts = _parts(history, id)
-    # Counters are operator state: a restarted replica gets them with its partner's snapshot, so the last ones are all.
+    # Counters are operator state: a restarted replica gets them with its partner's snapshot, so the last are totals.
     counters = parts[-1].counters if parts else {}
     return {
         "replica": str(id),
@@ -135,10 +137,12 @@ def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
 
 
 def _log(each: Sequence[LogStatus]) -> dict[str, Any] | None:
-    """Its checkpoint log: what the longest restart took and was expected to, and bytes; None: it wrote none."""
+    """Returns figures of a checkpoint log, with its longest restart and that one's expected time; None without a
+    log.
+    """
     if not each:
         return None
-    recovered = [(one.recovered_us, one.expected_us) for one in each if one.recovered_us is not None]
+    recovered = [(log.recovered_us, log.expected_us) for log in each if log.recovered_us is not None]
     longest_us, expected_us = max(recovered, default=(None, None))
     return {
         "recoveries": len(recovered),
@@ -146,16 +150,16 @@ def _log(each: Sequence[LogStatus]) -> dict[str, Any] | None:
         "expected_us": expected_us,
         "recovery_us": each[-1].recovery_us,
         "least_us": each[-1].least_us,
-        "written_bytes": sum(one.written_bytes for one in each),
-        "rewritten_bytes": sum(one.rewritten_bytes for one in each),
+        "written_bytes": sum(log.written_bytes for log in each),
+        "rewritten_bytes": sum(log.rewritten_bytes for log in each),
         "kept_bytes": each[-1].kept_bytes,
     }
 
 
 def _x_used(each: Sequence[HistogramStatus | None]) -> dict[str, float] | None:
-    """How much of its X a replica used, 1 is all of it; None where it released nothing."""
-    one = merged(each)
-    return None if one is None else {"largest": one.largest, "p99": at_most(one, 0.99), "releases": sum(one.counts)}
+    """Returns the share of X that a replica used, 1 is all of it; None if it released nothing."""
+    used = merged(each)
+    return None if used is None else {"largest": used.largest, "p99": at_most(used, 0.99), "releases": sum(used.counts)}
 
 
 def _source(history: EventList, source: Source) -> dict[str, Any]:
@@ -177,20 +181,20 @@ def _source(history: EventList, source: Source) -> dict[str, Any]:
     }
 
 
-def _fault(one: Happening, begun_us: int) -> dict[str, Any]:
-    """Times since the beginning, as they really were."""
+def _fault(happening: Happening, begun_us: int) -> dict[str, Any]:
+    """Returns a fault with its real times, relative to the beginning."""
     return {
-        **{k: v for k, v in one.fault.to_data().items() if k != "at"},
-        "text": str(one.fault),
-        "planned_us": None if one.planned_us is None else one.planned_us - begun_us,
-        "began_us": None if one.began_us is None else one.began_us - begun_us,
-        "ended_us": None if one.ended_us is None else one.ended_us - begun_us,
-        "errors": one.errors,
+        **{k: v for k, v in happening.fault.to_data().items() if k != "at"},
+        "text": str(happening.fault),
+        "planned_us": None if happening.planned_us is None else happening.planned_us - begun_us,
+        "began_us": None if happening.began_us is None else happening.began_us - begun_us,
+        "ended_us": None if happening.ended_us is None else happening.ended_us - begun_us,
+        "errors": happening.errors,
     }
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
-    """Who failed or stopped by itself, and why: a run with any is not as it should be."""
+    """Lists processes that failed or stopped by themselves, with the reason; a good run has none."""
     sources = [f"source:{s['source']}: {s['fault']}" for s in summary["sources"] if s["fault"]]
     stopped = [f"{r['replica']}: {r['error']}" for r in summary["replicas"] if r["error"]]
     differing = [f"{r['replica']}: {text}" for r in summary["replicas"] for text in r["differs"]]
@@ -206,15 +210,15 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
     return sources + stopped + differing + away + logged + sinks
 
 
-#: By whether a sink is equal to its recording.
+#: Style by whether a sink equals its recording.
 _SINK_STYLES: Final = {True: "green", False: "bold red", None: "yellow"}
 
 
-# -- as text -------------------------------------------------------------------------------------------------------
+# --- as text ---
 
 
 def summary_text(summary: Mapping[str, Any]) -> RenderableType:
-    """What is printed: the promise first, then who contributed what."""
+    """Returns the printed summary: the promise first, then the contribution of each process."""
     parts: list[RenderableType] = [Text("")]
     parts += [_channels_table(summary), Text(""), _headline(summary)]
     if summary["switches"]:
@@ -251,29 +255,31 @@ def summary_text(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _channels_table(summary: Mapping[str, Any]) -> Table:
-    several = len({one["client"] for one in summary["channels"]}) > 1
+    several = len({channel["client"] for channel in summary["channels"]}) > 1
     figures = ("\nstable", "\ntentative", "\nundone", "largest\ndelay", "longest\ngap", "\nswitches")
     names = ("\nstream", *figures[:4], "\nallowed", *figures[4:])
     table = columns(*(["\nclient"] if several else []), *names, right=figures)
-    for one in summary["channels"]:
-        late = one["delay_max_us"] is not None and one["delay_max_us"] > one["bound_us"]
+    for channel in summary["channels"]:
+        late = channel["delay_max_us"] is not None and channel["delay_max_us"] > channel["bound_us"]
         table.add_row(
-            *([one["client"]] if several else []),
-            one["channel"],
-            f"{one['stable']:,}",
-            f"{one['tentative']:,}",
-            f"{one['undone']:,}",
+            *([channel["client"]] if several else []),
+            channel["channel"],
+            f"{channel['stable']:,}",
+            f"{channel['tentative']:,}",
+            f"{channel['undone']:,}",
             Text(
-                "unknown" if one["delay_max_us"] is None else f"{seconds(one['delay_max_us'])} s", "red" if late else ""
+                "unknown" if channel["delay_max_us"] is None else f"{seconds(channel['delay_max_us'])} s",
+                "red" if late else "",
             ),
-            show_bound(one["shares_us"]),
-            f"{seconds(one['stable_gap_max_us'])} s",
-            count(one["switches"]),
+            show_bound(channel["shares_us"]),
+            f"{seconds(channel['stable_gap_max_us'])} s",
+            count(channel["switches"]),
         )
     return table
 
 
-#: P1 was judged, and nothing found: it is about what a path leads from, and leaves room for work and a busy machine.
+#: Shown where P1 found nothing wrong although a delay was longer: P1 claims nothing without a path, and allows for
+#: work.
 _NO_PROMISE_BROKEN: Final = (
     "  no promise is broken: nothing led from the sources to the client at that time, or the rest was\n"
     "  work and a busy machine (docs/explanation/guarantees.md, P1)\n"
@@ -301,65 +307,67 @@ def _headline(summary: Mapping[str, Any]) -> Text:
 
 def _switches(summary: Mapping[str, Any]) -> Table:
     table = columns("at", "switched", "", "silence", right=("at", "silence"))
-    for one in summary["switches"][-8:]:
+    for switch in summary["switches"][-8:]:
         table.add_row(
-            f"{seconds(one['at_us'])} s",
-            one["channel"],
-            f"{one['before']} → {one['after']}",
-            f"{seconds(one['silence_us'])} s",
+            f"{seconds(switch['at_us'])} s",
+            switch["channel"],
+            f"{switch['before']} → {switch['after']}",
+            f"{seconds(switch['silence_us'])} s",
         )
     return table
 
 
 def _logs(summary: Mapping[str, Any]) -> Table:
-    """Restarts from checkpoint logs, without the start of the process, and what the logs took."""
+    """Lists restarts from checkpoint logs, without the start of the process, and the logs' sizes."""
     figures = ("restarts", "longest", "expected", "now", "least", "written", "rewritten", "kept")
     table = columns("checkpoint log", *figures, right=figures)
-    for one in summary["replicas"]:
-        if (log := one.get("log")) is not None:
+    for replica in summary["replicas"]:
+        if (log := replica.get("log")) is not None:
             times = [log[k] for k in ("recovered_us", "expected_us", "recovery_us", "least_us")]
             sizes = [f"{log[k] / 1e6:,.1f} MB" for k in ("written_bytes", "rewritten_bytes", "kept_bytes")]
             shown = ["" if us is None else f"{seconds(us)} s" for us in times]
-            table.add_row(one["replica"], count(log["recoveries"]), *shown, *sizes)
+            table.add_row(replica["replica"], count(log["recoveries"]), *shown, *sizes)
     return table
 
 
 def _processes(summary: Mapping[str, Any]) -> Group:
     figures = ("starts", "tentative", "corrections")
     replicas = columns("replica", "state", *figures, "", right=figures)
-    for one in summary["replicas"]:
+    for replica in summary["replicas"]:
         replicas.add_row(
-            one["replica"],
-            Text("STOPPED", "bold red") if one["error"] else one["state"] or "never heard",
-            str(one["starts"]),
-            count(one["tentative"]),
-            count(one["reconciliations"]),
-            Text(", ".join(f"{k} {v:,}" for k, v in one["counters"].items()), "dim"),
+            replica["replica"],
+            Text("STOPPED", "bold red") if replica["error"] else replica["state"] or "never heard",
+            str(replica["starts"]),
+            count(replica["tentative"]),
+            count(replica["reconciliations"]),
+            Text(", ".join(f"{k} {v:,}" for k, v in replica["counters"].items()), "dim"),
         )
     amounts = ("tuples", "late", "malformed", "refused")
     sources = columns("source", *amounts, "", right=amounts)
-    for one in summary["sources"]:
-        state = "failed" if one["fault"] else "" if one["ended"] else "not ended"
-        numbers = [count(one[k]) for k in ("late", "malformed", "refused_ahead")]
-        sources.add_row(one["source"], f"{one['tuples']:,}", *numbers, Text(state, "red" if one["fault"] else "dim"))
+    for source in summary["sources"]:
+        state = "failed" if source["fault"] else "" if source["ended"] else "not ended"
+        numbers = [count(source[k]) for k in ("late", "malformed", "refused_ahead")]
+        sources.add_row(
+            source["source"], f"{source['tuples']:,}", *numbers, Text(state, "red" if source["fault"] else "dim")
+        )
     return Group(replicas, Text(""), sources)
 
 
 def verdict_text(verdict: Mapping[str, Any], failed: Sequence[str] = ()) -> Text:
-    """The last word: is the stable stream what it should be?  What failed comes first."""
+    """Returns the final line: whether the stable stream equals the reference.  Failures come first."""
     reasons = [*failed, *([verdict["reason"]] if verdict["reason"] else [])]
     reasons = [r for r in reasons if not any(r != other and r in other for other in reasons)]
     why = "\n  ".join(dict.fromkeys(reasons))
     if verdict.get("reference"):
-        told = f"NOT COMPLETE: {why}\n" if why else ""
+        prefix = f"NOT COMPLETE: {why}\n" if why else ""
         where = f"\n{verdict['where']}" if verdict["where"] else ""
-        return Text(f"{told}the reference run fails too: {verdict['reference']}{where}", style="bold red")
+        return Text(f"{prefix}the reference run fails too: {verdict['reference']}{where}", style="bold red")
     if verdict["equal"] is None:
         return Text(f"not compared with the reference: {why}", style="bold red" if failed else "bold yellow")
     if not verdict["equal"]:
         differences = "\n".join(f"  {d}" for d in verdict["differences"])
-        told = f"{why}\n" if failed else ""
-        return Text(f"{told}STABLE STREAM DIFFERS FROM THE REFERENCE RUN:\n{differences}", style="bold red")
+        prefix = f"{why}\n" if failed else ""
+        return Text(f"{prefix}STABLE STREAM DIFFERS FROM THE REFERENCE RUN:\n{differences}", style="bold red")
     rows = verdict["rows"]
     if not verdict["complete"]:
         so_far = f"the {rows:,} tuples so far agree with the reference" if rows else "no stable tuple has come"

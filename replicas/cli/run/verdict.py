@@ -1,4 +1,4 @@
-"""Is the stable stream of each client what a run without failures gives, and was the promise kept on the way?"""
+"""Judges a run: does each client's stable stream equal a run without failures, and was the promise kept?"""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
     """Compares the recordings of a run with the reference, computed from the sources' logs.
 
     Args:
-      complete: False for a run that was broken off: then clients need only be right as far as they came.
+      complete: False for a run that was broken off: its clients only need a correct prefix.
       reason: why it was broken off.
 
     Returns:
       ``{"equal": bool, "complete": bool, "rows": tuples compared, "differences": [text], "reason": text,
-      "late": [text], "checked": {what: how much}}``; ``late``: where P1 was not kept, by more than the machine's noise;
-      where an operator fails in the reference as well, ``equal`` is None and ``reference`` and ``where`` tell of it; it
-      is None, and ``reason`` says why, where ``retain`` deleted what would have to be read.
+      "late": [text], "checked": {figure: amount}}``; ``late``: violations of P1 beyond the machine's noise.
+      Where an operator fails in the reference as well, ``equal`` is None, and ``reference`` and ``where`` describe it.
+      Where ``retain`` deleted needed input, ``equal`` is None, and ``reason`` says why.
 
     Raises:
       LogError: a log or a recording is damaged.
@@ -58,8 +58,8 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         recorded = recorded_stable(storage, client_folder(name), schemas)
         names = {str(c.stream): schemas[c].names for c in channels}
-        found = compare(recorded, {c: reference[c] for c in channels}, complete=complete, names=names)
-        differences += [f"client {name}: {d}" for d in found]
+        mismatches = compare(recorded, {c: reference[c] for c in channels}, complete=complete, names=names)
+        differences += [f"client {name}: {d}" for d in mismatches]
         rows += sum(len(ids) for ids, _ in recorded.values())
     verdict = judge_recorded(plan, directory, folder, reference, complete=complete)
     if not differences:  # the rows do not show what was taken back, or held twice
@@ -74,11 +74,11 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
 
 
 def sinks(plan: Plan, directory: Directory, folder: Path, *, complete: bool) -> list[dict[str, Any]]:
-    """What each sink holds against its recording: ``{"sink", "rows", "equal", "text"}``; see consistency.sinks.judge.
+    """Compares each sink with its recording: ``{"sink", "rows", "equal", "text"}``; see consistency.sinks.judge.
 
     Raises LogError: a log or a recording is damaged.
     """
-    return [one._asdict() for one in judge_sinks(plan, directory, folder, complete=complete)]
+    return [judge_sink._asdict() for judge_sink in judge_sinks(plan, directory, folder, complete=complete)]
 
 
 def _channels(plan: Plan, client: ClientSettings) -> list[Channel]:
@@ -86,7 +86,7 @@ def _channels(plan: Plan, client: ClientSettings) -> list[Channel]:
 
 
 def _read_for(plan: Plan, directory: Directory) -> Iterator[PurePosixPath]:
-    """Folders of logs and recordings that a verdict is made from."""
+    """Yields the folders of logs and recordings that a verdict needs."""
     yield from map(source_folder, plan.sources)
     for name, client in directory.clients.items():
         yield from (channel_folder(client_folder(name), channel) for channel in _channels(plan, client))

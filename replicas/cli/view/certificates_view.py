@@ -1,4 +1,4 @@
-"""Certificates that somebody has to look after, as the live view and ``spe status`` show them."""
+"""Certificates that need attention, as the live view and ``spe status`` show them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rich.text import Text
 from spe.status import ProcessStatus
 from spe.stream.times import SECOND
 
-#: Days before the end on which it is said, as the alert rules do.
+#: A warning is shown so many days before a certificate expires, as in the alert rules.
 SOON_DAYS: Final = 14
 _DAY_US: Final = 86_400 * SECOND
 
 
 def certificates(statuses: Iterable[ProcessStatus], now_us: int) -> list[Text]:
-    """A line for each that expires soon, and for each new one that is refused."""
+    """Returns a line for each certificate that expires soon, and for each new one that is refused."""
     lines = []
     for status in statuses:
-        one = status.certificate
-        if one is None:
+        certificate = status.certificate
+        if certificate is None:
             continue
-        days = (one.expires_us - now_us) // _DAY_US
-        if one.expires_us <= now_us:
+        days = (certificate.expires_us - now_us) // _DAY_US
+        if certificate.expires_us <= now_us:
             lines.append(Text(f"{status.name}: its certificate has expired", style="bold red"))
         elif days < SOON_DAYS:
             lines.append(Text(f"{status.name}: its certificate expires in {days} days", style="yellow"))
-        if one.refused:
-            lines.append(Text(f"{status.name} does not use its new certificate: {one.refused}", style="yellow"))
+        if certificate.refused:
+            lines.append(Text(f"{status.name} does not use its new certificate: {certificate.refused}", style="yellow"))
     return lines

@@ -1,4 +1,4 @@
-"""Prints rows as JSON lines, as a client's sinks write them, with the stream's name in front."""
+"""Prints rows as JSON lines, as a client's sinks write them, with the name of the stream first."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def change_text(plan: Plan, entry: SinkEntry, channel: Channel, corrections: boo
 
 
 def write_out(texts: Iterable[bytes]) -> None:
-    """To standard output, behind what was printed before.
+    """Writes to standard output, after earlier output.
 
-    Where it is not buffered (``PYTHONUNBUFFERED``), a signal may end a write before its end, so what is left follows.
+    A signal may interrupt an unbuffered write (``PYTHONUNBUFFERED``), so the remainder is written again.
 
     Raises:
-      OSError: it cannot be written, or not now.
+      OSError: standard output cannot be written, or would block.
     """
     sys.stdout.flush()
     out = getattr(sys.stdout, "buffer", None)
     for text in texts:
-        if out is None:  # a program of the user's has put something else in its place
+        if out is None:  # a program of the user has replaced standard output
             sys.stdout.write(text.decode())
             continue
         rest = memoryview(text)
@@ -48,7 +48,7 @@ def write_out(texts: Iterable[bytes]) -> None:
 
 
 def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
-    """Prints each change that it is given; final tuples only, or all with their undos."""
+    """Returns a function that prints changes: final tuples only, or all with their undos."""
     cursors: dict[Channel, SinkCursor] = {}
 
     def show(change: Change) -> None:

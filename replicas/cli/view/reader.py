@@ -1,4 +1,4 @@
-"""``spe client --start``: prints the results of a running cluster, and keeps nothing."""
+"""``spe client --start``: prints the results of a running cluster, and stores nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(config: Path, client: str, start: str, streams: Sequence[str], print_: 
     """Prints until all streams have ended.
 
     Raises:
-      SpeError: the client is one of the configuration, which records and writes sinks; or it is not to print.
+      SpeError: the client is configured, so it records and writes sinks; or ``--print`` is missing.
     """
     if print_ == "no":
         raise SpeError("--start: a reader writes nothing but its output; expected --print stable or corrections too")

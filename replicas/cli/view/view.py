@@ -1,4 +1,4 @@
-"""What a running cluster looks like, as tables and bars for a terminal.  Pure: statuses in, something to draw out."""
+"""Draws a running cluster as tables and bars for a terminal.  Pure: statuses in, renderables out."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, format_timestamp
 
-#: A status older than this says nothing about now.
+#: A status older than this is not current.
 STALE_US: Final = 1_500_000
 _BAR_CELLS: Final = 8
 _ELSEWHERE_COLUMNS: Final = 400
 _FAULTS_SHOWN: Final = 8
 _HOLDERS: Final = 3
-#: Rows of all outputs together; at least one of each.
+#: Largest number of rows of all outputs together; each output shows at least one.
 _RESULTS_SHOWN: Final = 5
-#: Moves that are over.
+#: Largest number of moves shown that are over.
 _MOVES_SHOWN: Final = 3
-#: A load that was measured longer ago says so.
+#: The age of a load measurement is shown from here on.
 _LOAD_OLD_US: Final = 2 * SAMPLE_US
 
 STATE_STYLES: Final[Mapping[NodeState, str]] = {
@@ -74,16 +74,16 @@ _PHASE_STYLES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Sight:
-    """Everything that is shown, at one moment.
+    """All data of one view.
 
     Attributes:
       now_us, begun_us: wall time; None: the sources have not begun.
-      phases: of each process, as its supervisor sees it; nothing where none is asked.
+      phases: phase of each process in its supervisor; empty without a supervisor.
       seen: the last status of each process.
-      errors: why a process does not answer.
+      errors: reasons why processes do not answer.
       faults: in order of planning.
       note: what the run is waiting for.
-      loads: what replicas and partitions need is shown too.
+      loads: show the loads of replicas and partitions.
       page: address of the dashboard; "" where there is none.
     """
 
@@ -100,13 +100,13 @@ class Sight:
 
 
 def make_console() -> Console:
-    """The terminal; where the output goes elsewhere, wide enough for everything."""
+    """Returns a console for the terminal; wide enough for every table if the output is not a terminal."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ELSEWHERE_COLUMNS)
 
 
 def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
-    """Replicas, sources, clients, faults."""
+    """Draws replicas, sources, clients and faults."""
     parts: list[RenderableType] = [_title(sight), _sources(plan, sight), _replicas(plan, directory, sight)]
     if directory.coordinated:
         parts.append(_coordinator(sight))
@@ -120,8 +120,8 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
         parts.append(loads)
     if sight.loads and (used := _x_used(plan, sight)).row_count:
         parts.append(used)
-    if sight.loads and (kept := _checkpoint_logs(plan, sight)).row_count:
-        parts.append(kept)
+    if sight.loads and (logs_table := _checkpoint_logs(plan, sight)).row_count:
+        parts.append(logs_table)
     if (directories := _directories(sight)) is not None:
         parts.append(directories)
     now = in_force_now(directory, sight)
@@ -133,9 +133,9 @@ def render(plan: Plan, directory: Directory, sight: Sight) -> RenderableType:
     parts += _newest(directory, sight)
     if sight.faults:
         parts.append(Panel(_faults(sight), title="faults", title_align="left", border_style="dim", expand=False))
-    for seen in sight.seen.values():
-        parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(seen.status)]
-    parts += certificates([seen.status for seen in sight.seen.values()], sight.now_us)
+    for answer in sight.seen.values():
+        parts += [Text(f"{who} {text}", style="bold red") for who, text in failures_of(answer.status)]
+    parts += certificates([answer.status for answer in sight.seen.values()], sight.now_us)
     if sight.note:
         parts.append(Text(sight.note, style="dim"))
     return Group(*parts)
@@ -151,7 +151,7 @@ def _title(sight: Sight) -> Text:
 
 
 def columns(*names: str, right: Sequence[str] = (), title: str = "") -> Table:
-    """An empty table with these columns; those of ``right`` hold figures."""
+    """Returns an empty table; the columns of ``right`` are aligned to the right."""
     table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in names:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
@@ -159,7 +159,7 @@ def columns(*names: str, right: Sequence[str] = (), title: str = "") -> Table:
 
 
 def metrics_table(metrics: Mapping[str, str]) -> Table:
-    """Where processes serve metrics and health."""
+    """Lists the addresses of metrics and health."""
     table = columns("metrics", "")
     for name, address in metrics.items():
         table.add_row(Text(name), f"http://{address}/metrics")
@@ -167,18 +167,18 @@ def metrics_table(metrics: Mapping[str, str]) -> Table:
 
 
 def process_word(sight: Sight, name: str) -> str:
-    """What hides whatever a process said last, in a word; "" while it answers."""
+    """Returns a word that replaces the last status of a process, such as "silent"; "" while it answers."""
     phase = sight.phases.get(name)
     if phase is not None and phase != Phase.RUNNING:
         return str(phase)
-    seen = sight.seen.get(name)
-    if seen is None:
+    answer = sight.seen.get(name)
+    if answer is None:
         return "starting" if phase is not None else "unreachable"
-    return "silent" if name in sight.errors and sight.now_us - seen.at_us > STALE_US else ""
+    return "silent" if name in sight.errors and sight.now_us - answer.at_us > STALE_US else ""
 
 
 def process_state(sight: Sight, name: str) -> Text | None:
-    """The same, to draw; None while it answers."""
+    """Draws :func:`process_word`; None while the process answers."""
     word = process_word(sight, name)
     return Text(word, style=_PHASE_STYLES.get(word, "bold red")) if word else None
 
@@ -207,7 +207,7 @@ def _sources(plan: Plan, sight: Sight) -> Table:
 
 
 def _logs(plan: Plan, directory: Directory, sight: Sight) -> Table:
-    """Logs and recordings that are not kept for ever: how large they are, and who needs what is due to be deleted."""
+    """Lists logs and recordings with limited retention: their size, and the readers that delay deletion."""
     table = columns("log", "whole from", "bytes", "due, and needed by", right=("bytes",))
     for stream, source in plan.sources.items():
         status = last_of(sight.seen, f"source:{stream}", SourceStatus)
@@ -216,13 +216,15 @@ def _logs(plan: Plan, directory: Directory, sight: Sight) -> Table:
             table.add_row(stream, since, f"{log.bytes:,}", _held(log.held, log.archive))
     for name in directory.clients:
         client = last_of(sight.seen, f"client:{name}", ClientStatus)
-        if client is not None and (kept := client.recording) is not None:
-            table.add_row(f"client {name}", "", f"{kept.bytes:,}", _held(kept.held, kept.archive))
+        if client is not None and (recording := client.recording) is not None:
+            table.add_row(f"client {name}", "", f"{recording.bytes:,}", _held(recording.held, recording.archive))
     return table
 
 
 def _held(held: Sequence[HolderStatus], trouble: str) -> Text:
-    texts = [f"{one.holder}: {one.bytes:,} since {format_timestamp(one.since_us)}" for one in held[:_HOLDERS]]
+    texts = [
+        f"{holder.holder}: {holder.bytes:,} since {format_timestamp(holder.since_us)}" for holder in held[:_HOLDERS]
+    ]
     more = [f"and {len(held) - _HOLDERS} more"] if len(held) > _HOLDERS else []
     return Text("; ".join([*([trouble] if trouble else []), *texts, *more]), style="yellow")
 
@@ -252,37 +254,39 @@ def _replicas(plan: Plan, directory: Directory, sight: Sight) -> Table:
                 state = hidden or Text("stands by", style="dim")
                 taken = f"{standby.checkpoints:,} checkpoints taken" if hidden is None else ""
                 table.add_row(name, state, "", "", "", "", taken)
-            elif (one := known.get(id.of)) is None:
+            elif (replica := known.get(id.of)) is None:
                 table.add_row(name, hidden or "", "0", "", "", "0%")
             else:
                 table.add_row(
                     name,
-                    hidden or _replica_state(one),
-                    f"{one.stable:,}",
-                    tentative(one.tentative),
-                    count(one.reconciliations),
-                    f"{one.fill:.0%}",
-                    _reads(one) if hidden is None else "",
+                    hidden or _replica_state(replica),
+                    f"{replica.stable:,}",
+                    tentative(replica.tentative),
+                    count(replica.reconciliations),
+                    f"{replica.fill:.0%}",
+                    _reads(replica) if hidden is None else "",
                 )
     return table
 
 
 def partition_name(plan: Plan, id: PartitionId) -> str:
-    """Its name; that of the unit where it has one."""
+    """Returns the name of a partition; the name of its unit if that has only one."""
     return str(id) if plan.unit[id.unit].partitions > 1 else id.unit
 
 
 def _loads(plan: Plan, sight: Sight) -> Table:
-    """What each replica needed in the last sample's time, and each partition in the mean (L1)."""
+    """Lists the latest load of each replica, and the mean load of each partition (L1)."""
     figures = ("cpu", "rows/s", "network/s", "memory", "state")
     table = columns("load", *figures, "", right=figures)
-    for name, seen in sight.seen.items():
-        if isinstance(seen.status, NodeStatus):
-            for one in seen.status.replicas:
-                if one.load is not None and one.load_age_us is not None:
-                    of = partition_name(plan, PartitionId(UnitId(one.unit), one.partition))
-                    age = "" if one.load_age_us < _LOAD_OLD_US else f"{one.load_age_us // SECOND:,} s ago"
-                    table.add_row(Text.assemble((name, "bold"), f" {of}"), *_needs(one.load), Text(age, style="dim"))
+    for name, answer in sight.seen.items():
+        if isinstance(answer.status, NodeStatus):
+            for replica in answer.status.replicas:
+                if replica.load is not None and replica.load_age_us is not None:
+                    partition = partition_name(plan, PartitionId(UnitId(replica.unit), replica.partition))
+                    age = "" if replica.load_age_us < _LOAD_OLD_US else f"{replica.load_age_us // SECOND:,} s ago"
+                    table.add_row(
+                        Text.assemble((name, "bold"), f" {partition}"), *_needs(replica.load), Text(age, style="dim")
+                    )
     coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
     for mean in () if coordinator is None else coordinator.loads:
         known = f"mean of {mean.samples} of {KEPT_US // SAMPLE_US} samples"
@@ -291,31 +295,33 @@ def _loads(plan: Plan, sight: Sight) -> Table:
 
 
 def _checkpoint_logs(plan: Plan, sight: Sight) -> Table:
-    """How long each replica would take to recover from its checkpoint log now, what its share allows, and its size."""
+    """Lists for each replica the time to recover from its checkpoint log now, the least that its share allows, and the
+    size.
+    """
     figures = ("recovery", "least", "last", "records", "bytes")
     table = columns("checkpoint log", *figures, "trouble", right=figures)
-    for name, seen in sight.seen.items():
-        for one in seen.status.replicas if isinstance(seen.status, NodeStatus) else ():
-            if (log := one.log) is not None:
-                of = partition_name(plan, PartitionId(UnitId(one.unit), one.partition))
+    for name, answer in sight.seen.items():
+        for replica in answer.status.replicas if isinstance(answer.status, NodeStatus) else ():
+            if (log := replica.log) is not None:
+                partition = partition_name(plan, PartitionId(UnitId(replica.unit), replica.partition))
                 last = "" if log.recovered_us is None else show_duration(log.recovered_us)
                 times = (show_duration(log.recovery_us), show_duration(log.least_us), last)
-                kept = (f"{log.records:,}", f"{log.kept_bytes:,}", Text(log.trouble, style="yellow"))
-                table.add_row(Text.assemble((name, "bold"), f" {of}"), *times, *kept)
+                sizes = (f"{log.records:,}", f"{log.kept_bytes:,}", Text(log.trouble, style="yellow"))
+                table.add_row(Text.assemble((name, "bold"), f" {partition}"), *times, *sizes)
     return table
 
 
 def _x_used(plan: Plan, sight: Sight) -> Table:
-    """How much of its X each replica has used since its process began: what the X costs, and whether it is enough."""
+    """Lists how much of its X each replica has used since its process began."""
     figures = ("X", "waits", "99 %", "largest")
     table = columns("X used", *figures, right=figures)
-    for name, seen in sight.seen.items():
-        for one in seen.status.replicas if isinstance(seen.status, NodeStatus) else ():
-            if one.x_us and one.x_used is not None and sum(one.x_used.counts):
-                of = partition_name(plan, PartitionId(UnitId(one.unit), one.partition))
-                shares = (one.waiting_us / one.x_us, at_most(one.x_used, 0.99), one.x_used.largest)
+    for name, answer in sight.seen.items():
+        for replica in answer.status.replicas if isinstance(answer.status, NodeStatus) else ():
+            if replica.x_us and replica.x_used is not None and sum(replica.x_used.counts):
+                partition = partition_name(plan, PartitionId(UnitId(replica.unit), replica.partition))
+                shares = (replica.waiting_us / replica.x_us, at_most(replica.x_used, 0.99), replica.x_used.largest)
                 shown = [Text(f"{share:.0%}", style=_style_of(share)) for share in shares]
-                table.add_row(Text.assemble((name, "bold"), f" {of}"), show_duration(one.x_us), *shown)
+                table.add_row(Text.assemble((name, "bold"), f" {partition}"), show_duration(replica.x_us), *shown)
     return table
 
 
@@ -332,20 +338,20 @@ def _size(number: int) -> str:
 
 
 def hosted_on(directory: Directory, node: NodeId, status: NodeStatus | None) -> list[ReplicaId]:
-    """What a node runs or stands by for: as the configuration says, until moves have changed it."""
+    """Returns the replicas that a node runs or stands by for: the configured ones until moves have changed them."""
     placed = [*directory.replicas_on(node), *directory.standbys_on(node)]
     if status is None:
         return placed
-    runs = [(one.unit, one.partition) for one in status.replicas]
-    stands_by = [(one.unit, one.partition) for one in status.standbys]
-    told = [PartitionId(UnitId(unit), partition) for unit, partition in runs + stands_by]
+    runs = [(replica.unit, replica.partition) for replica in status.replicas]
+    stands_by = [(standby.unit, standby.partition) for standby in status.standbys]
+    reported = [PartitionId(UnitId(unit), partition) for unit, partition in runs + stands_by]
     moved = status.directory is not None and status.directory.number > 0
-    stay = [id for id in placed if not moved or id.of in told]
-    return stay + [ReplicaId(*of, node) for of in told if all(of != id.of for id in placed)]
+    stay = [id for id in placed if not moved or id.of in reported]
+    return stay + [ReplicaId(*partition, node) for partition in reported if all(partition != id.of for id in placed)]
 
 
 def _moves(sight: Sight) -> Table | None:
-    """Moves that are under way, and the last ones that were; None: there was none."""
+    """Lists moves that are under way, and the last ones that are over; None: there was none."""
     status = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
     if status is None or not status.moves:
         return None
@@ -363,15 +369,15 @@ def _moves(sight: Sight) -> Table | None:
 
 
 def _recovery(sight: Sight) -> Table | None:
-    """In which order lost partitions come back, and what waits; None: there is room for all."""
+    """Lists the order in which lost partitions are recovered, and which wait; None: there is room for all."""
     status = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
     if status is None or (recovery := status.recovery) is None:
         return None
     table = columns("recovery", "", "", title=f"{recovery.goal} {recovery.value:.0%}")
     for partition, node in recovery.under_way.items():
         table.add_row(partition, Text("is restored", style="cyan"), f"on {node}")
-    for one in recovery.planned:
-        table.add_row(one.partition, Text("comes next", style="cyan"), f"on {one.node}")
+    for install in recovery.planned:
+        table.add_row(install.partition, Text("comes next", style="cyan"), f"on {install.node}")
     for partition, why in recovery.waits.items():
         table.add_row(partition, Text("waits", style="bold red"), why)
     if expected := [f"{point.value:.0%} after {point.after_s:.0f} s" for point in recovery.values[1:]]:
@@ -394,30 +400,34 @@ def _coordinator(sight: Sight) -> Text:
 
 
 def _directories(sight: Sight) -> Text | None:
-    """Which version of the directory counts, and who does not have it yet; None where there is the configuration's."""
-    told = {name: seen.status.directory for name, seen in sight.seen.items()}
-    versions = {name: Version(one.epoch, one.number) for name, one in told.items() if one is not None}
+    """Shows the newest version of the directory, and which processes lack it; None for the configured directory."""
+    directories = {name: answer.status.directory for name, answer in sight.seen.items()}
+    versions = {
+        name: Version(directory.epoch, directory.number)
+        for name, directory in directories.items()
+        if directory is not None
+    }
     newest = max(versions.values(), default=CONFIGURED)
     if newest == CONFIGURED:
         return None
     text = Text(f"directory    version {newest.number}")
-    if behind := [f"{name} has {one.number}" for name, one in versions.items() if one != newest]:
+    if behind := [f"{name} has {directory.number}" for name, directory in versions.items() if directory != newest]:
         text.append(f"  {', '.join(behind)}", style="yellow")
     return text
 
 
 def in_force_now(directory: Directory, sight: Sight) -> Directory:
-    """With the X, α and policies that nodes say that they have now."""
-    told = {name: last_of(sight.seen, name, NodeStatus) for name in directory.nodes}
+    """Returns the directory with the current X, α and policies of the nodes."""
+    statuses = {name: last_of(sight.seen, name, NodeStatus) for name in directory.nodes}
     nodes = {
-        name: node if (status := told[name]) is None or status.settings is None else in_force(node, status.settings)
+        name: node if (status := statuses[name]) is None or status.settings is None else in_force(node, status.settings)
         for name, node in directory.nodes.items()
     }
     return replace(directory, nodes=nodes)
 
 
 def _settings(directory: Directory, now: Directory) -> Table | None:
-    """Nodes whose X, α or policies are not those of the file; None: there are none."""
+    """Lists nodes whose X, α or policies differ from the configuration; None: there are none."""
     changed = [node for name, node in now.nodes.items() if not same_waits(node, directory.nodes[name])]
     table = columns("settings", "now", "in the file")
     for node in changed:
@@ -425,25 +435,25 @@ def _settings(directory: Directory, now: Directory) -> Table | None:
     return table if changed else None
 
 
-def _replica_state(one: ReplicaStatus) -> Text:
-    if one.error:
+def _replica_state(replica: ReplicaStatus) -> Text:
+    if replica.error:
         return Text("STOPPED", style="bold white on red")
-    text = Text(one.state.name, style=STATE_STYLES[one.state])
-    if one.missing:
-        text.append(f" {one.missing[0]}", style="red")
-    if others := [why for each in one.inputs for why in each.other_logs.values()]:
+    text = Text(replica.state.name, style=STATE_STYLES[replica.state])
+    if replica.missing:
+        text.append(f" {replica.missing[0]}", style="red")
+    if others := [why for each in replica.inputs for why in each.other_logs.values()]:
         text.append(f" {others[0]}", style="bold white on red")
-    if one.skew:
-        text.append(f" {one.skew[0]}", style="yellow")
-    if one.differs:
-        text.append(f" {one.differs[0]}", style="bold white on red")
+    if replica.skew:
+        text.append(f" {replica.skew[0]}", style="yellow")
+    if replica.differs:
+        text.append(f" {replica.differs[0]}", style="bold white on red")
     return text
 
 
-def _reads(one: ReplicaStatus) -> Text:
-    """Whom each input is read from: named where that is not obvious or where there is nobody."""
+def _reads(replica: ReplicaStatus) -> Text:
+    """Shows the producer of each input, unless it is the input's own source."""
     text = Text()
-    for each in one.inputs:
+    for each in replica.inputs:
         stream = each.channel.rpartition("/")[0]
         if each.main == f"source:{stream}":
             continue
@@ -455,7 +465,7 @@ def _reads(one: ReplicaStatus) -> Text:
 
 
 def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
-    """One row per channel; the client's name stands before it where there are several."""
+    """Lists channels, one per row; with the name of the client where there are several clients."""
     right = ("stable", "tentative", "undone", "worst", "gap")
     title = "client" if len(directory.clients) > 1 else f"client {next(iter(directory.clients), '')}"
     table = columns(
@@ -464,23 +474,23 @@ def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
     for client in directory.clients:
         name = f"client:{client}"
         if not any(name in known for known in (sight.phases, sight.seen, sight.errors)):
-            continue  # nobody can ask it: only a run's clients answer for themselves
+            continue  # only the clients of a run answer for themselves
         hidden = process_state(sight, name)
         status = last_of(sight.seen, name, ClientStatus)
         channels = () if status is None else status.channels
-        for one in channels:
-            stream = one.channel.rpartition("/")[0]
+        for channel in channels:
+            stream = channel.channel.rpartition("/")[0]
             bound = delay_bound_us(plan, directory, StreamId(stream))
-            label = one.channel if plan.partitions_of(StreamId(stream)) > 1 else stream
+            label = channel.channel if plan.partitions_of(StreamId(stream)) > 1 else stream
             table.add_row(
                 Text.assemble((f"{client} ", "bold") if len(directory.clients) > 1 else "", label),
-                f"{one.position:,}",  # ids are ordinals, also after the client was restarted
-                tentative(one.tentative),
-                count(one.undone),
-                _delay(one, bound, sight.now_us),
-                "" if one.delay_max_us is None else _against(one.delay_max_us, bound),
-                seconds(one.stable_gap_max_us),
-                hidden or Text(one.producer or ("" if one.ended else "nobody")),
+                f"{channel.position:,}",  # ids are ordinals, also after the client was restarted
+                tentative(channel.tentative),
+                count(channel.undone),
+                _delay(channel, bound, sight.now_us),
+                "" if channel.delay_max_us is None else _against(channel.delay_max_us, bound),
+                seconds(channel.stable_gap_max_us),
+                hidden or Text(channel.producer or ("" if channel.ended else "nobody")),
             )
         if not channels:
             table.add_row(Text(client, style="bold"), "", "", "", hidden or "", "", "", "")
@@ -488,21 +498,21 @@ def _clients(plan: Plan, directory: Directory, sight: Sight) -> Table:
 
 
 def newest_rows(directory: Directory, sight: Sight) -> dict[str, NewestStatus]:
-    """The last results of each output that a client has received, by stream; each by one client that has some."""
+    """Returns the last results of each output by stream, each from one client that has received some."""
     newest: dict[str, NewestStatus] = {}
     for client in directory.clients:
         status = last_of(sight.seen, f"client:{client}", ClientStatus)
-        for one in () if status is None else status.newest:
-            newest.setdefault(one.stream, one)
+        for rows in () if status is None else status.newest:
+            newest.setdefault(rows.stream, rows)
     return newest
 
 
 def _newest(directory: Directory, sight: Sight) -> list[RenderableType]:
-    """The last rows of each output, the newest one last: fewer of each where there are more outputs."""
+    """Draws the last rows of each output, the newest last; fewer per output where there are more outputs."""
     newest, tables = newest_rows(directory, sight), []
-    for stream, one in newest.items():
-        table = columns(f"newest {stream}", *one.columns)
-        for row in one.rows[-max(1, _RESULTS_SHOWN // len(newest)) :]:
+    for stream, rows in newest.items():
+        table = columns(f"newest {stream}", *rows.columns)
+        for row in rows.rows[-max(1, _RESULTS_SHOWN // len(newest)) :]:
             style = "yellow" if row.tentative else ""
             table.add_row("tentative" if row.tentative else "", *(Text(value) for value in row.values), style=style)
         tables.append(table)
@@ -510,18 +520,18 @@ def _newest(directory: Directory, sight: Sight) -> list[RenderableType]:
 
 
 def _delay_title(plan: Plan, directory: Directory) -> str:
-    """``delay / X = 2s``: what the bars are measured against, where that is the same for all outputs."""
+    """Returns ``delay / X = 2s``: the bound of the bars, if it is the same for all outputs."""
     allowed = {show_bound([us for _, us in slowest_way(plan, directory, s)]) for s in plan.query.outputs}
     return f"delay / {allowed.pop()}" if len(allowed) == 1 else "delay / kX"
 
 
-def _delay(one: ChannelStatus, bound_us: int, now_us: int) -> Text:
-    """A bar of the current delay against kX.  While nothing comes, the silence counts: the delay grows with it."""
-    if one.ended:
+def _delay(channel: ChannelStatus, bound_us: int, now_us: int) -> Text:
+    """Draws the current delay against kX.  Without new results, the delay is the time since the last one."""
+    if channel.ended:
         return Text("complete", style="green")
-    if one.delay_us is None or one.last_arrival_us is None:
+    if channel.delay_us is None or channel.last_arrival_us is None:
         return Text("")
-    current = max(one.delay_us, now_us - one.last_arrival_us)
+    current = max(channel.delay_us, now_us - channel.last_arrival_us)
     share = current / bound_us
     filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
     style = _style_of(share)
@@ -537,41 +547,41 @@ def _style_of(share: float) -> str:
 
 
 def _faults(sight: Sight) -> RenderableType:
-    """The latest that have begun, and the next that are to come."""
+    """Lists the latest faults that have begun, and the next ones."""
     begun = [f for f in sight.faults if f.began_us is not None]
     coming = sorted((f for f in sight.faults if f.began_us is None), key=lambda f: f.planned_us or 0)
     shown = [*sorted(begun, key=lambda f: f.began_us or 0)[-(_FAULTS_SHOWN - 2) :], *coming][:_FAULTS_SHOWN]
     table = columns("at", "fault", "")
     table.show_header = False
-    for one in shown:
-        at = one.began_us if one.began_us is not None else one.planned_us or 0
-        table.add_row(f"{seconds(at - (sight.begun_us or at))} s", one.fault, _fault_state(one, sight.now_us))
+    for fault in shown:
+        at = fault.began_us if fault.began_us is not None else fault.planned_us or 0
+        table.add_row(f"{seconds(at - (sight.begun_us or at))} s", fault.fault, _fault_state(fault, sight.now_us))
     hidden = len(sight.faults) - len(shown)
     if hidden > 0:
         table.add_row("", f"and {hidden} more", "")
     return table
 
 
-def _fault_state(one: FaultStatus, now_us: int) -> Text:
-    if one.errors:
-        return Text("; ".join(one.errors), style="red")
-    if one.began_us is None:
-        return Text(f"in {seconds((one.planned_us or now_us) - now_us)} s", style="dim")
-    if one.ended_us is not None:
-        return Text(f"over after {seconds(one.ended_us - one.began_us)} s", style="dim")
-    if one.for_us is not None:
-        return Text(f"now, {seconds(one.began_us + one.for_us - now_us)} s left", style="bold red")
+def _fault_state(fault: FaultStatus, now_us: int) -> Text:
+    if fault.errors:
+        return Text("; ".join(fault.errors), style="red")
+    if fault.began_us is None:
+        return Text(f"in {seconds((fault.planned_us or now_us) - now_us)} s", style="dim")
+    if fault.ended_us is not None:
+        return Text(f"over after {seconds(fault.ended_us - fault.began_us)} s", style="dim")
+    if fault.for_us is not None:
+        return Text(f"now, {seconds(fault.began_us + fault.for_us - now_us)} s left", style="bold red")
     return Text("done", style="red")
 
 
 def seconds(us: int) -> str:
-    """Seconds with as many digits as are of use."""
+    """Formats seconds, with two decimals below 10 and one above."""
     value = us / 1e6
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def count(number: int) -> str:
-    """Nothing for none: what is not there should not catch the eye."""
+    """Formats a count; zero is empty, so that it does not catch the eye."""
     return f"{number:,}" if number else ""
 
 
@@ -580,7 +590,7 @@ def tentative(number: int) -> Text:
 
 
 def moment(us: int) -> str:
-    """A point in tuple time, to the tenth of a second, without its year."""
+    """Formats a point in tuple time, to the tenth of a second, without the year."""
     if us <= BEFORE_TIME:
         return ""
     if us >= END_OF_TIME:

@@ -1,4 +1,4 @@
-"""Following a running cluster from outside: its statuses, and what its supervisor says of it."""
+"""Follows a running cluster from outside, by the statuses of its processes and its supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ASKED_S: Final = 0.05
 
 
 class Watch:
-    """Asks every process of a cluster again and again.
+    """Polls every process of a cluster.
 
     Raises:
       SpeError: there is no such cluster, or the run is over.
@@ -34,43 +34,43 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """The processes of the run have ended; never of a cluster without a supervisor."""
+        """Whether the processes of the run have ended; False for a cluster without a supervisor."""
         return bool(why_over(self.target))
 
     async def until_over(self) -> None:
-        """Returns when the run is over; a cluster without a supervisor has no end."""
+        """Returns when the run is over; never without a supervisor."""
         while True:
             await trio.sleep(_LOOK_S)
             if self.over:
                 return
 
     async def asked(self) -> None:
-        """Returns when every process has answered once, or failed to."""
+        """Returns when every process has answered or failed to answer once."""
         while True:
             await trio.sleep(_ASKED_S)
             if all(name in self.poller.seen or name in self.poller.errors for name in self.target.addresses):
                 return
 
     async def run(self) -> None:
-        """Asks for ever."""
+        """Polls until cancelled."""
         async with trio.open_nursery() as nursery:
             self.poller.joined = lambda name: nursery.start_soon(self.poller.follow, name)
             for name in self.target.addresses:
                 nursery.start_soon(self.poller.follow, name)
 
     def sight(self) -> Sight:
-        """What the supervisor says of processes counts while it answers."""
+        """Returns the current sight; phases of processes count only while the supervisor answers."""
         now = self._env.clock.wall_us()
-        seen = self.poller.seen
-        above = last_of(seen, SUPERVISOR, SupervisorStatus)
-        if above is not None and now - seen[SUPERVISOR].at_us > STALE_US:
+        answers = self.poller.seen
+        above = last_of(answers, SUPERVISOR, SupervisorStatus)
+        if above is not None and now - answers[SUPERVISOR].at_us > STALE_US:
             above = None
         return Sight(
             title=f"{self.target.plan.cluster}   {self.path}",
             now_us=now,
             begun_us=None if above is None else above.begun_us,
             phases={} if above is None else above.phases,
-            seen=seen,
+            seen=answers,
             errors=self.poller.errors,
             faults=() if above is None else above.faults,
         )
