@@ -1,4 +1,4 @@
-"""Applications read results here: ``connect`` in a Python program, ``spe client`` as a process."""
+"""Reads results for applications: ``connect`` in a Python program, ``spe client`` as a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Changes", "StableRows", "TentativeRows", "UndoneRows", "connect"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: a session needs the machine's network, which a simulated client must not."""
+    """Loads a name on first use: a session needs the machine's network, which a simulated client must not import."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from replicas.client import changes, session

@@ -1,4 +1,4 @@
-"""A trio program in a thread of its own, for callers that know no trio, as Spark is one."""
+"""Runs a trio program in a thread, for callers without trio, such as Spark."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from spe.errors import NotReachable, SpeError
 T = TypeVar("T")
 Main = Callable[..., Awaitable[None]]
 
-#: Items that may wait for a slow caller.
+#: Largest number of items that wait for a slow caller.
 _WAITING: Final = 8
 
 
 class Background:
-    """Runs ``main`` until :meth:`stop`; ``main`` calls ``task_status.started()``, as trio has it.
+    """Runs ``main`` until :meth:`stop`; ``main`` calls ``task_status.started()``, as in trio.
 
     Attributes:
-      token: of the other thread's trio.
+      token: token of the trio run in the other thread.
 
     Raises:
-      SpeError: what ``main`` raised before it had started.
+      SpeError: an error that ``main`` raised before it had started.
     """
 
     def __init__(self, main: Main) -> None:
@@ -43,14 +43,14 @@ class Background:
             raise self._failed
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: object, seconds: float, waits_for: str) -> T:
-        """The result of an asynchronous function, run beside ``main``.
+        """Returns the result of an asynchronous function that runs together with ``main``.
 
         Args:
-          seconds: longest time for it.
-          waits_for: what did not happen, to be said where it takes longer.
+          seconds: time limit.
+          waits_for: the missing event, for the error message at the time limit.
 
         Raises:
-          SpeError: it takes longer, or ``main`` has failed.
+          SpeError: the time limit is exceeded, or ``main`` has failed.
         """
 
         async def within() -> T:
@@ -65,7 +65,7 @@ class Background:
             raise self._failed or SpeError("the connection to the cluster was closed") from None
 
     def ask(self, function: Callable[[], T]) -> T:
-        """What a function says that uses what belongs to ``main``.  Raises what it raises, or what ended ``main``."""
+        """Returns the result of a function that uses objects of ``main``.  Raises its error, or that of ``main``."""
 
         async def asked() -> T:
             return function()
@@ -73,7 +73,7 @@ class Background:
         return self.call(asked, seconds=math.inf, waits_for="")
 
     def stop(self) -> None:
-        """Ends ``main`` and waits for that."""
+        """Ends ``main`` and waits for its end."""
         with contextlib.suppress(trio.RunFinishedError):
             trio.from_thread.run_sync(self._scope.cancel, trio_token=self.token)
         self._thread.join()
@@ -101,7 +101,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def items_of(opened: Callable[[], AbstractAsyncContextManager[AsyncGenerator[T, None]]]) -> Iterator[T]:
-    """What an asynchronous generator yields, for a plain loop.  Raises what it raises."""
+    """Yields the items of an asynchronous generator in a plain loop.  Raises its errors."""
     sender, receiver = trio.open_memory_channel[T](_WAITING)
     failed: list[Exception] = []
 
@@ -114,7 +114,7 @@ def items_of(opened: Callable[[], AbstractAsyncContextManager[AsyncGenerator[T, 
                         await sender.send(item)
             except Exception as error:
                 failed.append(error)
-        await trio.sleep_forever()  # whoever receives must find us running
+        await trio.sleep_forever()  # the receiver needs a running trio loop
 
     async def following() -> tuple[T] | None:
         try:

@@ -1,4 +1,4 @@
-"""Changes of an output that wait to be taken in portions, by somebody who may ask for the same portion again.  Pure."""
+"""Buffers changes of an output, to be taken in portions; a reader may ask for the same portion again.  Pure."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
 
-#: Boundaries that nothing else came with make a portion of their own after this time, microseconds.
+#: Boundaries without other changes make a portion of their own after this time, microseconds.
 QUIET_US = 1_000_000
 
 
 class Numbered(NamedTuple):
-    """A change, by its number in the session; of boundaries of a partition in succession only the newest is there."""
+    """A change with its number in the session; of successive boundaries of a partition only the newest is kept."""
 
     number: int
     change: Change
 
 
 class Portion(NamedTuple):
-    """Where a portion ends: the number of its last change, and the last stable id of each partition."""
+    """The end of a portion: the number of its last change, and the last stable id of each partition."""
 
     number: int
     ids: dict[int, int]
 
 
 class ChangeBuffer:
-    """The changes of one session of a client, from the first one that is not committed on.
+    """The changes of one session of a client, beginning with the first uncommitted one.
 
-    It begins with an undo of each partition: what an earlier session has passed on as tentative is withdrawn.
+    It begins with an undo of each partition, which withdraws the tentative results of an earlier session.
 
     Args:
-      channels: of the output, by partition.
+      channels: channels of the output, by partition.
       ids: last stable id of each partition before this session.
-      number: of the last change before it.
-      rows_max: beyond so many rows and changes that no portion has, nothing more is to be taken in.
+      number: number of the last change before this session.
+      rows_max: the buffer is full when so many rows and changes are in no portion.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class ChangeBuffer:
         self._rows_max = rows_max
         self._ids = dict(ids)
         self._waiting: deque[Numbered] = deque()
-        #: Last change that a portion has, and when it was made.
+        #: Last change in a portion, and when that portion was made.
         self._portioned, self._portioned_us = number, now_us
-        #: Rows and changes that are kept, and those of them that no portion has.
+        #: Number of stored rows and changes, and of those that are in no portion.
         self._kept = self._new = 0
-        #: Number of the newest boundary of a partition and kind, where no other change of the partition came after it.
+        #: Number of the newest boundary of a partition and kind, if no other change of the partition has followed it.
         self._boundaries: dict[tuple[int, Kind], int] = {}
-        #: Tentative tuples passed on in this session, and those of them that were withdrawn.
+        #: Tentative tuples passed on in this session, and how many of them were withdrawn.
         self.tentative = self.undone = 0
         self._open: dict[int, int] = {}
         for channel in channels:
@@ -62,14 +62,15 @@ class ChangeBuffer:
 
     @property
     def full(self) -> bool:
-        """Nothing more is to be taken in until another portion is asked for.
+        """No change may be added until another portion is asked for.
 
-        What portions have does not count: it is dropped when the one behind them is asked for, so this would never end.
+        Changes in portions do not count: they are dropped when the next portion is asked for, so the wait would not
+        end.
         """
         return self._new >= self._rows_max
 
     def add(self, change: Change) -> None:
-        """Takes what came next."""
+        """Adds the next change."""
         element, partition = change.element, change.channel.partition
         if isinstance(element, Boundary):
             before = self._boundaries.get((partition, element.kind), 0)
@@ -92,37 +93,37 @@ class ChangeBuffer:
             self.undone += self._open.pop(partition, 0)
 
     def portion(self, after: int, rows: int | None, now_us: int) -> Portion | None:
-        """Where the next portion after change ``after`` ends; None: there is nothing that is worth one.
+        """Returns the end of the portion that follows change ``after``; None: there is not enough for a portion.
 
         Args:
-          rows: about so many rows at most, but at least one change; None: all.
+          rows: largest number of rows, approximately, but at least one change; None: all.
         """
-        ids, found, count, worth, weight = dict(self._ids), after, 0, False, 0
+        ids, end, count, worth, weight = dict(self._ids), after, 0, False, 0
         for number, change in self._waiting:
             size = len(change.element) if isinstance(change.element, Batch) else 0
             if number > after:
                 if rows is not None and count and size and count + size > rows:
                     break
-                found, count = number, count + size
+                end, count = number, count + size
                 worth = worth or not isinstance(change.element, Boundary)
             weight += _weight(change)
             _advance(ids, change)
-        if found == after or not (worth or now_us - self._portioned_us >= QUIET_US):
+        if end == after or not (worth or now_us - self._portioned_us >= QUIET_US):
             return None
-        self._portioned, self._portioned_us = found, now_us
+        self._portioned, self._portioned_us = end, now_us
         self._new = self._kept - weight
-        return Portion(found, ids)
+        return Portion(end, ids)
 
     def backlog(self) -> int:
-        """Rows that no portion has yet."""
+        """Number of rows that are in no portion."""
         return sum(len(c.element) for n, c in self._waiting if n > self._portioned and isinstance(c.element, Batch))
 
     def changes(self, after: int, upto: int) -> list[Numbered]:
-        """What a portion has."""
-        return [one for one in self._waiting if after < one.number <= upto]
+        """Returns the changes of a portion."""
+        return [numbered for numbered in self._waiting if after < numbered.number <= upto]
 
     def drop(self, upto: int) -> None:
-        """What was committed is not asked for again."""
+        """Drops committed changes, which are not asked for again."""
         while self._waiting and self._waiting[0].number <= upto:
             change = self._waiting.popleft().change
             _advance(self._ids, change)
@@ -134,7 +135,7 @@ def _weight(change: Change) -> int:
 
 
 def _advance(ids: dict[int, int], change: Change) -> None:
-    """Last stable id of each partition, once a change is counted in."""
+    """Updates the last stable id of each partition with a change."""
     element, partition = change.element, change.channel.partition
     if isinstance(element, Batch | Boundary) and element.kind is Kind.STABLE:
         ids[partition] = max(ids[partition], element.upto_id)

@@ -1,4 +1,4 @@
-"""Changes of output streams as a program gets them: iterators of stable, tentative and withdrawn rows."""
+"""Changes of output streams for a program: iterators of stable, tentative and withdrawn rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from spe.stream.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class ReceivedChange:
-    """What happened to one partition of a stream.
+    """A change of one partition of a stream.
 
     Attributes:
-      change: as :meth:`Client.changes` gives it; what a :class:`replicas.client.view.CurrentView` takes.
-      schema: of the stream.
+      change: the change as :meth:`Client.changes` yields it and :class:`replicas.client.view.CurrentView` takes it.
+      schema: schema of the stream.
     """
 
     change: Change
@@ -32,7 +32,7 @@ class ReceivedChange:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the stream's attributes."""
+        """Names of the stream's attributes."""
         return self.schema.names
 
     @property
@@ -56,16 +56,16 @@ class ReceivedRows(ReceivedChange):
 
     @property
     def rows(self) -> Rows:
-        """As columns."""
+        """The tuples as columns."""
         return self.batch.rows
 
     @property
     def table(self) -> ResultTable:
-        """With ``to_pandas()`` and ``to_arrow()``."""
+        """A table with ``to_pandas()`` and ``to_arrow()``."""
         return ResultTable(self.schema, self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """As dicts: timestamps are int microseconds since the epoch, null is None.  For few rows."""
+        """Returns dicts: timestamps are int microseconds since the epoch, null is None.  For few rows."""
         return self.table.records()
 
 
@@ -76,28 +76,28 @@ class StableRows(ReceivedRows):
 
 
 class TentativeRows(ReceivedRows):
-    """The best results of the input that can be reached; an :class:`UndoneRows` withdraws them later."""
+    """The best results of the reachable input; an :class:`UndoneRows` withdraws them later."""
 
     __slots__ = ()
 
 
 class UndoneRows(ReceivedChange):
-    """All tentative tuples of this partition are withdrawn; what they should have been follows."""
+    """All tentative tuples of this partition are withdrawn; their corrections follow."""
 
     __slots__ = ()
 
 
-#: What iteration over changes gives.
+#: An item of an iterator of changes.
 Item = StableRows | TentativeRows | UndoneRows
 
 
 class Changes:
-    """An asynchronous iterator of changes; what was taken from it is acknowledged when the next one is asked for.
+    """An asynchronous iterator of changes; a change is acknowledged when the next one is asked for.
 
     Attributes:
-      plan: of the cluster.
-      client: the client that receives them; its ``status()`` says whom it reads.
-      received: what :meth:`collect` took.
+      plan: plan of the cluster.
+      client: the client that receives the changes; its ``status()`` names its producers.
+      received: the changes that :meth:`collect` took.
     """
 
     def __init__(self, plan: Plan, client: Client) -> None:
@@ -109,18 +109,18 @@ class Changes:
         return self
 
     async def __anext__(self) -> Item:
-        """Until all streams have ended.  Raises SpeError as :meth:`Client.changes` does."""
+        """Returns the next change, until all streams have ended.  Raises SpeError as :meth:`Client.changes` does."""
         while (change := await self.client.next_change()) is not None:
             if (item := item_of(self.plan, change)) is not None:
                 return item
         raise StopAsyncIteration
 
     def stable(self, stream: str) -> AsyncIterator[Rows]:
-        """Instead of all changes: the final tuples of one stream, merged over its partitions in time order."""
+        """Yields the final tuples of one stream instead of all changes, merged over its partitions in time order."""
         return self.client.stable(stream)
 
     async def collect(self, seconds: float = math.inf) -> ResultTables:
-        """Takes all changes that come within a time, or until all streams have ended; adds them to ``received``."""
+        """Takes all changes that arrive within a time, or until all streams have ended; adds them to ``received``."""
         with trio.move_on_after(seconds):
             while (change := await self.client.next_change()) is not None:
                 self.received.apply(change)
@@ -128,7 +128,7 @@ class Changes:
 
 
 def item_of(plan: Plan, change: Change) -> Item | None:
-    """A change for a program; None: it is a boundary, or another mark."""
+    """Converts a change for a program; None for a boundary or another mark."""
     element, schema = change.element, plan.query.schema_of(change.channel.stream)
     if isinstance(element, Undo):
         return UndoneRows(change, schema)

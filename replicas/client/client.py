@@ -1,4 +1,4 @@
-"""A client: reads output streams like a downstream neighbour, and hands every change to the application.
+"""A client reads output streams as a downstream neighbour does, and hands every change to the application.
 
     async with open_client(env, plan, directory, "dashboard") as client:
         async for change in client.changes():      # stable, tentative, undo, boundary, rec_done
@@ -6,8 +6,8 @@
         async for rows in client.stable("totals"):  # final tuples only
             ...
 
-What the application has taken is acknowledged, not what has arrived: a change that was being worked on when the
-process died comes again.
+A change is acknowledged when the application has processed it, not on arrival: a change that was being processed when
+the process died comes again.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Announced, Announcement, HeartbeatAnswer, Message, Start, expect
 
-#: Changes that may wait for the application before we stop reading.
+#: Largest number of changes that wait for the application before reading pauses.
 WAITING_CHANGES: Final = 1_000
-#: Of a reader that takes a piece, or keeps what it takes: each change may have thousands of rows.
+#: The same for a reader of an excerpt, or one that stores all it takes: each change may have thousands of rows.
 FEW_CHANGES: Final = 8
-#: Longest silence of a producer before a client looks for another, where no node's X gives one.
+#: Longest silence of a producer before a client looks for another, if no node's X gives a limit.
 PATIENCE_US: Final = 1_000_000
 
 
 class Client:
-    """See the module.
+    """Reads channels of output streams; see the module.
 
     Args:
-      plan: the cluster; must name this client, or ``reads`` says what to read.
+      plan: plan of the cluster.
       name: the client's name in the configuration.
-      kept: file of the directory's newest revision; None: it is kept nowhere.
-      channels: what to read; None: every partition of all that the configuration says.
-      acknowledges: False where somebody else of the same name does, since of two the one that began later counts.
-      guest: a reader of ``channels`` that the configuration does not have: nothing is kept for it (F8).
-      start: where to begin what :meth:`goes_on` does not name; "": at id 1.
-      announced: called with what nodes say of their X and waits, as far as it is new (rule T8).
-      waiting: changes that may wait for the application before we stop reading; None: WAITING_CHANGES.
+      revision: file for the newest revision of the directory; None: it is not stored.
+      channels: channels to read; None: every partition of all configured streams.
+      acknowledges: False where another process acknowledges for this client: of two, the one that began later counts.
+      guest: a reader of ``channels`` that is not in the configuration: nodes store nothing for it (F8).
+      start: where to begin channels that :meth:`goes_on` does not name; "": at id 1.
+      announced: called with new announcements of nodes about their X and waits (rule T8).
+      waiting: largest number of changes that wait for the application before reading pauses; None: WAITING_CHANGES.
 
     Raises:
       ConfigError: the plan has no such client.
-      OtherConfiguration: what is kept is of another configuration.
+      OtherConfiguration: the stored revision is of another configuration.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Client:
         name: str,
         *,
         token: str = "",
-        kept: PurePosixPath | None = None,
+        revision: PurePosixPath | None = None,
         channels: Sequence[Channel] | None = None,
         acknowledges: bool = True,
         announced: Callable[[Sequence[Announcement]], None] | None = None,
@@ -94,10 +94,10 @@ class Client:
         self.plan: ClientPlan = ClientPlan(name, ()) if guest else directory.clients[name]
         self.name = f"client:{name}"
         self.me = Identity("client", self.name, env.clock.wall_us(), token)
-        self.keeper = DirectoryKeeper(env, directory, self.me, kept)
+        self.keeper = DirectoryKeeper(env, directory, self.me, revision)
         directory = self.keeper.current
         self._waiting: deque[Change] = deque()
-        #: The change that the application is at work on.
+        #: The change that the application is processing.
         self._taken: Change | None = None
         self._waiting_max = WAITING_CHANGES if waiting is None else waiting
         self._arrived = Signal()
@@ -105,9 +105,9 @@ class Client:
         self._processed: dict[Channel, int] = {}
         self._acknowledges = acknowledges and not guest
         self._guest = guest
-        #: A producer whose configuration does not have us.
+        #: A producer whose configuration lacks this client.
         self._unknown_to = ""
-        #: Limits what is acknowledged: the stable tuples up to this id are kept where a kill does not take them.
+        #: Limits acknowledgements: stable tuples up to this id are on disk, where a kill cannot lose them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
         self._unserved = False
@@ -127,8 +127,8 @@ class Client:
             )
             for channel in channels
         ]
-        for one in self.inputs:
-            one.start = start
+        for input in self.inputs:
+            input.start = start
         self._announcements = Announcements(plan, directory)
         self._announced = announced
         self._upstream = Upstream(env, plan, self.keeper, heard=self._heard, other_message=self._other_message)
@@ -136,46 +136,46 @@ class Client:
         self.keeper.on_change(self._redirect)
 
     def goes_on(self, channel: Channel, position: int, frontier: int, origin: str) -> None:
-        """What an earlier session kept of a channel, before :meth:`run`: stable tuples up to an id, and a boundary.
+        """Continues a channel after an earlier session, before :meth:`run`: its last stable id, and a boundary.
 
         Args:
-          origin: where they come from (rule S6); "" where that is not known.
+          origin: source logs that the tuples come from (rule S6); "" where unknown.
         """
-        one = next(i for i in self.inputs if i.channel == channel)
-        one.port.position, one.port.frontier, one.origin = position, frontier, origin
-        one.start = ""
+        channel_input = next(i for i in self.inputs if i.channel == channel)
+        channel_input.port.position, channel_input.port.frontier, channel_input.origin = position, frontier, origin
+        channel_input.start = ""
         if position:
-            self._processed[channel] = position  # it must be acknowledged even if nothing more comes
+            self._processed[channel] = position  # to be acknowledged even if nothing more comes
         if frontier >= END_OF_TIME:
             self._ended.add(channel)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keeps the connections until cancelled."""
+        """Maintains the connections until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_around)
             await self._upstream.run(self.peers(), task_status=task_status)
 
     def unreachable(self) -> dict[str, str]:
-        """Who does not answer us, and why."""
+        """Processes that do not answer, with the reasons."""
         return self._upstream.unreachable()
 
     def peers(self) -> dict[str, str]:
-        """Name -> address of every process that makes what we read; of all others too, while nobody of these serves us.
+        """Address of every process that makes the streams; of all processes, while an input has no producer.
 
-        Partitions may have moved to where we do not know of, and any process has the newest directory (D5).
+        Partitions may have moved to unknown places, and any process has the newest directory (D5).
         """
         directory = self.keeper.current
         producers = (directory.producer_addresses(self._plan, channel) for channel in self.channels)
         others = directory.addresses() if self._unserved else {}
-        return others | {name: address for found in producers for name, address in found.items()}
+        return others | {name: address for addresses in producers for name, address in addresses.items()}
 
     async def _look_around(self) -> None:
-        """Asks the others, too, while something that we read has had no producer for a while."""
+        """Asks the other processes, too, after an input has had no producer for a while."""
         clock, timing = self._env.clock, self._plan.timing
         since: int | None = None
         while True:
             await clock.sleep(timing.heartbeat_us / 1e6)
-            if all(one.main is not None or one.channel in self._ended for one in self.inputs):
+            if all(input.main is not None or input.channel in self._ended for input in self.inputs):
                 since = None
             elif since is None:
                 since = clock.monotonic_us()
@@ -185,7 +185,7 @@ class Client:
                 self._upstream.watch(self.peers())
 
     def _redirect(self, directory: Directory) -> None:
-        """Another directory counts from here on."""
+        """Adopts another directory."""
         self._announcements.directory = directory
         self._upstream.redirect(directory, self.peers())
 
@@ -200,18 +200,20 @@ class Client:
             self._announced(news)
 
     async def changes(self) -> AsyncGenerator[Change, None]:
-        """Every change of every stream read, as it comes; ends when all streams have ended.
+        """Yields every change of every stream read, as it arrives; ends when all streams have ended.
 
         A change is acknowledged when the next one is asked for.
 
         Raises:
-          SpeError: what comes next for us is not stored any more, or nothing is kept for us; says what to do.
+          SpeError: the next tuples are no longer stored, or nodes store nothing for this client; says how to go on.
         """
         while (change := await self.next_change()) is not None:
             yield change
 
     async def next_change(self) -> Change | None:
-        """The next change; None: all streams have ended.  Raises as :meth:`changes`.  Cancelling loses nothing."""
+        """Returns the next change; None: all streams have ended.  Raises as :meth:`changes`.  Cancelling loses
+        nothing.
+        """
         if self._taken is not None:
             self._done(self._taken)
             self._taken = None
@@ -232,23 +234,23 @@ class Client:
                 " restart the cluster with this configuration, or read as somebody else, with start='now', 'stored' or"
                 " 'beginning'"
             )
-        for one in self.inputs:
-            if one.main is None and one.truncated():
-                first = min(p.first for p in one.producers.values() if p.alive)
-                if one.start:
+        for input in self.inputs:
+            if input.main is None and input.truncated():
+                first = min(p.first for p in input.producers.values() if p.alive)
+                if input.start:
                     raise SpeError(
-                        f"{self.name}: {one.channel} is stored from id {first} on, for spill files are damaged; what is"
-                        " not acknowledged begins earlier. start='stored' goes on without what is lost"
+                        f"{self.name}: {input.channel} is stored from id {first} on, for spill files are damaged; what"
+                        " is not acknowledged begins earlier. start='stored' goes on without what is lost"
                     )
-                raise SpeError(not_stored(self.name, one.channel, one.port.position, first, guest=self._guest))
+                raise SpeError(not_stored(self.name, input.channel, input.port.position, first, guest=self._guest))
 
     @property
     def finished(self) -> bool:
-        """All streams have ended, and the application has taken everything."""
+        """Whether all streams have ended, and the application has taken every change."""
         return len(self._ended) == len(self.channels)
 
     async def stable(self, stream: str) -> AsyncIterator[Rows]:
-        """Final tuples of one stream, merged over its partitions in time order."""
+        """Yields the final tuples of one stream, merged over its partitions in time order."""
         view = StableView(self._plan, StreamId(stream))
         async for change in self.changes():
             if change.channel.stream == stream and (rows := view.apply(change)) is not None:
@@ -257,17 +259,17 @@ class Client:
     # --- an owner of inputs (replicas.consumer.upstream) ---
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
-        if any(one.main is None and one.truncated() for one in self.inputs):
-            self._arrived.wake()  # wakes whoever waits for changes
+        if any(input.main is None and input.truncated() for input in self.inputs):
+            self._arrived.wake()  # wakes a task that waits for changes
         return choose_among(self.inputs, now, peer)
 
     def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
-        for one in self.inputs:
-            one.set_waits(useless_us=_useless_us(self._plan, directory, one.channel), x_us=_x_us(directory))
+        for input in self.inputs:
+            input.set_waits(useless_us=_useless_us(self._plan, directory, input.channel), x_us=_x_us(directory))
         return [
             (at, action)
-            for at, one in enumerate(self.inputs)
-            for action in one.set_producers(directory.producer_addresses(self._plan, one.channel))
+            for at, input in enumerate(self.inputs)
+            for action in input.set_producers(directory.producer_addresses(self._plan, input.channel))
         ]
 
     def acks(self) -> list[tuple[Channel, int]]:
@@ -288,8 +290,8 @@ class Client:
             await self._room.wait(token)
 
     def status(self) -> tuple[InputStatus, ...]:
-        """How far each channel is, and whom it is read from."""
-        return tuple(one.status() for one in self.inputs)
+        """Returns the progress and the producers of each channel."""
+        return tuple(input.status() for input in self.inputs)
 
     def _emit(self, channel: Channel, element: Element) -> None:
         self._waiting.append(Change(channel, element, self._env.clock.wall_us()))
@@ -305,10 +307,10 @@ class Client:
 
 
 def not_stored(name: str, channel: Channel, position: int, first: int, *, guest: bool) -> str:
-    """Why a client that has a position gets no more, and what to do.
+    """Explains why a client at a position gets no more, and what to do.
 
     Args:
-      first: the first id that is stored.
+      first: first stored id.
     """
     there = f"{channel} is stored from id {first} on"
     if guest and not position:
@@ -331,10 +333,10 @@ def _x_us(directory: Directory) -> int:
 
 
 def _useless_us(plan: Plan, directory: Directory, channel: Channel) -> int:
-    """Half of the shortest αX of those that make a channel: within it they give results, or others do (F4)."""
+    """Half of the shortest αX of a channel's producers: within it they give results, or others do (F4)."""
     unit = plan.producer.get(channel.stream)
     if unit is None:
-        return PATIENCE_US  # a source, which is the only producer
+        return PATIENCE_US  # a source has no other producer
     nodes = directory.hosts(PartitionId(unit.id, channel.partition))
     return min(directory.share(plan, unit.id, node).alpha_x_us for node in nodes) // 2
 
@@ -343,7 +345,7 @@ def _useless_us(plan: Plan, directory: Directory, channel: Channel) -> int:
 async def open_client(
     env: Env, plan: Plan, directory: Directory, name: str, *, token: str = ""
 ) -> AsyncIterator[Client]:
-    """A running client for the length of the block; what the block raises leaves it as it is, not in a group.
+    """Yields a running client for the length of the block; an error of the block is raised as it is, not in a group.
 
     Raises:
       ConfigError: the directory has no such client.
@@ -354,7 +356,7 @@ async def open_client(
 
 @asynccontextmanager
 async def running(client: Client) -> AsyncIterator[Client]:
-    """Runs a client for the length of the block, and raises as :func:`open_client` does."""
+    """Runs a client for the length of the block; raises as :func:`open_client` does."""
     failed: Exception | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)

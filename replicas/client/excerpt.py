@@ -1,4 +1,4 @@
-"""A piece of the stable stream of one channel, by ids: the same tuples whoever asks, when, and however often."""
+"""A range of ids of the stable stream of one channel: the same tuples for every reader at any time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Excerpt:
     """The stable tuples with ids after ``from_id`` up to ``upto_id``.
 
     Attributes:
-      origin: the source logs that they come from (rule S6).
+      origin: source logs that the tuples come from (rule S6).
     """
 
     stream: str
@@ -38,28 +38,29 @@ class Excerpt:
 async def excerpt(
     env: Env, plan: Plan, directory: Directory, client: str, what: Excerpt, *, patience_s: float, token: str = ""
 ) -> AsyncGenerator[AsyncGenerator[Batch, None], None]:
-    """The batches of an excerpt.
+    """Yields the batches of an excerpt.
 
-    It is read as any client reads, from the best replica, and goes on with another one where that fails.  Nothing is
-    acknowledged.
+    It is read as any client reads, from the best replica, and from another one if that fails.  Nothing is acknowledged.
 
     Args:
       patience_s: longest time without a stable tuple.
 
     Raises:
-      SpeError: the nodes have forgotten it.
-      NotReachable: nothing came for so long; says how the replicas stand.
+      SpeError: the nodes have deleted it.
+      NotReachable: no tuple came for so long; says how the replicas stand.
     """
     channel = Channel(StreamId(what.stream), what.partition)
-    one = Client(env, plan, directory, client, token=token, channels=[channel], acknowledges=False, waiting=FEW_CHANGES)
-    one.goes_on(channel, what.from_id, BEFORE_TIME, what.origin)
-    async with running(one), aclosing(_batches(one, what, patience_s)) as batches:
+    reader = Client(
+        env, plan, directory, client, token=token, channels=[channel], acknowledges=False, waiting=FEW_CHANGES
+    )
+    reader.goes_on(channel, what.from_id, BEFORE_TIME, what.origin)
+    async with running(reader), aclosing(_batches(reader, what, patience_s)) as batches:
         yield batches
 
 
-async def _batches(one: Client, what: Excerpt, patience_s: float) -> AsyncGenerator[Batch, None]:
+async def _batches(client: Client, what: Excerpt, patience_s: float) -> AsyncGenerator[Batch, None]:
     position = what.from_id
-    async with aclosing(one.changes()) as changes:
+    async with aclosing(client.changes()) as changes:
         while position < what.upto_id:
             element: Element | None = None
             with trio.move_on_after(patience_s):
@@ -68,11 +69,11 @@ async def _batches(one: Client, what: Excerpt, patience_s: float) -> AsyncGenera
                         break
                     element = change.element
             if not isinstance(element, Batch) or element.kind is not Kind.STABLE:
-                status = one.inputs[0].status()
+                status = client.inputs[0].status()
                 others = "".join(f"; {peer}: {why}" for peer, why in status.other_logs.items())
                 raise NotReachable(
-                    f"{one.name}: {status.channel} gave nothing after id {position} for {patience_s:g} s, and ids up to"
-                    f" {what.upto_id} were promised; it is read from {status.main or 'nobody'}{others}"
+                    f"{client.name}: {status.channel} gave nothing after id {position} for {patience_s:g} s, and ids"
+                    f" up to {what.upto_id} were promised; it is read from {status.main or 'nobody'}{others}"
                 )
             position = element.upto_id
             if element.upto_id > what.upto_id:
@@ -82,7 +83,7 @@ async def _batches(one: Client, what: Excerpt, patience_s: float) -> AsyncGenera
 
 
 def _until(batch: Batch, upto_id: int) -> Batch:
-    """The part of a batch up to an id."""
+    """Returns the part of a batch up to an id."""
     count = int((batch.row_ids() <= upto_id).sum())
     ids = None if batch.ids is None else batch.ids[:count]
     return Batch(batch.kind, batch.from_id, upto_id, ids, batch.rows.slice(0, count))

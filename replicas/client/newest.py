@@ -1,4 +1,4 @@
-"""The newest results of each output as texts, for people who watch a run.  Pure; fed with every change."""
+"""The newest results of each output as texts, for views of a running cluster.  Pure; takes every change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import format_timestamp
 
-#: A status must stay small: so many rows of so many outputs, columns of each, and characters of each value.
+#: Limits on the status: rows per output, outputs, columns per row, and characters per value.
 ROWS_KEPT: Final = 5
 OUTPUTS_SHOWN: Final = 8
 COLUMNS_SHOWN: Final = 12
@@ -22,10 +22,10 @@ TEXT_SHOWN: Final = 40
 
 
 class NewestRows:
-    """Keeps references to the last rows of each output, in order of arrival; makes texts of them when it is asked.
+    """Holds references to the last rows of each output, in order of arrival; formats them on request.
 
     Args:
-      schemas: of the outputs; beyond the first few outputs nothing is kept.
+      schemas: schemas of the outputs; only the first few outputs are shown.
     """
 
     def __init__(self, schemas: Mapping[StreamId, Schema]) -> None:
@@ -36,7 +36,7 @@ class NewestRows:
         }
 
     def apply(self, change: Change) -> None:
-        """Takes a change, in order of arrival."""
+        """Takes the next change."""
         channel, element = change.channel, change.element
         if (ends := self._ends.get(channel.stream)) is None:
             return
@@ -48,7 +48,7 @@ class NewestRows:
             ends.append((channel, element.kind is not Kind.STABLE, element.rows))
 
     def status(self) -> tuple[NewestStatus, ...]:
-        """The last rows of each output that has any."""
+        """Returns the last rows of each output that has rows."""
         return tuple(
             NewestStatus(
                 stream=stream,
@@ -67,12 +67,12 @@ class NewestRows:
                 break
             last = part.slice(max(0, len(part) - ROWS_KEPT + len(rows)), len(part)).to_tuples()
             cells = [tuple(map(_short, texts, row)) for row in last]
-            rows = [*(ResultStatus(tentative=kind, values=one) for one in cells), *rows]
+            rows = [*(ResultStatus(tentative=kind, values=cell) for cell in cells), *rows]
         return rows
 
 
 def _short(text: Callable[[Any], str], value: Any) -> str:
-    """One line of characters that can be shown."""
+    """Formats a value as one short line of printable characters."""
     if value is None:
         return "null"
     shown = text(value)

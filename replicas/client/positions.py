@@ -1,4 +1,4 @@
-"""How far an output is, and how far it is acknowledged, without reading it: for whoever reads it elsewhere, in pieces.
+"""Tracks and acknowledges the progress of an output without reading it, for an application that reads it in pieces.
 
 An application that shares its reading among many processes (a Spark query) has one :class:`OutputPositions`, which
 asks every replica for its state and carries the acknowledgements; each piece is read by
@@ -30,26 +30,25 @@ from spe.stream.names import NodeState, StreamId
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribe, Subscribed, Truncated
 
-#: Longest time, seconds, that another process may be found to speak for our client: before it was ever we who did,
-#: which allows for the death of a predecessor, and later, which allows for one that tries to.
+#: Time limit, seconds, for a conflict with another process that acknowledges for the client: at the start, to allow for
+#: the end of a predecessor, and later, for a second process that tries to take over.
 TAKEN_S: Final = 10.0
 TAKEN_LATER_S: Final = 30.0
 
 
 class OutputPositions:
-    """The heartbeats of one client and one output.
+    """Sends the heartbeats of one client for one output.
 
-    Only one process acknowledges in the name of a client (A2b), and it acknowledges only to who serves what it has
-    read (S6).
+    Only one process acknowledges for a client (A2b), and only to a producer that continues its tuples (S6).
 
     Args:
       client: its name in the configuration.
-      after: incarnation of who acknowledged before; ours is larger.
-      acknowledges: False for a reader that nothing is kept for.
+      after: incarnation of the previous process of this client; ours is larger.
+      acknowledges: False for a reader for which nodes store nothing.
 
     Attributes:
-      committed: what is acknowledged, by partition; grows only.
-      channels: of the output, by partition.
+      committed: last acknowledged id, by partition; grows only.
+      channels: channels of the output, by partition.
     """
 
     def __init__(
@@ -70,29 +69,29 @@ class OutputPositions:
         self.channels = tuple(Channel(output, p) for p in range(plan.partitions_of(output)))
         self.committed: dict[int, int] = {}
         self._acknowledges = acknowledges
-        #: Where the tuples that we hold come from, by partition.
+        #: Source logs that the committed tuples come from, by partition.
         self._origins: dict[int, str] = {}
-        #: (peer, partition) that serve what follows them, and those that do not, with the reason.
+        #: (peer, partition) that continue those tuples, and those that do not, with the reason.
         self._continues: set[tuple[str, int]] = set()
         self._foreign: dict[tuple[str, int], str] = {}
-        #: Who says that another process speaks for our client, and since when somebody does.
+        #: Nodes that report another process for this client, and since when there is one.
         self._taken: set[str] = set()
         self._taken_us: int | None = None
-        #: It was found once that we do.
+        #: The nodes have accepted this process for the client before.
         self._admitted = False
-        #: Largest last id ever heard, by partition.
+        #: Largest last id in any status, by partition.
         self._latest: dict[int, int] = {}
-        #: What each replica that answers said last, by partition.
+        #: Last status of each answering replica, by partition.
         self._said: dict[int, dict[str, OutputStatus]] = {c.partition: {} for c in self.channels}
         self._heard = Signal()
-        #: Since when all who answer lack what we need of a partition.
+        #: Since when all answering replicas lack the next tuples of a partition.
         self._gone_us: dict[int, int] = {}
         #: How often each peer was lost.
         self._lives: dict[str, int] = {}
-        #: Heartbeats on the connection to each peer, and how many of them are answered.
+        #: Heartbeats on the connection to each peer, and how many of them were answered.
         self._sent: Counter[str] = Counter()
         self._answers: Counter[str] = Counter()
-        #: A partition has had nobody who serves it for a while.
+        #: A partition has had no producer for a while.
         self._unserved = False
         self._me = Identity("client", self.name, max(env.clock.wall_us(), after + 1), token)
         self._keeper = DirectoryKeeper(env, directory, self._me)
@@ -110,40 +109,40 @@ class OutputPositions:
 
     @property
     def incarnation(self) -> int:
-        """Ours; to be kept for the next one."""
+        """Incarnation of this process; stored for the next one."""
         return self._me.incarnation
 
     @property
     def directory(self) -> Directory:
-        """The newest that we know."""
+        """The newest known directory."""
         return self._keeper.current
 
     def peers(self) -> dict[str, str]:
-        """Name -> address of every process that makes the output; of all others too, while nobody of these serves it.
+        """Address of every process that makes the output; of all processes, while a partition has no producer.
 
-        Partitions may have moved to where we do not know of, and any process has the newest directory (D5).
+        Partitions may have moved to unknown places, and any process has the newest directory (D5).
         """
-        found = (self.directory.producer_addresses(self._plan, channel) for channel in self.channels)
+        addresses = (self.directory.producer_addresses(self._plan, channel) for channel in self.channels)
         others = self.directory.addresses() if self._unserved else {}
-        return others | {name: address for some in found for name, address in some.items()}
+        return others | {name: address for some in addresses for name, address in some.items()}
 
     def said(self) -> dict[str, str]:
-        """Each process that may serve the output: what it says of its partitions, or why it does not answer."""
-        why, found = self._upstream.unreachable(), {}
+        """Returns the states of the partitions at each possible producer, or why it does not answer."""
+        why, texts = self._upstream.unreachable(), {}
         for name, address in self.peers().items():
             states = [f"{self.channels[p]} {s[name].state.name}" for p, s in self._said.items() if name in s]
-            found[f"{name} at {address}"] = ", ".join(states) or why.get(name, "serves none of it")
-        return found
+            texts[f"{name} at {address}"] = ", ".join(states) or why.get(name, "serves none of it")
+        return texts
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Asks until cancelled."""
+        """Sends heartbeats until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_around)
             nursery.start_soon(self._compare_origins)
             await self._upstream.run(self.peers(), task_status=task_status)
 
     async def _look_around(self) -> None:
-        """Asks the others, too, while a partition has had no producer for a while."""
+        """Asks the other processes, too, after a partition has had no producer for a while."""
         clock, timing = self._env.clock, self._plan.timing
         served = clock.monotonic_us()
         while True:
@@ -156,14 +155,14 @@ class OutputPositions:
                 self._upstream.watch(self.peers())
 
     def _served(self) -> bool:
-        """Does some replica of every partition answer that serves it?"""
-        return all(any(map(_serves, said.values())) for said in self._said.values())
+        """Returns whether some replica of every partition answers and serves it."""
+        return all(any(map(_serves, statuses.values())) for statuses in self._said.values())
 
     def acknowledge(self, ids: Mapping[int, int], origins: Mapping[int, str]) -> None:
-        """Nothing up to these ids, by partition, is needed any more; told with the next heartbeats (rule A1).
+        """Acknowledges the tuples up to these ids, by partition, with the next heartbeats (rule A1).
 
         Args:
-          origins: where these tuples come from.
+          origins: source logs that these tuples come from.
 
         Raises as :meth:`check` does.
         """
@@ -173,11 +172,11 @@ class OutputPositions:
         self.check()
 
     def check(self) -> None:
-        """May we go on?
+        """Raises an error if this process must not go on.
 
         Raises:
-          OtherOrigin: who serves a partition has read other source logs than what we hold follows from.
-          SpeError: another process speaks for our client.
+          OtherOrigin: the producers of a partition have read other source logs than those of the committed tuples.
+          SpeError: another process acknowledges for this client.
         """
         for (_, partition), why in self._foreign.items():
             if not any((peer, partition) in self._continues for peer in self._said[partition]):
@@ -190,7 +189,7 @@ class OutputPositions:
             raise SpeError(self.in_use())
 
     def in_use(self) -> str:
-        """Who says that another process speaks for our client, and what to do; "" where nobody says so now."""
+        """Returns an error about another process that acknowledges for this client; "" if no node reports one now."""
         if not self._taken:
             return ""
         return (
@@ -199,23 +198,26 @@ class OutputPositions:
         )
 
     def latest(self) -> dict[int, int]:
-        """Last stable id of each partition, as far as anybody has said one.  Raises as :meth:`check` does."""
+        """Returns the largest known stable id of each partition.  Raises as :meth:`check` does."""
         self.check()
         return dict(self._latest)
 
     def oldest(self) -> dict[int, int]:
-        """Smallest stable id of each partition that can still be had from somebody who answers."""
-        found = {p: [o.first for o in said.values() if _serves(o)] for p, said in self._said.items()}
-        return {p: min(first) for p, first in found.items() if first}
+        """Returns the smallest stable id of each partition that an answering replica still has."""
+        firsts = {p: [o.first for o in statuses.values() if _serves(o)] for p, statuses in self._said.items()}
+        return {p: min(first) for p, first in firsts.items() if first}
 
     def states(self) -> dict[int, str]:
-        """State of each partition's best replica; "unreachable" where none answers."""
+        """Returns the state of each partition's best replica; "unreachable" where none answers."""
         order = list(NodeState)
-        best = {p: min((order.index(o.state) for o in said.values()), default=None) for p, said in self._said.items()}
+        best = {
+            p: min((order.index(o.state) for o in statuses.values()), default=None)
+            for p, statuses in self._said.items()
+        }
         return {p: "unreachable" if at is None else order[at].name for p, at in best.items()}
 
     async def heard_of_all(self) -> None:
-        """Returns when some replica of every partition has answered that serves it, and we speak for the client.
+        """Returns when a replica of every partition serves it, and this process is accepted for the client.
 
         Raises as :meth:`check` does.
         """
@@ -227,7 +229,7 @@ class OutputPositions:
             await self._heard.wait(token)
 
     async def told(self) -> None:
-        """Returns when all who serve the output have heard what is acknowledged now; for whoever does not come again.
+        """Returns when all producers have received the current acknowledgements; for a client that does not return.
 
         Raises as :meth:`check` does.
         """
@@ -237,9 +239,9 @@ class OutputPositions:
             self.check()
             open_ = not self._admitted
             for p in self.committed:
-                for peer in [peer for peer, said in self._said[p].items() if _serves(said)]:
+                for peer in [peer for peer, status in self._said[p].items() if _serves(status)]:
                     if (peer, p) in self._continues:
-                        rounds = -(-len(self.channels) // ACKS_MAX)  # more channels are told in turn
+                        rounds = -(-len(self.channels) // ACKS_MAX)  # further channels are acknowledged in turn
                         goal = goals.setdefault((peer, self._lives.get(peer, 0)), self._sent[peer] + rounds)
                         open_ |= self._answers[peer] < goal
                     else:
@@ -249,15 +251,15 @@ class OutputPositions:
             await self._heard.wait(token)
 
     async def origin(self, channel: Channel, position: int, known: str, patience_s: float = math.inf) -> str:
-        """Where a channel comes from (rule S6), asked of its replicas; "" where none says it now.
+        """Asks the replicas of a channel for its origin (rule S6); "" where none knows it now.
 
         Args:
-          position: last id that we hold.
-          known: origin of what we hold; "" where we hold nothing.
-          patience_s: longest time for which all who answer lack what follows, while others do not answer.
+          position: last id held.
+          known: origin of the tuples held; "" if there are none.
+          patience_s: longest time in which all answering replicas lack the next tuples, while others do not answer.
 
         Raises:
-          OtherOrigin: it does not continue what we hold; or nobody has what follows ``position`` any more.
+          OtherOrigin: the channel does not continue the tuples held, or no replica has the tuples after ``position``.
         """
         gone: dict[str, int] = {}
         foreign = ""
@@ -293,7 +295,7 @@ class OutputPositions:
         )
 
     async def _greeting(self, peer: str, address: str, channel: Channel, position: int, known: str) -> object:
-        """The answer to a subscription that is ended at once."""
+        """Returns the answer to a subscription that is ended at once."""
         connection, _ = await dial(self._env, self._plan, self._me, peer, address)
         try:
             with trio.move_on_after(self._plan.timing.connect_us / 1e6):
@@ -319,7 +321,7 @@ class OutputPositions:
                 await connection.aclose()
 
     async def _compare_origins(self) -> None:
-        """Asks whoever begins to serve us whether that follows what we hold: only then it gets acknowledgements."""
+        """Asks each new producer whether it continues the tuples held; only then it gets acknowledgements."""
         while True:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             for channel in self.channels:
@@ -340,7 +342,7 @@ class OutputPositions:
         except (LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError):
             return
         if self._lives.get(peer, 0) != begun:
-            return  # it was lost meanwhile: who is there now is to be asked
+            return  # it was lost during the question: the next process there is asked again
         if isinstance(answer, OtherLog):
             self._foreign[peer, p] = answer.reason
             self._heard.wake()
@@ -350,13 +352,13 @@ class OutputPositions:
 
     def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._answers[peer] += 1
-        for one in answer.outputs:
-            if one.stream == self.channels[0].stream and one.partition in self._said:
-                before = self._said[one.partition].get(peer)
-                if before is None or not _serves(before) or one.last_id < before.last_id:
-                    self._forget(peer, one.partition)
-                self._said[one.partition][peer] = one
-                self._latest[one.partition] = max(one.last_id, self._latest.get(one.partition, 0))
+        for output in answer.outputs:
+            if output.stream == self.channels[0].stream and output.partition in self._said:
+                before = self._said[output.partition].get(peer)
+                if before is None or not _serves(before) or output.last_id < before.last_id:
+                    self._forget(peer, output.partition)
+                self._said[output.partition][peer] = output
+                self._latest[output.partition] = max(output.last_id, self._latest.get(output.partition, 0))
         if answer.taken:
             self._taken.add(peer)
             if self._taken_us is None:
@@ -375,27 +377,27 @@ class OutputPositions:
         self._lives[peer] = self._lives.get(peer, 0) + 1
         self._sent[peer] = self._answers[peer] = 0
         self._not_taken(peer)
-        for partition, said in self._said.items():
-            said.pop(peer, None)
+        for partition, statuses in self._said.items():
+            statuses.pop(peer, None)
             self._forget(peer, partition)
-        self._heard.wake()  # who waits for it (told) need not any more
+        self._heard.wake()  # a task that waits for this peer in `told` must look again
 
     def _forget(self, peer: str, partition: int) -> None:
-        """Another process may be there, or another replica, with other tuples."""
+        """Forgets a peer: another process, or another replica with other tuples, may be there now."""
         self._continues.discard((peer, partition))
         self._foreign.pop((peer, partition), None)
 
     def _acks_for(self, peer: str) -> list[Ack]:
-        """Id 0 says only that we speak for the client."""
+        """Returns the acknowledgements for a peer; id 0 only says that this process acknowledges for the client."""
         self._sent[peer] += 1
         if not self._acknowledges:
             return []
-        found = []
+        acks = []
         for stream, partition in self.channels:
             if peer in self.directory.producer_addresses(self._plan, Channel(stream, partition)):
                 counts = self._admitted and (peer, partition) in self._continues
-                found.append(Ack(stream, partition, self.name, self.committed.get(partition, 0) if counts else 0))
-        return found
+                acks.append(Ack(stream, partition, self.name, self.committed.get(partition, 0) if counts else 0))
+        return acks
 
     # --- an owner without inputs (replicas.consumer.upstream) ---
 
@@ -408,16 +410,16 @@ class OutputPositions:
         return []
 
     def acks(self) -> list[tuple[Channel, int]]:
-        return []  # each peer gets its own
+        return []  # each peer gets its own acknowledgements
 
     def substream(self, channel: Channel) -> tuple[int, int]:
         return (0, 1)
 
     def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
-        """Nothing is read here."""
+        """Does nothing: no rows are read here."""
 
     async def room(self, index: int) -> None:
-        """Nothing is read here."""
+        """Does nothing: no rows are read here."""
 
 
 def _serves(output: OutputStatus) -> bool:
@@ -425,4 +427,4 @@ def _serves(output: OutputStatus) -> bool:
 
 
 async def _ignore(peer: str, message: object) -> None:
-    """What nodes announce of X is for clients that measure it."""
+    """Ignores announcements of X, which are for clients that measure it."""

@@ -1,6 +1,6 @@
-"""The client process: it records what the client receives, feeds its sinks, keeps figures and serves its status.
+"""The client process: it records the client's changes, feeds its sinks, measures delays and serves its status.
 
-It acknowledges what recording and sinks have on disk, so that after a kill or a power failure nothing is missing there.
+It acknowledges only tuples that the recording and the sinks have on disk, so that a kill or a power failure loses none.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Announcement
 
-#: Switches kept for the summary, the newest ones: a status must fit into a control frame.
+#: Number of producer switches kept for the summary: a status must fit into a control frame.
 SWITCHES_KEPT = 100
 
 
 class SwitchWatch:
-    """Notices, change by change, when a channel's producer has become another one.  Pure."""
+    """Notices for each change whether the channel's producer has changed.  Pure."""
 
     def __init__(self) -> None:
         self._last: dict[Channel, tuple[str, int]] = {}
@@ -83,15 +83,15 @@ class ClientProcess(Bystander):
       SpeError: its recording or a sink is written by another process, or holds results of another query.
 
     Args:
-      env: its storage takes the recording (folder ``clients/NAME``).
-      place: the storage of a sink's folder.
-      sinks_root: folder that relative sink paths start from.
+      env: its storage holds the recording (folder ``clients/NAME``).
+      place: opens the storage of a sink's folder.
+      sinks_root: base folder of relative sink paths.
       epochs: relates tuple time to wall time, per output stream; for the delays.
-      address: where we answer for ourselves (status, faults); None: nowhere.
-      record: whether to record; without it a restart begins at the end of what the sinks hold, or at the beginning.
-      tap: called with each change as well.
+      address: where this process answers (status, faults); None: not served.
+      record: whether to record; otherwise a restart begins at the end of the sinks' results, or at the beginning.
+      tap: called with each change.
       injector: makes faults happen in this process, for experiments.
-      archives: opens what ``retain`` names.
+      archives: opens the archives that ``retain`` names.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class ClientProcess(Bystander):
         self._env = env
         self._plan = plan
         self._address = address
-        #: Once it runs, if it answers anybody.
+        #: Set while the process runs and answers.
         self.server: Server | None = None
         self._injector = injector
-        kept = revision_file(client_folder(name), plan)
-        self.client = Client(env, plan, directory, name, token=token, kept=kept, announced=self._announced)
-        #: With the times of receipt, to be recorded.
+        revision = revision_file(client_folder(name), plan)
+        self.client = Client(env, plan, directory, name, token=token, revision=revision, announced=self._announced)
+        #: Announcements to record, with the times of receipt.
         self._to_record: deque[tuple[int, Announcement]] = deque()
         self.who = self.client.name
         channels = self.client.channels
@@ -137,11 +137,11 @@ class ClientProcess(Bystander):
         for spec in self.client.plan.sinks:
             self._add_sink(spec, root, schemas, place)
         self._tap = tap
-        #: Channels whose source logs are noted in our folders (S6).
+        #: Channels whose origin is noted in the folders (S6).
         self._known_origins: set[Channel] = set()
-        #: By what is written: the recording, a sink, a folder.
+        #: Stores by name: the recording, a sink, a folder.
         self._stores: dict[str, UntilStored] = {}
-        #: Held while something is written or synced.
+        #: Held while a store is written or synced.
         self._writing = trio.Lock()
         retain = self.client.plan.retain
         self._retention: RecordingRetention | None = None
@@ -183,31 +183,31 @@ class ClientProcess(Bystander):
         return self._folders[name]
 
     def _queries(self) -> dict[Channel, str]:
-        """What the results of each channel follow from (U14)."""
+        """Returns the fingerprint of the query of each channel (U14)."""
         return {c: results_fingerprint(self._plan, c.stream) for c in self.client.channels}
 
     def _kept(self) -> list[ResultFolder | ServerSink]:
-        """What holds results, and says where they come from."""
+        """Returns the stores of results, which also hold the origin of the results."""
         return [*self._folders.values(), *self._server_sinks()]
 
     def _adopt(self, folder: ResultFolder, begun: Sequence[Channel]) -> None:
-        """Results of which nothing says what they were made for are an earlier version's: they are continued."""
+        """Continues results without a fingerprint, which an earlier version wrote."""
         unlabelled = [str(c) for c in begun if folder.unlabelled(c)]
         if unlabelled:
             say(f"{self.who}: {folder.name} does not say of which query its {', '.join(unlabelled)} is: continued")
 
     def _safe(self, channel: Channel) -> int:
-        """Recording and sinks hold every stable tuple up to this id, also if the power fails now."""
-        kept = [s.position(channel) for s in self._sinks]
+        """Returns the id up to which recording and sinks hold every stable tuple, even if the power fails now."""
+        positions = [s.position(channel) for s in self._sinks]
         if self._recorder is not None:
-            kept.append(self._recorder.synced(channel))
-        return min(kept)
+            positions.append(self._recorder.synced(channel))
+        return min(positions)
 
     def _goes_on(self) -> None:
-        """A restarted client asks for what follows the shortest of its recording and its sinks.
+        """Continues after the shortest of the recording and the sinks.
 
-        Boundaries are only in the recording.  If a sink holds less, the last boundary is beyond what we ask for, and
-        none is used.
+        Boundaries are only in the recording.  If a sink holds less, the last boundary is beyond the first missing
+        tuple, so it is not used.
         """
         for channel in self.client.channels:
             known, boundary = [s.reached(channel) for s in self._sinks], BEFORE_TIME
@@ -220,18 +220,18 @@ class ClientProcess(Bystander):
             self.client.goes_on(channel, min(known, default=0), boundary, self._kept_origin(channel))
 
     def _kept_origin(self, channel: Channel) -> str:
-        """Where what is kept of a channel comes from.  Raises SpeError where folders disagree."""
-        found = {o: one.name for one in self._kept() if (o := one.origin(channel))}
-        if len(found) > 1:
-            named = ", ".join(f"{name} ({origin})" for origin, name in found.items())
+        """Returns the origin of a channel's stored results.  Raises SpeError where folders disagree."""
+        origins = {o: store.name for store in self._kept() if (o := store.origin(channel))}
+        if len(origins) > 1:
+            named = ", ".join(f"{name} ({origin})" for origin, name in origins.items())
             raise SpeError(f"{self.who}: what is kept of {channel} comes from different source logs: {named}")
-        return next(iter(found), "")
+        return next(iter(origins), "")
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-        """Takes changes until cancelled; ``task_status`` gets the address where we answer ("" where nowhere).
+        """Takes changes until cancelled; ``task_status`` gets the address of this process ("" if not served).
 
         Raises:
-          SpeError: the recording or a sink cannot be written, and not because a disk is full: then it waits for room.
+          SpeError: the recording or a sink cannot be written; a full disk is no error: the client waits for room.
         """
         try:
             self.client.me.incarnation = await claim(self._env, client_folder(self.client.plan.name) / "incarnation")
@@ -242,7 +242,9 @@ class ClientProcess(Bystander):
                 if self._address is not None:
                     self.server = server = Server(self._env, self._plan, self.client.keeper, self, self._injector)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
-                task_status.started(address)  # a sink's server may be away for long, and nobody else is to wait for it
+                task_status.started(
+                    address
+                )  # a sink's server may be away for long, which must not delay other processes
                 await self._open_server_sinks()
                 await nursery.start(self.client.run)
                 nursery.start_soon(self._take_changes)
@@ -254,13 +256,13 @@ class ClientProcess(Bystander):
                     commit = partial(sink.commit, self._env.compute)
                     nursery.start_soon(self._make_safe, name, sink.period_us, commit)
         finally:
-            for one in self._server_sinks():
+            for sink in self._server_sinks():
                 with trio.move_on_after(GOODBYE_S, shield=True), suppress(SpeError, OSError):
-                    await one.disconnect()
+                    await sink.disconnect()
             self.close()
 
     async def _open_server_sinks(self) -> None:
-        """Waits until all servers have said how far they are; then it is known where we go on."""
+        """Waits until all servers have reported their positions; only then the starting position is known."""
         if not self._server_sinks():
             return
         for name, sink in zip(self._sink_names, self._sinks):
@@ -269,7 +271,7 @@ class ClientProcess(Bystander):
         self._goes_on()
 
     async def _take_changes(self) -> None:
-        """Takes changes one by one; sinks wait for their disk off the event loop."""
+        """Takes changes one by one; sinks wait for their disk outside the event loop."""
         await self._commit()
         async with aclosing(self.client.changes()) as changes:
             async for change in changes:
@@ -279,8 +281,8 @@ class ClientProcess(Bystander):
     async def _keep(self, change: Change) -> None:
         async with self._writing:
             if change.channel not in self._known_origins and (origin := self._inputs[change.channel].origin):
-                for one in self._kept():
-                    await one.keep({change.channel: origin})
+                for store in self._kept():
+                    await store.keep({change.channel: origin})
                 self._known_origins.add(change.channel)
             self._note(change)
             if (recorder := self._recorder) is not None:
@@ -299,42 +301,42 @@ class ClientProcess(Bystander):
                     await self._until_room(name, partial(sink.commit, self._env.compute))
 
     async def _until_room(self, name: str, store: Callable[[], Awaitable[None]]) -> None:
-        """Stores something, however long it takes; nobody acknowledges it meanwhile.
+        """Stores data, however long it takes; nothing is acknowledged in the meantime.
 
         Raises:
-          SpeError: it was refused for good.
+          SpeError: the store refused it permanently.
         """
         if name not in self._stores:
             self._stores[name] = UntilStored(self._env, f"{self.who}: {name}")
         await self._stores[name](store)
 
     def _announced(self, news: Sequence[Announcement]) -> None:
-        """Nodes said something new of X and waits; it is recorded with the next sync."""
+        """Takes new announcements about X and waits, to be recorded with the next sync."""
         if self._recorder is not None:
             now = self._env.clock.wall_us()
-            self._to_record.extend((now, one) for one in news)
+            self._to_record.extend((now, announcement) for announcement in news)
 
     def _record_announced(self, recorder: Recorder) -> None:
-        """Raises LogFull, OSError."""
+        """Records the waiting announcements.  Raises LogFull, OSError."""
         while self._to_record:
             recorder.announced(*self._to_record[0])
             self._to_record.popleft()
 
     async def _sync_recording(self) -> None:
-        """Raises LogFull, OSError."""
+        """Syncs the recording.  Raises LogFull, OSError."""
         if (recorder := self._recorder) is not None:
             self._record_announced(recorder)
             await recorder.sync()
 
     async def _make_safe(self, name: str, period_us: int, sync: Callable[[], Awaitable[None]]) -> None:
-        """Syncs again and again, also while nothing comes: nodes with full buffers may wait for that."""
+        """Syncs periodically, even without new changes: nodes with full buffers may wait for acknowledgements."""
         while True:
             await self._env.clock.sleep(period_us / 1e6)
             async with self._writing:
                 await self._until_room(name, sync)
 
     async def _commit(self) -> None:
-        """Makes everything safe that was taken, or left by an earlier session."""
+        """Syncs everything taken so far, and anything left by an earlier session."""
         async with self._writing:
             if self._recorder is not None:
                 await self._until_room("recording", self._sync_recording)
@@ -353,7 +355,7 @@ class ClientProcess(Bystander):
         return None if main is None else main.producer
 
     def close(self) -> None:
-        """Makes everything taken safe; once."""
+        """Makes everything taken safe, on the first call."""
         if self._recorder is not None:
             with suppress(LogFull, OSError):
                 self._record_announced(self._recorder)
@@ -364,21 +366,21 @@ class ClientProcess(Bystander):
         self._sinks, self._recorder = [], None
 
     def _bounds_from(self, directory: Directory) -> None:
-        """A directory with other nodes, or another X, counts from here on: delays are relative to its bounds."""
+        """Takes the bounds of a directory with other nodes or another X, which delays are relative to."""
         for channel, stats in self._stats.items():
             stats.bound_us = delay_bound_us(self._plan, directory, channel.stream)
 
-    # --- answering for ourselves (replicas.producer.server.Service) ---
+    # --- answers (replicas.producer.server.Service) ---
 
     def status(self) -> ClientStatus:
         now = self._env.clock.wall_us()
         return ClientStatus(
             name=self.client.name,
             incarnation=self.client.me.incarnation,
-            channels=tuple(one.status(now, self._producer(channel)) for channel, one in self._stats.items()),
+            channels=tuple(stats.status(now, self._producer(channel)) for channel, stats in self._stats.items()),
             switches=tuple(self._watch.switches),
-            disk_full={name: one.disk_full for name, one in self._stores.items() if one.disk_full},
-            away={name: one.away for name, one in self._stores.items() if one.away},
+            disk_full={name: store.disk_full for name, store in self._stores.items() if store.disk_full},
+            away={name: store.away for name, store in self._stores.items() if store.away},
             unreachable=self.client.unreachable(),
             recording=None if self._retention is None else self._retention.status(),
             newest=self._newest.status(),
@@ -390,7 +392,7 @@ async def _at_once(store: Callable[[Change], None], change: Change) -> None:
 
 
 def _after(change: Change, position: int, frontier: int) -> Change | None:
-    """The part of a change that a recording up to ``position`` and the boundary ``frontier`` does not have."""
+    """Returns the part of a change that a recording up to ``position`` and the boundary ``frontier`` does not have."""
     element = change.element
     if isinstance(element, Batch) and element.kind is Kind.STABLE and element.from_id < position:
         if element.upto_id <= position:

@@ -1,6 +1,6 @@
-"""Pushes batches of rows into a source: parts from many places, and a commit that makes all of them its input.
+"""Pushes batches of rows into a source: parts from many processes, and a commit that makes all of them its input.
 
-Each request is repeated until it is answered: what was done already is answered as if it were done now.
+Each request is repeated until it is answered; a source answers a repeated request as if it were new.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from spe.wire.messages import (
 
 T = TypeVar("T", bound=Message)
 
-#: Between two attempts to reach a source.
+#: Seconds between two attempts to reach a source.
 _AGAIN_S = 0.25
-#: About so long until a task comes again that found all places taken.
+#: Approximate time until a task that found all places taken tries again.
 _BUSY_S = 1.0
 
 
 class _Waiting:
-    """Ends a request that gets no further for too long.
+    """Ends a request that makes no progress for too long.
 
     Attributes:
-      why: what the source said last that it waits for; "" where it said nothing.
+      why: last reason of the source for a delay; "" without one.
 
     Args:
-      told: called with it each time that patience would have ended.
+      told: called with the reason each time that patience would have ended.
     """
 
-    def __init__(self, scope: trio.CancelScope, patience_s: float, told: Callable[[str], None]) -> None:
+    def __init__(self, scope: trio.CancelScope, patience_s: float, warn: Callable[[str], None]) -> None:
         self.why = ""
-        self._told = told
+        self._told = warn
         self._told_s = trio.current_time() + patience_s
         self._scope = scope
         self._patience_s = patience_s
@@ -59,7 +59,7 @@ class _Waiting:
         self.again()
 
     async def answer(self, connection: Connection, kind: type[T]) -> T:
-        """The answer of a source, which may say for a long time that it will come."""
+        """Returns the answer of a source, which may announce for a long time that it is still to come."""
         while isinstance(message := await connection.receive_message(), PushWaits):
             self.why = message.reason
             self.again()
@@ -69,11 +69,11 @@ class _Waiting:
         return expect(message, kind)
 
     def again(self) -> None:
-        """The source has answered."""
+        """Restarts the time limit, because the source has answered."""
         self._scope.deadline = trio.current_time() + self._patience_s
 
     def reached(self, piece: int) -> None:
-        """A piece has left.  What an earlier attempt had sent before is no progress."""
+        """Notes that a piece was sent.  A repeated piece is no progress."""
         if piece > self._furthest:
             self._furthest = piece
             self.again()
@@ -84,7 +84,7 @@ class Pusher:
 
     Args:
       writer: its name in the configuration of the source.
-      patience_s: longest time without an answer, and without more of a part leaving, until a request fails.
+      patience_s: time limit without an answer and without progress in sending, after which a request fails.
 
     Raises:
       SpeError: the source has no such writer.
@@ -116,7 +116,7 @@ class Pusher:
         """Returns the name of a part when it is on the source's disk.  Waits while other tasks have all places.
 
         Args:
-          data: as :func:`spe.log.pushed_batches.encode_part` makes it.
+          data: encoded by :func:`spe.log.pushed_batches.encode_part`.
 
         Raises:
           SpeError: the source refuses it, or does not answer.
@@ -129,11 +129,9 @@ class Pusher:
                 nursery.cancel_scope.cancel()
 
             answers: list[PartStaged] = []
-            part = (
-                f"{self._env.random.getrandbits(128):032x}"  # what may have come of an earlier attempt is another part
-            )
+            part = f"{self._env.random.getrandbits(128):032x}"  # an interrupted attempt is another part
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(answered)  # a refusal may come before the end
+                nursery.start_soon(answered)  # a refusal may come before all is sent
                 for index in range(last + 1):
                     piece = bytes(data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES])
                     await connection.send(StagePart(query, batch, part, index, index == last, piece))
@@ -145,13 +143,14 @@ class Pusher:
         return staged.part
 
     async def commit(self, query: str, batch: int, parts: Sequence[str], replaces: str = "") -> None:
-        """Returns when a batch is durable, also when it was so before.
+        """Returns when a batch is durable, even if it was durable before.
 
         Args:
-          replaces: query whose place this one takes.
+          replaces: earlier query that this one replaces.
 
         Raises:
-          SpeError: the source refuses it, or does not answer; then nobody knows, and it must be committed again.
+          SpeError: the source refuses it, or does not answer; then the result is unknown, and it must be committed
+            again.
         """
 
         async def send(connection: Connection, waiting: _Waiting) -> PushCommitted:
@@ -161,10 +160,11 @@ class Pusher:
         self._check((await self._repeated(send)).error)
 
     async def end(self) -> PushEnded:
-        """Returns when it is durable that this writer pushes no more, also when it was so before.
+        """Returns when the end of this writer is durable, even if it was durable before.
 
         Raises:
-          SpeError: the source refuses it, or does not answer; then nobody knows, and it must be said again.
+          SpeError: the source refuses it, or does not answer; then the result is unknown, and the call must be
+            repeated.
         """
 
         async def send(connection: Connection, waiting: _Waiting) -> PushEnded:
@@ -176,7 +176,7 @@ class Pusher:
         return answer
 
     async def drop(self, parts: Sequence[str]) -> None:
-        """Tells the source that parts will not be committed, if it can be reached: it finds out later, too."""
+        """Tells the source that parts will not be committed, if it can be reached; otherwise it finds out later."""
         with trio.move_on_after(self._plan.timing.connect_us / 1e6):
             try:
                 connection, _ = await dial(self._env, self._plan, self._me, self._peer, self._address)

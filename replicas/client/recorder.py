@@ -1,6 +1,6 @@
-"""What a client received and when, kept for the report: per channel a folder of segments, appended to only.
+"""Records the changes that a client receives, with their times, per channel in a folder of append-only segments.
 
-``spe.log.recording`` says what lies there and reads it.
+``spe.log.recording`` describes the format and reads it.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Announcement
 
-#: A segment is left when it has grown past this; a reader holds one at a time.
+#: A new segment begins when this size is exceeded; a reader holds one at a time.
 SEGMENT_BYTES: Final = 16 << 20
-#: Time between two syncs: acknowledgements wait for them.
+#: Time between two syncs, which acknowledgements wait for.
 SYNC_US: Final = 1_000_000
 
 
 class SegmentWriter:
     """Appends records to a folder of segments.  One writer at a time.
 
-    A segment is synced before the next one begins, as long as :meth:`sync` is called wherever it is due: then a power
-    failure takes records from the end only.
+    A segment is synced before the next one begins, provided that :meth:`sync` is called wherever it is due: then a
+    power failure takes records from the end only.
 
     Args:
-      folder: below the storage's root.
+      folder: relative to the storage's root.
 
     Attributes:
-      segments: of earlier sessions.
-      sequence: of the last record; whoever has read the end of the last session sets it.
-      kept: where the folder begins.
+      segments: segments of earlier sessions.
+      sequence: number of the last record; set by the reader of the last session's end.
+      kept: the beginning of the folder.
 
     Raises:
       LogError: another process records here.
@@ -80,28 +80,28 @@ class SegmentWriter:
         self._file: AppendFile | None = None
         #: Files of earlier segments that are not synced yet.
         self._left: list[AppendFile] = []
-        #: Something was written since the last sync.
+        #: Records were written since the last sync.
         self._unsynced = False
         storage.lock(folder / "lock")
         self.kept, self.segments = kept_segments(storage, folder)
         for segment in [s for s in map(Segment.parse, storage.list(folder)) if s and s.first < self.kept.first]:
             storage.remove(folder / segment.name)  # a crash came between its release and its removal (E4)
-        #: All that are there, ours included, and the time of receipt of the first record of those that are known.
+        #: All segments, including the current one, and the known times of receipt of their first records.
         self._all = list(self.segments)
         self._begun: dict[int, int] = {}
-        #: Bytes of those that are written no more, by their first record.
+        #: Bytes of finished segments, by their first record.
         self._sizes: dict[int, int] = {}
         self._epoch = self.segments[-1].epoch + 1 if self.segments else 1
         self.sequence = self.segments[-1].first - 1 if self.segments else 0
-        if self.segments:  # bytes of a killed process may be in the page cache only
+        if self.segments:  # records of a killed process may be in the page cache only
             self._left.append(storage.open(folder / self.segments[-1].name))
 
     def append(self, body: bytes) -> None:
         """Appends a record.
 
         Raises:
-          LogFull: there is no room for it, and it can be appended again later.
-          OSError: the disk refused it for good.
+          LogFull: the disk is full; the record can be appended again later.
+          OSError: the disk refused it permanently.
         """
         sequence = self.sequence + 1
         try:
@@ -118,11 +118,11 @@ class SegmentWriter:
 
     @property
     def due(self) -> bool:
-        """A segment was left, or an earlier session left one: it has to be synced before anything follows it."""
+        """Whether a finished segment, or one of an earlier session, must be synced before the next record."""
         return bool(self._left)
 
     async def sync(self) -> None:
-        """Makes everything appended safe.  Nothing may be appended meanwhile.  Raises OSError."""
+        """Makes everything appended safe.  Nothing may be appended during the call.  Raises OSError."""
         for file in self._left:
             await file.sync()
             file.close()
@@ -140,20 +140,20 @@ class SegmentWriter:
         segment = Segment(first, self._epoch)
         file = begin_segment(self._storage, self._folder, segment)
         self._file = file
-        # One of an earlier session in which there is no whole record gives its place to ours.
+        # A segment of an earlier session without a whole record is replaced by the new one.
         self._all = [s for s in self._all if s.first < first] + [segment]
         self._sizes.pop(first, None)
         return file
 
-    # --- what is kept (rules E1 to E4) ---
+    # --- retention (rules E1 to E4) ---
 
     @property
     def nbytes(self) -> int:
-        """Of all segments."""
+        """Bytes of all segments."""
         return sum(self._size(s) for s in self._all)
 
     def closed(self, now_us: int) -> list[ClosedSegment]:
-        """Segments that are synced and written no more, in order; their time is that of receipt, which never falls.
+        """Returns the finished and synced segments in order; their time is that of receipt, which never falls.
 
         Args:
           now_us: wall clock.
@@ -161,28 +161,28 @@ class SegmentWriter:
         open_ = len(self._left) + (self._file is not None)
         settled = self._all[: len(self._all) - max(1, open_)]
         behind = self._all[1 : len(settled) + 1]
-        # Where the clock was put back, what came then is as old as what came before.
+        # Where the clock was set back, later records are as old as earlier ones.
         until = accumulate((self._begun_us(next_, now_us) for next_ in behind), max)
         return [
-            ClosedSegment(one, self._size(one), next_.first - 1, 0, until_us)
-            for one, next_, until_us in zip(settled, behind, until, strict=True)
+            ClosedSegment(segment, self._size(segment), next_.first - 1, 0, until_us)
+            for segment, next_, until_us in zip(settled, behind, until, strict=True)
         ]
 
     def leave_older(self, than_us: int) -> None:
-        """Leaves the segment that is written, if its first record was received before."""
+        """Finishes the current segment, if its first record was received earlier than a time."""
         if self._file is not None and self._all and self._begun_us(self._all[-1], than_us) < than_us:
             self._leave()
 
     def contents(self, segment: Segment) -> bytes:
-        """All bytes of a segment."""
+        """Returns all bytes of a segment."""
         return self._storage.read(self._folder / segment.name)
 
-    async def release(self, kept: KeptLog) -> None:
-        """As ``SegmentedLog.release``.  Raises OSError."""
+    async def release(self, beginning: KeptLog) -> None:
+        """Deletes segments as ``SegmentedLog.release`` does.  Raises OSError."""
         await repair_kept(self._storage, self._folder)
-        await write_kept(self._storage, self._folder, kept)
-        self.kept = kept
-        while self._all[0].first < kept.first:
+        await write_kept(self._storage, self._folder, beginning)
+        self.kept = beginning
+        while self._all[0].first < beginning.first:
             self._storage.remove(self._folder / self._all[0].name)
             gone = self._all.pop(0).first
             self._begun.pop(gone, None)
@@ -200,7 +200,7 @@ class SegmentWriter:
         return self._sizes[segment.first]
 
     def _begun_us(self, segment: Segment, default_us: int) -> int:
-        """When its first record was received; ``default_us`` where it has none yet."""
+        """Returns when the first record of a segment was received; ``default_us`` if it has none."""
         if (known := self._begun.get(segment.first)) is not None:
             return known
         file = self._storage.open(self._folder / segment.name)
@@ -210,8 +210,8 @@ class SegmentWriter:
             file.close()
         if len(head) < RECEIVED_BYTES:
             return default_us
-        self._begun[segment.first] = found = received_us(head)
-        return found
+        self._begun[segment.first] = arrived_us = received_us(head)
+        return arrived_us
 
     def close(self) -> None:
         self._leave()
@@ -223,16 +223,16 @@ class SegmentWriter:
 class ChannelRecorder:
     """Appends one channel's changes.  One writer at a time.
 
-    Opening reads the end of the last session to know how far it came.  If it held tentative tuples, an undo is
-    recorded before anything else: who held them is gone.
+    Opening reads the end of the last session to find its position.  If it ended with tentative tuples, an undo is
+    recorded first: the process that held them is gone.
 
     Args:
-      folder: of the channel, below the storage's root.
+      folder: folder of the channel, relative to the storage's root.
 
     Attributes:
-      position: id of the last stable tuple recorded, in this session or an earlier one.
-      frontier: largest stable boundary recorded.
-      synced: every stable tuple up to this id is there also if the power fails now.
+      position: id of the last recorded stable tuple, of this session or an earlier one.
+      frontier: largest recorded stable boundary.
+      synced: every stable tuple up to this id survives a power failure.
 
     Raises:
       LogError: another process records here.
@@ -251,7 +251,7 @@ class ChannelRecorder:
         self._storage = storage
         self.folder = self._folder = folder
         self._schema = schema
-        #: The undo of what the last session held, to be recorded first.
+        #: The undo of the last session's tentative tuples, to be recorded first.
         self._withdrawn: Change | None = None
         self.channel = channel
         self.position = self.synced = 0
@@ -260,7 +260,7 @@ class ChannelRecorder:
         self._continue(self.segments.segments)
 
     def _continue(self, segments: Sequence[Segment]) -> None:
-        """Reads backwards, segment by segment, until it is known how far the earlier sessions came."""
+        """Reads segments backwards until the position of the earlier sessions is known."""
         last: tuple[int, Element] | None = None
         held: bool | None = None
         for segment in reversed(segments):
@@ -293,8 +293,8 @@ class ChannelRecorder:
         """Appends a change.
 
         Raises:
-          LogFull: there is no room; what was written before can be read, and it can be written again later.
-          OSError: the disk refused it for good.
+          LogFull: the disk is full; earlier changes can be read, and this one can be written again later.
+          OSError: the disk refused it permanently.
         """
         if (undo := self._withdrawn) is not None:
             self._write(undo)
@@ -307,11 +307,11 @@ class ChannelRecorder:
 
     @property
     def due(self) -> bool:
-        """A segment was left, or an earlier session left one: it has to be synced before anything follows it."""
+        """Whether a finished segment, or one of an earlier session, must be synced before the next change."""
         return self.segments.due
 
     async def sync(self) -> None:
-        """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
+        """Makes everything recorded safe.  Nothing may be written during the call.  Raises OSError."""
         await self.segments.sync()
         self.synced = self.position
 
@@ -320,10 +320,10 @@ class ChannelRecorder:
 
 
 class Recorder:
-    """Records every change of a client, one folder per channel below ``folder``, and what nodes announce, in another.
+    """Records every change of a client, one folder per channel below ``folder``, and announcements of nodes in another.
 
     Args:
-      schemas: of each channel to be recorded.
+      schemas: schemas of the recorded channels.
 
     Raises:
       as :class:`ChannelRecorder`.
@@ -353,52 +353,58 @@ class Recorder:
         return [*self._channels.values(), self._announced]
 
     def folders(self) -> dict[PurePosixPath, Channel | None]:
-        """What each folder holds; None: what nodes announced."""
-        return {one.folder: channel for channel, one in self._channels.items()} | {self._announced.folder: None}
+        """Returns the channel of each folder; None: the folder of announcements."""
+        return {recorder.folder: channel for channel, recorder in self._channels.items()} | {
+            self._announced.folder: None
+        }
 
     def writers(self) -> dict[PurePosixPath, SegmentWriter]:
-        """Of each folder."""
-        return {one.folder: one.segments for one in self._channels.values()} | {self._announced.folder: self._announced}
+        """Returns the writer of each folder."""
+        return {recorder.folder: recorder.segments for recorder in self._channels.values()} | {
+            self._announced.folder: self._announced
+        }
 
-    def announced(self, arrived_us: int, one: Announcement) -> None:
-        """Appends what a node said of its X and waits.  Raises LogFull, OSError."""
-        self._announced.append(encode_announced(arrived_us, one))
+    def announced(self, arrived_us: int, announcement: Announcement) -> None:
+        """Appends an announcement of a node's X and waits.  Raises LogFull, OSError."""
+        self._announced.append(encode_announced(arrived_us, announcement))
 
     def write(self, change: Change) -> None:
         """Appends a change.  Raises LogFull, OSError."""
         self._channels[change.channel].write(change)
 
     def position(self, channel: Channel) -> tuple[int, int]:
-        """(last stable id, stable frontier) recorded: where a restarted client may go on."""
-        one = self._channels[channel]
-        return one.position, one.frontier
+        """Returns (last recorded stable id, stable frontier), where a restarted client continues."""
+        recorder = self._channels[channel]
+        return recorder.position, recorder.frontier
 
     def synced(self, channel: Channel) -> int:
-        """Every stable tuple up to this id is there also if the power fails now: what may be acknowledged."""
+        """Returns the id up to which every stable tuple survives a power failure, and may be acknowledged."""
         return self._channels[channel].synced
 
     async def sync_due(self) -> None:
-        """Syncs what has to be before anything follows it.  Nothing may be written meanwhile.  Raises OSError."""
-        for one in self._all:
-            if one.due:
-                await one.sync()
+        """Syncs folders that are due before the next record.  Nothing may be written during the call.  Raises
+        OSError.
+        """
+        for writer in self._all:
+            if writer.due:
+                await writer.sync()
 
     async def sync(self) -> None:
-        """Makes everything recorded safe.  Nothing may be written meanwhile.  Raises OSError."""
-        for one in self._all:
-            await one.sync()
+        """Makes everything recorded safe.  Nothing may be written during the call.  Raises OSError."""
+        for writer in self._all:
+            await writer.sync()
 
     def close(self) -> None:
-        for one in self._all:
-            one.close()
+        for writer in self._all:
+            writer.close()
 
 
 class Reached(NamedTuple):
-    """What a recording holds of a channel up to some segment.
+    """The position of a channel's recording at the end of a segment.
 
     Attributes:
-      last_id, until_us: of the last stable tuple; the largest stable time.
-      held: tentative tuples were not taken back yet.
+      last_id, until_us: id of the last stable tuple; the largest stable time.
+      held: there are tentative tuples that were not undone.
     """
 
     last_id: int
@@ -406,13 +412,13 @@ class Reached(NamedTuple):
     held: bool = False
 
     def behind(self, data: bytes, segment: Segment, schema: Schema, folder: PurePosixPath) -> Reached:
-        """The same at the end of the next segment.
+        """Returns the position at the end of the next segment.
 
         Args:
-          data: the whole segment.
+          data: bytes of the whole segment.
 
         Raises:
-          LogCorrupt: a record is no change of this schema.
+          LogCorrupt: a record is not a change of this schema.
         """
         pool, (last_id, until_us, held) = StringPool(), self
         for record in RecordScan(memoryview(data)[HEADER_BYTES:], Position(segment.first, segment.first, HEADER_BYTES)):
@@ -431,7 +437,7 @@ class Reached(NamedTuple):
 def read_recording(
     storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
 ) -> Iterator[Change]:
-    """The changes of one channel, in order of arrival.  As ``spe.log.recording.read_recorded``."""
+    """Yields the changes of one channel, in order of arrival, as ``spe.log.recording.read_recorded``."""
     stream, _, partition = folder.name.rpartition(".")
     channel = Channel(StreamId(stream), int(partition))
     for _, arrived_us, element in read_recorded(storage, folder, schema, pool):
@@ -439,7 +445,7 @@ def read_recording(
 
 
 def stable_rows(changes: Iterable[Change], schema: Schema) -> ChannelRows:
-    """Ids and rows of one channel's stable tuples as they came: repeated ones and all, for the comparison."""
+    """Returns ids and rows of one channel's stable tuples as they came, repeated ones included, for the comparison."""
     batches = [
         c.element for c in changes if isinstance(c.element, Batch) and c.element.kind is Kind.STABLE and len(c.element)
     ]
@@ -451,7 +457,7 @@ def stable_rows(changes: Iterable[Change], schema: Schema) -> ChannelRows:
 def recorded_stable(
     storage: Storage, folder: PurePosixPath, schemas: Mapping[Channel, Schema]
 ) -> dict[Channel, ChannelRows]:
-    """The stable tuples of every channel of a client's folder: what ``compare`` takes.  Raises LogCorrupt."""
+    """Returns the stable tuples of every channel of a client's folder, for ``compare``.  Raises LogCorrupt."""
     return {
         channel: stable_rows(read_recording(storage, channel_folder(folder, channel), schema), schema)
         for channel, schema in schemas.items()

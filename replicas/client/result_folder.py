@@ -1,4 +1,4 @@
-"""A folder that holds results of a client, its recording or a sink: of one process, one query and the same source logs.
+"""A folder of client results, a recording or a sink: of one process, one query and the same source logs.
 
 Rules U14 and S6 of docs/internals/rules.md.
 """
@@ -16,18 +16,18 @@ from spe.stream.ids import Channel
 
 
 class ResultFolder:
-    """Locks the folder, and refuses one whose results are those of another query.
+    """Locks the folder, and refuses it if its results are those of another query.
 
-    Made before anything in the folder is opened; :meth:`keep` follows before anything is written.
+    It is made before anything in the folder is opened; :meth:`keep` is called before anything is written.
 
     Args:
-      storage, folder: where.
-      name: as messages call it.
-      queries: fingerprint of what each channel that will be written follows from.
+      storage, folder: location.
+      name: name in messages.
+      queries: fingerprint of the query of each channel that will be written.
 
     Raises:
       LogError: another process writes there; says which.
-      SpeError: a channel was written for another query, or what says so is damaged.
+      SpeError: a channel was written for another query, or the file with the fingerprints is damaged.
     """
 
     def __init__(self, storage: Storage, folder: PurePosixPath, name: str, queries: Mapping[Channel, str]) -> None:
@@ -52,16 +52,16 @@ class ResultFolder:
                 )
 
     def unlabelled(self, channel: Channel) -> bool:
-        """Nothing says what the channel's results here were made for, if there are any."""
+        """Returns whether the query of a channel's results is unknown."""
         return str(channel) not in self._known
 
     def origin(self, channel: Channel) -> str:
-        """Where the channel's results here come from (S6); "" where that is not known."""
+        """Returns the origin of the channel's results (S6); "" where it is unknown."""
         known = self._known.get(str(channel))
         return "" if known is None else known.origin
 
     async def keep(self, origins: Mapping[Channel, str] = MappingProxyType({})) -> None:
-        """Writes down what the channels are made for, and come from, where that is new.  Raises OSError."""
+        """Stores the query and the origin of channels where they are new.  Raises OSError."""
         known = self._known | {
             str(c): Provenance(query, origins.get(c) or self.origin(c)) for c, query in self._queries.items()
         }

@@ -1,4 +1,4 @@
-"""Deletes the oldest part of a client's recording, once the proof needs it no more (rules E1, E3, E6)."""
+"""Deletes the oldest part of a client's recording when the proof no longer needs it (rules E1, E3, E6)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from spe.status import HolderStatus, RecordingStatus
 from spe.stream.ids import Channel
 from spe.stream.schema import Schema
 
-#: The holder of results that may have to be withdrawn after a restart.
+#: Holder of results that may have to be withdrawn after a restart.
 TENTATIVE: Final = "tentative results that are not corrected"
 
 
 class _Due(NamedTuple):
-    """A segment of one of the folders; ``nbytes`` and ``until_us`` are those of ``closed``."""
+    """A segment of a folder; ``nbytes`` and ``until_us`` are those of ``closed``."""
 
     folder: PurePosixPath
     closed: ClosedSegment
@@ -35,12 +35,12 @@ class _Due(NamedTuple):
 
 
 class RecordingRetention:
-    """Of one client.
+    """Deletes old segments of one client's recording.
 
     Args:
       client: its name.
-      schemas: of the channels.
-      writing: held while something is written or synced.
+      schemas: schemas of the channels.
+      writing: held while the recording is written or synced.
     """
 
     def __init__(
@@ -66,50 +66,51 @@ class RecordingRetention:
         self._refused = NotReleased(env, f"client {client}: recording")
 
     def status(self) -> RecordingStatus:
-        """What is kept, and who holds what is due."""
+        """Returns the sizes, and the holders of segments that are due."""
         writers = self._recorder.writers().values()
         return RecordingStatus(
-            bytes=sum(one.nbytes for one in writers),
-            deleted_bytes=sum(one.kept.bytes for one in writers),
+            bytes=sum(writer.nbytes for writer in writers),
+            deleted_bytes=sum(writer.kept.bytes for writer in writers),
             held=self._held,
             archive=self._refused.why,
         )
 
     async def run(self) -> None:
-        """Looks again and again, until cancelled."""
+        """Looks for due segments periodically, until cancelled."""
         await look_again_and_again(self._env, self.look, self._refused)
 
     async def look(self) -> None:
-        """Releases what is due and free.
+        """Releases segments that are due and not needed.
 
         Raises:
-          OSError, SpeError: the archive or the disk refused; nothing that was not released is lost.
+          OSError, SpeError: the archive or the disk refused; only released segments are lost.
         """
         now, writers, channels = self._env.clock.wall_us(), self._recorder.writers(), self._recorder.folders()
         async with self._writing:
             if self._retain.for_us is not None:
                 for writer in writers.values():
                     writer.leave_older(now - self._retain.for_us // SHARE)
-        found = [
+        candidates = [
             _Due(folder, c, c.nbytes, c.until_us) for folder, writer in writers.items() for c in writer.closed(now)
         ]
-        found.sort(key=attrgetter("until_us"))  # within a folder it grows
-        count = due(found, sum(one.nbytes for one in writers.values()), now, self._retain)
+        candidates.sort(key=attrgetter("until_us"))  # within a folder the times grow
+        count = due(candidates, sum(writer.nbytes for writer in writers.values()), now, self._retain)
         held: list[HolderStatus] = []
         for folder, writer in writers.items():
-            segments = [one.closed for one in found[:count] if one.folder == folder]
+            segments = [candidate.closed for candidate in candidates[:count] if candidate.folder == folder]
             proved = self._needed(channels[folder]) if segments else None
             free, needed = self._holders[folder].free(segments, now, proved=proved)
             held += needed
             left = await self._release(folder, writer, segments[:free]) if free else []
             if left:
-                held.append(HolderStatus(holder=TENTATIVE, since_us=now, bytes=sum(one.nbytes for one in left)))
+                held.append(HolderStatus(holder=TENTATIVE, since_us=now, bytes=sum(segment.nbytes for segment in left)))
         self._held = _together(held)
         tell_if_long(self._over, self._held, now)
 
     def _needed(self, channel: Channel | None) -> int | None:
-        """The first record that the proof needs.  What nodes announced has no place in a proof: all is needed while
-        nobody proves the results."""
+        """Returns the first record that the proof needs.  The proof has no position in announcements: all are needed
+        until the results are proved.
+        """
         if channel is not None:
             return needed_from(self._retain, self._proved(channel))
         results = [c for c in self._recorder.folders().values() if c is not None]
@@ -121,18 +122,20 @@ class RecordingRetention:
     async def _release(
         self, folder: PurePosixPath, writer: SegmentWriter, segments: list[ClosedSegment]
     ) -> list[ClosedSegment]:
-        """Gives those that were not, for a restart may have to withdraw the tentative results at their end."""
+        """Releases segments; returns those that were kept, as a restart may have to withdraw tentative results at their
+        end.
+        """
         compute, schema, before = self._env.compute, self._schemas.get(folder), writer.kept
-        reached, free, kept = Reached(before.last_id, before.until_us), 0, before
-        for count, one in enumerate(segments, 1):
-            data = await compute.run(lambda one=one: writer.contents(one.segment))  # type: ignore[misc]
+        reached, free, beginning = Reached(before.last_id, before.until_us), 0, before
+        for count, segment in enumerate(segments, 1):
+            data = await compute.run(lambda segment=segment: writer.contents(segment.segment))  # type: ignore[misc]
             if schema is not None:
-                reached = reached.behind(data, one.segment, schema, folder)
-            await self._copies.keep(folder / one.segment.name, data)
+                reached = reached.behind(data, segment.segment, schema, folder)
+            await self._copies.keep(folder / segment.segment.name, data)
             if not reached.held:
                 free = count
-                kept = KeptLog(
-                    one.last + 1,
+                beginning = KeptLog(
+                    segment.last + 1,
                     reached.last_id,
                     reached.until_us,
                     before.segments + count,
@@ -140,16 +143,18 @@ class RecordingRetention:
                     self._retain.archive,
                 )
         if free:
-            await writer.release(kept)
+            await writer.release(beginning)
             self._env.trace.event("recording_released", client=self._client, folder=folder.name, segments=free)
         return segments[free:]
 
 
 def _together(held: list[HolderStatus]) -> tuple[HolderStatus, ...]:
-    """One entry for each holder."""
-    found: dict[str, HolderStatus] = {}
-    for one in held:
-        known = found.get(one.holder, one)
-        size = one.bytes + (known.bytes if known is not one else 0)
-        found[one.holder] = HolderStatus(holder=one.holder, since_us=min(one.since_us, known.since_us), bytes=size)
-    return tuple(found.values())
+    """Adds up the entries of each holder."""
+    merged: dict[str, HolderStatus] = {}
+    for holding in held:
+        known = merged.get(holding.holder, holding)
+        size = holding.bytes + (known.bytes if known is not holding else 0)
+        merged[holding.holder] = HolderStatus(
+            holder=holding.holder, since_us=min(holding.since_us, known.since_us), bytes=size
+        )
+    return tuple(merged.values())

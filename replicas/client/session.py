@@ -47,7 +47,7 @@ from spe.runtime.production import production_env
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
-#: How long to wait for the first process that answers.
+#: Time limit for the first answer of a process.
 WAIT_S: Final = 10.0
 _AGAIN_S: Final = 0.2
 
@@ -62,44 +62,43 @@ def connect(
     wait_s: float = WAIT_S,
     env: Env | None = None,
 ) -> Connecting:
-    """Results of a running cluster, for one of its clients, or for a reader, which no log is kept for.
+    """Connects to a running cluster, as one of its clients, or as a reader, for which no log is kept.
 
     Args:
-      config: a YAML file, a Python script (spe.api), what :func:`spe.config.load` makes of one, or the directory of a
-        run.
-      client: which client of the configuration to be; nobody else may be it meanwhile.  Another name, or none, is that
-        of a reader.  With TLS it needs the certificate of ``client:NAME``; NAME is "reader" where none is given.
+      config: a YAML file, a Python script (spe.api), the result of :func:`spe.config.load`, or the directory of a run.
+      client: name of a client of the configuration, which no other process may use at that time.  Any other name, or
+        none, makes a reader.  With TLS it needs the certificate of ``client:NAME``; NAME is "reader" if none is given.
       start: where to begin: "now" (the next results), "stored" (the oldest that are stored) or "beginning" (id 1, or an
-        error).  A client of the configuration goes on where it left if this is "".
-      streams: that a reader reads; none: every output.
+        error).  With "", a client of the configuration continues where it stopped.
+      streams: streams for a reader; empty: every output.
       token: shared secret of the cluster; None: that of the run, or of the environment variable SPE_TOKEN.
-      wait_s: how long to wait until a process of the cluster answers.  From then on all failures are borne.
-      env: what to run on; None: this machine.
+      wait_s: time limit for the first answer of a process.  From then on all failures are masked.
+      env: environment to run in; None: this machine.
 
     Returns:
-      For ``async with``, under trio or asyncio, or for ``with``, outside of trio.  Entering raises
+      A context manager for ``async with``, under trio or asyncio, or for ``with``, outside of trio.  Entering raises
 
       * ConfigError: the configuration has mistakes, no such client or stream, or no addresses.
-      * PeerRefused: all refuse us: another plan, cluster, version or token.
-      * NotReachable: nobody answers, or has room; says which addresses were tried, and what happened there.
+      * PeerRefused: all processes refuse: another plan, cluster, version or token.
+      * NotReachable: no process answers, or has room; says which addresses were tried, and what happened there.
     """
 
     @asynccontextmanager
     async def connected() -> AsyncGenerator[Changes, None]:
         target = _target(config, f"client:{client or READER}", env)
         plan = target.plan
-        one = _client(target, client, start, streams, target.token if token is None else token)
-        peers = one.peers()
+        reader = _client(target, client, start, streams, target.token if token is None else token)
+        peers = reader.peers()
         check_all_addressed("the configuration" if isinstance(config, Deployed) else str(config), peers)
-        await _someone_answers(target.env, plan, one.me, peers, wait_s)
-        async with running(one):
-            yield Changes(plan, one)
+        await _someone_answers(target.env, plan, reader.me, peers, wait_s)
+        async with running(reader):
+            yield Changes(plan, reader)
 
     return Connecting(connected)
 
 
 class Connecting:
-    """What :func:`connect` returns."""
+    """The result of :func:`connect`: a context manager."""
 
     def __init__(self, connected: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
         self._connected = connected
@@ -108,9 +107,9 @@ class Connecting:
         self._left = False
 
     def open(self) -> ThreadChanges:
-        """Without a block, for the cells of a notebook: call ``close()`` at the end."""
+        """Connects without a block, for the cells of a notebook: call ``close()`` at the end."""
         self._thread = ThreadChanges(self._connected)
-        if self._left:  # cancelled meanwhile
+        if self._left:  # it was cancelled before
             self._thread.close()
         return self._thread
 
@@ -128,7 +127,7 @@ class Connecting:
             return AsyncioChanges(await asyncio.to_thread(self.open))
         except asyncio.CancelledError:
             self._left = True
-            if self._thread is not None:  # it was there already
+            if self._thread is not None:  # open() was called before
                 asyncio.get_running_loop().run_in_executor(None, self.__exit__)
             raise
 
@@ -146,7 +145,7 @@ class _Target(NamedTuple):
 
 
 def _target(config: str | os.PathLike[str] | Deployed, process: str, env: Env | None) -> _Target:
-    """Where to connect to, and on what.  Raises ConfigError, SpeError."""
+    """Returns plan, directory, token and environment.  Raises ConfigError, SpeError."""
     if isinstance(config, Deployed):
         (plan, directory), token = config, os.environ.get(TOKEN_VARIABLE, "")
         env = secured(env or production_env(Path()), plan, process)
@@ -160,7 +159,7 @@ def _target(config: str | os.PathLike[str] | Deployed, process: str, env: Env | 
 
 
 def _client(target: _Target, name: str, start: str, streams: Sequence[str], token: str) -> Client:
-    """Raises ConfigError where there is no such client, start or stream."""
+    """Makes a client or a reader.  Raises ConfigError: there is no such client, start or stream."""
     plan, directory, _, env = target
     if start:
         check_known("start", start, STARTS)
@@ -175,13 +174,13 @@ def _client(target: _Target, name: str, start: str, streams: Sequence[str], toke
         check_known("stream", stream, [*plan.producer, *plan.sources])
     reads = tuple(map(StreamId, streams)) or plan.query.outputs
     channels = [Channel(s, p) for s in reads for p in range(plan.partitions_of(s))]
-    one, begin = name or READER, STARTS[start]
-    return Client(env, plan, directory, one, token=token, channels=channels, guest=True, start=begin)
+    reader, begin = name or READER, STARTS[start]
+    return Client(env, plan, directory, reader, token=token, channels=channels, guest=True, start=begin)
 
 
 async def _someone_answers(env: Env, plan: Plan, me: Identity, peers: Mapping[str, str], wait_s: float) -> None:
-    """Returns when a peer has greeted us.  Raises PeerRefused when all refuse, NotReachable after ``wait_s``."""
-    said = {peer: "no answer" for peer in peers}
+    """Returns when a peer has answered.  Raises PeerRefused when all refuse, NotReachable after ``wait_s``."""
+    answers = {peer: "no answer" for peer in peers}
     refused: set[str] = set()
 
     async def knock(peer: str) -> None:
@@ -189,11 +188,11 @@ async def _someone_answers(env: Env, plan: Plan, me: Identity, peers: Mapping[st
             try:
                 connection, _ = await dial(env, plan, me, peer, peers[peer])
             except PeerRefused as error:
-                said[peer] = str(error)
+                answers[peer] = str(error)
                 refused.add(peer)
-                return  # it will not change its mind
+                return  # it will refuse again
             except (LinkBroken, LinkClosed, RemoteProtocolError) as error:
-                said[peer] = str(error)
+                answers[peer] = str(error)
                 await env.clock.sleep(_AGAIN_S)
                 continue
             with trio.CancelScope(shield=True):
@@ -209,7 +208,7 @@ async def _someone_answers(env: Env, plan: Plan, me: Identity, peers: Mapping[st
                 nursery.start_soon(knock, peer)
     if answered.is_set():
         return
-    tried = "".join(f"\n  {peer} at {address}: {said[peer]}" for peer, address in peers.items())
+    tried = "".join(f"\n  {peer} at {address}: {answers[peer]}" for peer, address in peers.items())
     if len(refused) == len(peers):
         raise PeerRefused(f"cluster {plan.cluster!r} refuses {me.name}:{tried}")
     raise NotReachable(f"cluster {plan.cluster!r} does not answer {me.name} within {wait_s:g} s; is it running?{tried}")

@@ -23,7 +23,7 @@ from typing import Final
 
 from spe.wire.messages import Start
 
-#: Name of a reader that has none.
+#: Name of a reader without a name.
 READER: Final = "reader"
-#: Where to begin: as the user says it, and as producers are asked ("": at id 1).
+#: Starts by the user's word, as they are asked of producers ("": at id 1).
 STARTS: Final[Mapping[str, Start]] = {"now": "now", "stored": "stored", "beginning": ""}

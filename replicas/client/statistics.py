@@ -1,8 +1,8 @@
-"""Figures of a client, per channel: counts, delay of new tuples, gaps.  Pure; fed with every change.
+"""Figures of a client, per channel: counts, delay of new tuples, gaps.  Pure; takes every change.
 
-*Delay_new* is DPC's: of each tuple that is new, the wall time from its creation to its first receipt.  New is
-what lies, in tuple time, beyond everything received before in either kind, boundaries included.  So corrections do not
-count, nor do the tuples of a failed stream that come late into a time that was already answered for.
+*Delay_new* is that of DPC: the wall time from the creation of a new tuple to its first receipt.  A tuple is new if its
+time is beyond everything received before, stable or tentative, boundaries included.  So corrections do not count, nor
+do late tuples of a failed stream whose time was already covered.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class ChannelStats:
     """The figures of one channel.
 
     Args:
-      epoch: relates tuple time to wall time; None: it cannot be said (a replay at full speed), delays stay None.
+      epoch: relates tuple time to wall time; None: unknown (a replay at full speed), delays stay None.
       skip_us: delays and gaps are not counted until this long after the first arrival: a starting cluster is late
-        without having failed (as in the evaluation of DPC).
+        without a failure (as in the evaluation of DPC).
 
     Attributes:
       stable_count, tentative_count: tuples received of each kind.
-      undone_count: tentative tuples taken back.
-      tentative_held: tentative tuples that are not taken back (yet).
+      undone_count: tentative tuples that were undone.
+      tentative_held: tentative tuples that are not undone (yet).
       position: id of the last stable tuple.
       frontier: largest stable boundary.
-      delay_us, delay_max_us: Delay_new of the latest new tuples, and the largest; None before there was one.
-      gap_max_us: longest time between two arrivals of anything, tuples or boundary.
-      stable_gap_max_us: the same of stable arrivals only.
+      delay_us, delay_max_us: Delay_new of the latest new tuples, and the largest; None before the first new tuple.
+      gap_max_us: longest time between two arrivals of tuples or boundaries.
+      stable_gap_max_us: longest time between two stable arrivals.
       last_arrival_us: wall time of the latest arrival of either kind; None before the first.
-      switches: changes of the producer, if whoever knows tells.
-      bound_us: sum of X along the slowest path to the stream, if whoever knows tells.
-      x_used: delays of the tuples that were new, relative to that; nothing is counted where either is not known.
+      switches: changes of the producer, if set from outside.
+      bound_us: sum of X along the slowest path to the stream, if set from outside.
+      x_used: delays of new tuples relative to ``bound_us``; empty where the delay or the bound is unknown.
     """
 
     def __init__(self, channel: Channel, *, epoch: ReplayEpoch | None = None, skip_us: int = 0) -> None:
@@ -62,7 +62,7 @@ class ChannelStats:
         self._skip_us = skip_us
         self._counts_from_us: int | None = None
         self._stable_arrival_us: int | None = None
-        #: Tuple time up to which everything was received, stable or tentative.
+        #: Tuple time up to which all tuples were received, stable or tentative.
         self._seen = BEFORE_TIME
 
     @property
@@ -70,11 +70,11 @@ class ChannelStats:
         return self.frontier >= END_OF_TIME
 
     def goes_on(self, position: int, frontier: int) -> None:
-        """Stands where an earlier session of the client ended, which may be the end of the stream."""
+        """Continues an earlier session of the client, which may have reached the end of the stream."""
         self.position, self.frontier = position, frontier
 
     def apply(self, change: Change) -> None:
-        """Takes a change of this channel, in order of arrival."""
+        """Takes the next change of this channel."""
         element = change.element
         if isinstance(element, Undo):
             self.undone_count += self.tentative_held
@@ -96,7 +96,7 @@ class ChannelStats:
             self._stable_arrival_us = now
 
     def _gap(self, since: int | None, now: int) -> int:
-        """The part of a silence that counts."""
+        """Returns the part of a silence that counts."""
         if since is None or self._counts_from_us is None or self.ended:
             return 0
         return max(0, now - max(since, self._counts_from_us))
@@ -109,7 +109,7 @@ class ChannelStats:
             self.tentative_held += len(batch)
 
     def _measure(self, batch: Batch, now: int) -> None:
-        """The first new tuple of a batch is the one that waited longest: times ascend."""
+        """Measures the first new tuple of a batch, which waited longest: times ascend."""
         at = int(batch.rows.time.searchsorted(self._seen))
         if self._epoch is None or at == len(batch) or self._counts_from_us is None or now < self._counts_from_us:
             return
@@ -121,13 +121,11 @@ class ChannelStats:
             self._count_delays(times, now, self._epoch, self.bound_us)
 
     def _count_delays(self, times: Int64Array, now: int, epoch: ReplayEpoch, bound_us: int) -> None:
-        """A delay is at most a bound where its tuple time is at least some time: times ascend, so one search per bound
-        counts all of a batch.
-        """
+        """Counts the delays of a batch: times ascend, so a search for each bound of the histogram counts them all."""
         earliest = [epoch.reached_at(now - round(bound * bound_us)) for bound in self.x_used.bounds]
         count = len(times)
         upto = [count - at for at in times.searchsorted(np.asarray(earliest, np.int64)).tolist()]
-        # From the first one on: sums of microseconds since 1970 would overflow.
+        # Relative to the first time: sums of microseconds since 1970 would overflow.
         first = int(times[0])
         later_us = float((times - first).sum()) / epoch.speed
         largest_us = now - epoch.created_us(first)
@@ -144,11 +142,11 @@ class ChannelStats:
                 self.frontier = max(self.frontier, element.time)
 
     def status(self, now_us: int, producer: str | None) -> ChannelStatus:
-        """All figures.
+        """Returns all figures.
 
         Args:
-          now_us: wall time; the silence that still lasts counts as a gap.
-          producer: that the channel is read from now.
+          now_us: wall time; the present silence counts as a gap.
+          producer: current producer of the channel.
         """
         return ChannelStatus(
             channel=str(self.channel),

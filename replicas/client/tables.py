@@ -1,4 +1,4 @@
-"""Received results as tables of pandas and Arrow, which are imported when they are asked for."""
+"""Received results as tables of pandas and Arrow, which are imported on first use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spe.stream.change import Change
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
-#: Column of a current table that says which rows are tentative.
+#: Column of a current table that marks tentative rows.
 TENTATIVE: Final = "_tentative"
-#: Stable rows that are kept per partition, the newest ones.
+#: Number of stable rows kept per partition, the newest ones.
 KEPT_ROWS: Final = 1_000_000
 
 
@@ -24,7 +24,7 @@ class ResultTable:
     """Rows of one stream.
 
     Attributes:
-      rows: as columns.
+      rows: columns.
       tentative: shape (n,), True where a row is tentative; None: all are stable.
     """
 
@@ -36,11 +36,13 @@ class ResultTable:
         return len(self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """As dicts: timestamps are int microseconds since the epoch, null is None.  For few rows."""
+        """Returns dicts: timestamps are int microseconds since the epoch, null is None.  For few rows."""
         return [dict(zip(self.schema.names, row, strict=True)) for row in self.rows.to_tuples()]
 
     def to_arrow(self) -> Any:
-        """A pyarrow.Table: int64, double, bool, string, timestamp[us, UTC]; null is null.  Raises ConfigError."""
+        """Returns a pyarrow.Table: int64, double, bool, string, timestamp[us, UTC]; null is null.  Raises
+        ConfigError.
+        """
         from replicas.connectors.files.parquet_sink import ARROW_TYPES, arrow_array  # says which extra is missing
 
         import pyarrow as pa  # isort: skip
@@ -53,9 +55,10 @@ class ResultTable:
         return pa.table(arrays, schema=pa.schema(fields))
 
     def to_pandas(self) -> Any:
-        """A pandas.DataFrame: Int64, Float64, boolean, string, datetime64[us, UTC]; null is NA, and NaN is no null.
+        """Returns a pandas.DataFrame: Int64, Float64, boolean, string, datetime64[us, UTC]; null is NA, and NaN is no
+        null.
 
-        Raises ConfigError where Arrow or pandas is missing.
+        Raises ConfigError: Arrow or pandas is missing.
         """
         table = self.to_arrow()
         try:
@@ -63,14 +66,14 @@ class ResultTable:
         except ImportError as error:
             raise ConfigError(["to_pandas needs pandas: pip install pandas"]) from error
         dtypes = {"int64": "Int64", "double": "Float64", "bool": "boolean", "string": "string"}
-        found = {str(field.type): dtypes.get(str(field.type)) for field in table.schema}
+        dtype_of = {str(field.type): dtypes.get(str(field.type)) for field in table.schema}
         return table.to_pandas(
-            types_mapper=lambda type_: pandas.api.types.pandas_dtype(name) if (name := found[str(type_)]) else None
+            types_mapper=lambda type_: pandas.api.types.pandas_dtype(name) if (name := dtype_of[str(type_)]) else None
         )
 
 
 class ResultTables:
-    """What was received, as tables; takes changes as :meth:`replicas.client.client.Client.changes` gives them.
+    """Received results as tables; takes changes as :meth:`replicas.client.client.Client.changes` yields them.
 
     Args:
       keep: stable rows to keep per partition, the newest ones.
@@ -84,13 +87,13 @@ class ResultTables:
         self._view.apply(change)
 
     def stable(self, stream: str) -> ResultTable:
-        """The final rows, by time."""
+        """Returns the final rows, by time."""
         table = self.current(stream)
         assert table.tentative is not None
         return ResultTable(table.schema, table.rows.select(~table.tentative))
 
     def current(self, stream: str) -> ResultTable:
-        """The newest answer, by time: final rows, and the tentative ones that are not withdrawn, marked."""
+        """Returns the newest answer, by time: final rows, and the tentative ones that are not withdrawn, marked."""
         schema = self._plan.query.schema_of(StreamId(stream))
         rows, tentative = self._view.rows(StreamId(stream))
         return ResultTable(schema, Rows.empty(schema) if rows is None else rows, tentative)

@@ -1,7 +1,7 @@
-"""Changes for programs without trio, plain or under asyncio: the cluster is read in a thread of its own.
+"""Changes for programs without trio, plain or under asyncio: a separate thread reads the cluster.
 
-A change is acknowledged when the next one is asked for.  None is lost where a wait ends early, by its time, by Ctrl-C
-or because its task was cancelled: it is there at the next call.
+A change is acknowledged when the next one is asked for.  If a wait ends early, by its time limit, by Ctrl-C or because
+its task was cancelled, no change is lost: the next call returns it.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ class ThreadChanges:
         self._background = Background(self._main)
 
     def __iter__(self) -> Iterator[Item]:
-        """Until all streams have ended.  Raises SpeError."""
+        """Yields changes until all streams have ended.  Raises SpeError."""
         while self.wait() and (change := self.take()) is not None:
             if (item := item_of(self.plan, change)) is not None:
                 yield item
 
     def collect(self, seconds: float = math.inf) -> ResultTables:
-        """Takes all changes that come within a time, or until all streams have ended; adds them to ``received``."""
+        """Takes all changes that arrive within a time, or until all streams have ended; adds them to ``received``."""
         until = time.monotonic() + seconds
         while self.wait(until - time.monotonic()) and (change := self.take()) is not None:
             self.received.apply(change)
         return self.received
 
     def close(self) -> None:
-        """Leaves the cluster."""
+        """Disconnects from the cluster."""
         self._background.stop()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Waits for the next change, or the end: is it there?  Raises SpeError."""
+        """Waits for the next change, or the end; returns whether it is there.  Raises SpeError."""
         return self._background.call(self._wait, max(0.0, seconds), seconds=math.inf, waits_for="")
 
     def take(self) -> Change | None:
-        """The change that was waited for; None: all streams have ended."""
+        """Returns the change that was waited for; None: all streams have ended."""
         self._was_taken = True
         return self._next
 
@@ -89,16 +89,17 @@ class ThreadChanges:
 
 
 class AsyncioChanges:
-    """The same as an asynchronous iterator under asyncio.
+    """An asynchronous iterator of changes under asyncio, with the attributes of :class:`ThreadChanges`.
 
-    It waits in a thread of its own: the loop has few of them for all that its program does, leaving the cluster too.
+    It waits in a separate thread: the event loop's pool has few threads for the whole program, which also needs one to
+    close.
     """
 
     def __init__(self, thread: ThreadChanges) -> None:
         self.plan, self.client, self.received = thread.plan, thread.client, thread.received
         self._thread = thread
         self._waiter = ThreadPoolExecutor(1, "spe wait")
-        #: A thread goes on where the task that waited for it was cancelled: the next call waits for the same.
+        #: The thread goes on when the task that waits for it is cancelled: the next call waits for the same future.
         self._waiting: asyncio.Future[bool] | None = None
 
     def __aiter__(self) -> AsyncioChanges:
@@ -126,6 +127,6 @@ class AsyncioChanges:
 
 
 def _noticed(waiting: asyncio.Future[bool]) -> None:
-    """An error that ends a wait is no news where nobody waits any more: the next call raises it."""
+    """Retrieves the error of a wait that no task awaits any more; the next call raises it again."""
     if not waiting.cancelled():
         waiting.exception()

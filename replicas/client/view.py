@@ -1,8 +1,8 @@
 """Turns the elements that a client receives into changes and views.  Pure.
 
 A client is a unit without operators and partner (rule F7): it takes MAIN only, and applies an undo at once.
-:class:`ClientPort` turns a channel's feed into changes without duplicates; :class:`StableView` gives the final
-tuples only, merged over the partitions of a stream; :class:`CurrentView` is the best answer known right now.
+:class:`ClientPort` turns a channel's feed into changes without duplicates; :class:`StableView` yields the final tuples
+only, merged over the partitions of a stream; :class:`CurrentView` is the newest answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spe.stream.times import BEFORE_TIME, saturating_add
 
 
 class ClientPort:
-    """One channel at a client: a Port (replicas.consumer.feed) that drops what it has passed on before.
+    """One channel of a client: a Port (replicas.consumer.feed) that drops elements passed on before.
 
     Args:
       channel: which channel.
@@ -69,7 +69,7 @@ class ClientPort:
             self._live = True
             self._tentative_seen = max(self._tentative_seen, int(rows.time[-1]))
             self.tentative_count += len(rows)
-            # A producer that is behind us counts from its own last stable id, and an undo to ours must remove all.
+            # A producer that is behind counts from its own last stable id, but an undo to ours must remove all.
             batch = batch.numbered_after(max(self.position, self._tentative_id))
             self._tentative_id = batch.upto_id
             self._emit(self.channel, batch)
@@ -151,7 +151,7 @@ class CurrentView:
                     parts.pop(0)
 
     def rows(self, stream: StreamId) -> tuple[Rows | None, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        """Rows of a stream sorted by time, and a mask of shape (n,): True where the row is tentative."""
+        """Returns the rows of a stream sorted by time, and a mask of shape (n,): True where the row is tentative."""
         parts: list[Rows] = []
         marks: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
         for tentative, table in ((False, self._stable), (True, self._tentative)):
