@@ -1,4 +1,4 @@
-"""Which rows a source takes; the others are counted, reported and kept aside, never dropped silently."""
+"""Decides which rows a source takes; other rows are counted, reported and set aside, never dropped silently."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from spe.runtime.log_line import Level, say
 from spe.stream.batch import BoolArray
 from spe.stream.times import format_timestamp, parse_timestamp
 
-#: Event times outside of these are said to be implausible: a wrong unit is off by a factor of a thousand or more.
+#: Event times outside of these are reported as implausible: a wrong unit is off by a factor of a thousand or more.
 _EARLIEST_US: Final = parse_timestamp("1980-01-01")
 _LATEST_US: Final = parse_timestamp("2100-01-01")
-#: Malformed rows, and refused ones, kept aside per start; all are counted.
+#: Number of malformed rows, and of refused ones, set aside per start; all are counted.
 _ROWS_KEPT: Final = 10_000
-#: Characters of their texts.
+#: Largest length of their texts.
 _TEXT_KEPT: Final = 200
 
 
@@ -34,12 +34,12 @@ class Admission:
     """Decides which rows one source takes.
 
     Args:
-      reject: where rows go that are not taken, if the source has a sink for them.
+      reject: takes rejected rows, if the source has a sink for them.
 
     Attributes:
-      malformed_count: rows that could not be understood.
+      malformed_count: rows that could not be parsed.
       refused_count: rows whose event time is too far ahead of the clock, or near the ends of time.
-      stopped: the malformed row that ends the intake (``on_malformed: stop``), once all before it have been taken.
+      stopped: the malformed row that ends the intake (``on_malformed: stop``), once all rows before it have been taken.
     """
 
     def __init__(self, env: Env, source: Source, reject: Callable[[Sequence[RejectedInput]], None]) -> None:
@@ -52,7 +52,7 @@ class Admission:
         self._times_looked_at = source.reader.get("kind") == "generator"
 
     def check(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
-        """The rows that may be taken; where a malformed one is to stop us, those before it."""
+        """Returns the rows that may be taken; if a malformed row ends the intake, those before it."""
         if self._source.on_malformed == "stop" and not all(row.refused for row in chunk.malformed):
             chunk = chunk.before_malformed()
             self.stopped = malformed_error(self._source, chunk.malformed[0])
@@ -69,9 +69,9 @@ class Admission:
         return chunk
 
     def admit(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
-        """The chunk without rows whose event times may not be taken; these are among its malformed ones.
+        """Returns the chunk without rows whose event times are refused; these are among its malformed rows.
 
-        What was admitted is admitted again later, for the clock only goes on.
+        An admitted row would be admitted again later, since the clock only advances.
         """
         if chunk.events is None or not len(chunk):
             return chunk
@@ -82,39 +82,39 @@ class Admission:
         return chunk if mask is None else chunk.refuse(~mask, refused_rows(chunk, ~mask, self._source, now_us))
 
     def _look_at_times(self, event_us: int) -> None:
-        """Reports once event times that are implausible, as a wrong unit of numbers gives them."""
+        """Reports implausible event times once, such as those from a wrong unit of numbers."""
         if why := implausible(event_us, str(self._source.reader.get("timestamps", "iso"))):
             self._env.trace.event("times_implausible", stream=self._source.stream, event_us=event_us)
             say(f"source {self._source.stream}: {why}", Level.WARNING, event="times_implausible")
 
     def _set_aside(self, what: str, rows: list[Malformed], before: int) -> None:
-        """Reports rows that are ``malformed`` or ``refused``, and keeps the first ones in a file.
+        """Reports rows that are ``malformed`` or ``refused``, and writes the first ones to a file.
 
         Args:
-          before: how many there were already.
+          before: number of earlier rows of this kind.
         """
         if not rows:
             return
         stream, file_name = self._source.stream, PurePosixPath(what, f"{self._source.stream}.jsonl")
         self._env.trace.event(f"rows_{what}", stream=stream, count=len(rows), line=rows[0].line, reason=rows[0].reason)
-        kept = rows[: max(0, _ROWS_KEPT - before)]
-        if not kept:
+        stored = rows[: max(0, _ROWS_KEPT - before)]
+        if not stored:
             return
-        text = "".join(json.dumps(row._replace(text=row.text[:_TEXT_KEPT]).to_dict()) + "\n" for row in kept)
+        text = "".join(json.dumps(row._replace(text=row.text[:_TEXT_KEPT]).to_dict()) + "\n" for row in stored)
         try:
             file = self._env.storage.open(file_name)
             try:
                 file.append(text.encode())
             finally:
                 file.close()
-        except OSError as error:  # they are counted and told of all the same
+        except OSError as error:  # the rows are counted and reported anyway
             self._env.trace.event("rows_not_kept", file=str(file_name), error=str(error))
 
 
 def rejected_inputs(chunk: RowChunk, source: Source, now_us: int) -> list[RejectedInput]:
-    """The rows of a chunk that are not taken, in its order (E8)."""
+    """Returns the rejected rows of a chunk, in its order (E8)."""
     missing = chunk.missing().tolist()
-    # A line that was too long may have no place of its own; it goes with the last row.
+    # A line that was too long may have no place of its own; it gets the place of the last row.
     rows = [*missing, *[chunk.taken - 1] * (len(chunk.malformed) - len(missing))]
     begin = "" if source.live else f"{source.reader.get('path', source.stream)}, "
     return [
@@ -124,7 +124,7 @@ def rejected_inputs(chunk: RowChunk, source: Source, now_us: int) -> list[Reject
 
 
 def refused_rows(chunk: RowChunk, mask: BoolArray, source: Source, now_us: int) -> list[Malformed]:
-    """The rows of a mask, each with the reason why its event time is not taken."""
+    """Returns the rows of a mask, each with the reason why its event time is refused."""
     assert chunk.events is not None
     refused = np.flatnonzero(mask)
     places = refused if chunk.places is None else chunk.places[refused]
@@ -141,11 +141,11 @@ def refused_rows(chunk: RowChunk, mask: BoolArray, source: Source, now_us: int) 
 
 
 def implausible(event_us: int, unit: str) -> str:
-    """Why an event time cannot be meant; "" if it can.
+    """Explains why an event time is implausible; "" if it is not.
 
     Args:
-      event_us: as it was read.
-      unit: of the numbers that it was read from: iso, s, ms, us or ns.
+      event_us: event time as read.
+      unit: unit of the numbers that it was read from: iso, s, ms, us or ns.
     """
     if _EARLIEST_US <= event_us < _LATEST_US:
         return ""

@@ -1,4 +1,4 @@
-"""What a source has published, by id: the newest part in memory, everything in the log."""
+"""The published tuples of a source, by id: the newest part in memory, everything in the log."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
 
-#: Bytes of recent tuples kept in memory: consumers that keep up are served without touching the log.
+#: Bytes of recent tuples kept in memory: consumers that keep up are served from there.
 TAIL_BYTES: Final = 32 << 20
-#: Distance between two entries of the index: what is read in vain when a consumer starts in the middle.
+#: Distance between two entries of the index: the excess that a consumer reads that starts in the middle.
 _INDEX_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10
-#: Longest time of one read: others of the process wait for it.
+#: Longest time of one read, because other tasks of the process wait for it.
 READ_NS: Final = 10_000_000
-#: Small batches are joined, for all that read them, to pieces of at most so many, and about so many bytes.
+#: Small batches are joined once for all readers, to pieces of at most this size, in batches and in bytes.
 PIECE_BATCHES: Final = 256
 _PIECE_BYTES: Final = 64 << 10
-#: In memory, where so many follow each other.
+#: Batches in memory are joined where so many follow each other.
 _JOINED_MIN: Final = 16
-#: Pieces of the log that are kept for the next reader.
+#: Number of pieces of the log kept for other readers.
 _PIECES_KEPT: Final = 64
 
 
 class _Piece(NamedTuple):
-    """Tuples of some records of the log, the boundary implied after them, and where the next record is."""
+    """Tuples of some records of the log, the boundary implied after them, and the position of the next record."""
 
     batch: Batch
     bound_us: int
@@ -44,14 +44,14 @@ class SourceHistory:
     """Published batches and the boundaries between them.
 
     Args:
-      tail_bytes: of recent tuples, kept in memory.
+      tail_bytes: bytes of recent tuples kept in memory.
       step_ns: measures how long a read takes, nanoseconds.
 
     Attributes:
       base_id: id of the last tuple before the log, whose oldest segments may have been deleted.
       last_id: id of the last published tuple.
-      rejected: rows that the log has besides, for a sink of their own (E8).
-      reached_us: tuple time that is behind all of these.
+      rejected: number of rejected rows in the log, for a sink of their own (E8).
+      reached_us: tuple time that is later than all published tuples.
       frontier_us: last published boundary.
     """
 
@@ -64,15 +64,15 @@ class SourceHistory:
         self._pieces: list[_Piece] = []
         self._pool = StringPool()
         self._tail_limit = tail_bytes
-        # The index: where to read for ids beyond each of these, and ``reached_us`` before them.
+        # The index: the position for reading beyond each of these ids, and ``reached_us`` before it.
         self._ids: list[int] = []
         self._positions: list[Position] = []
         self._reached: list[int] = []
-        #: And how many rows had been rejected before them.
+        #: The number of rejected rows before each position.
         self._rejected: list[int] = []
         #: (last id, ``reached_us``) at the end of each segment but the last one, by its first record.
         self._ends: dict[int, tuple[int, int]] = {}
-        # The tail, three lists side by side: batches, their last ids, and the boundary implied after each.
+        # The tail, three parallel lists: batches, their last ids, and the boundary implied after each.
         self._batches: list[Batch] = []
         self._uptos: list[int] = []
         self._bounds: list[int] = []
@@ -82,7 +82,7 @@ class SourceHistory:
         self.reached_us = self.frontier_us = BEFORE_TIME
 
     def add(self, state: SourceState, position: Position, batch: Batch | None) -> None:
-        """The next record of the log has been acknowledged.  ``batch`` None: not at hand, or a lease."""
+        """Adds the next acknowledged record of the log.  ``batch`` None: not in memory, or a lease."""
         last = self._positions[-1] if self._positions else None
         if last is None or position.segment != last.segment or position.offset - last.offset >= _INDEX_BYTES:
             self._ids.append(self.last_id)
@@ -101,37 +101,39 @@ class SourceHistory:
                 self._forget_half()
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """(last id, reached_us) at the end of each segment, by its first record; of the last one, as far as it goes."""
+        """Returns (last id, reached_us) at the end of each segment, by its first record; of the last one, as far as it
+        goes.
+        """
         last = {self._positions[-1].segment: (self.last_id, self.reached_us)} if self._positions else {}
         return self._ends | last
 
     @property
     def segment_begun_us(self) -> int | None:
-        """Tuple time that the log had reached when its last segment was begun; None: in the first one of all."""
+        """Tuple time of the log at the beginning of its last segment; None: that is its first one."""
         if not self._positions:
             return None
         first = bisect_left(self._positions, self._positions[-1].segment, key=lambda position: position.segment)
         return self._reached[first]
 
-    def begins_behind(self, kept: KeptLog) -> None:
-        """The log begins later now: nothing before can be read any more."""
-        self.base_id = kept.last_id
+    def begins_behind(self, beginning: KeptLog) -> None:
+        """Notes that the beginning of the log was deleted and cannot be read any more."""
+        self.base_id = beginning.last_id
         self._pieces.clear()
-        gone = bisect_left(self._positions, kept.first, key=lambda position: position.sequence)
+        gone = bisect_left(self._positions, beginning.first, key=lambda position: position.sequence)
         del self._ids[:gone], self._positions[:gone], self._reached[:gone], self._rejected[:gone]
-        self._ends = {segment: end for segment, end in self._ends.items() if segment >= kept.first}
+        self._ends = {segment: end for segment, end in self._ends.items() if segment >= beginning.first}
 
     def _forget_half(self) -> None:
-        """Half at a time, so that forgetting costs nothing per batch."""
+        """Forgets half of the tail at a time, so that forgetting costs nothing per batch."""
         half = (len(self._batches) + 1) // 2
         self._tail_bytes -= sum(map(_size, self._batches[:half]))
         del self._batches[:half], self._uptos[:half], self._bounds[:half]
 
     def read_from(self, log: SegmentedLog, after_id: int, after_us: int, limit_bytes: int) -> list[Element]:
-        """What follows for a consumer that has all tuples up to ``after_id`` and the boundary ``after_us``.
+        """Returns what follows for a consumer that has all tuples up to ``after_id`` and the boundary ``after_us``.
 
-        Batches in order, about ``limit_bytes`` of them or what READ_NS allows, then the boundary that holds behind them
-        if it is a new one; empty when there is nothing yet.  A boundary beyond ``frontier_us`` is never in it.
+        It consists of batches in order, about ``limit_bytes`` of them or what READ_NS allows, and the boundary after
+        them if it is new; it is empty when nothing follows yet.  The boundary is never beyond ``frontier_us``.
 
         Raises:
           LogCorrupt: the log has been damaged since it was written.
@@ -149,7 +151,7 @@ class SourceHistory:
         return elements
 
     def _batches_after(self, log: SegmentedLog, after_id: int, limit_bytes: int) -> tuple[list[Batch], int]:
-        """At least one batch, and the boundary implied after the last of them."""
+        """Returns at least one batch, and the boundary implied after the last one."""
         if not self._batches or after_id < self._batches[0].from_id:
             return self._batches_in_log(log, after_id, limit_bytes)
         first = stop = bisect_right(self._uptos, after_id)
@@ -166,7 +168,7 @@ class SourceHistory:
         return self._step_ns() - begun_ns >= READ_NS
 
     def _join_tail(self, at: int, most_bytes: int) -> None:
-        """Joins small batches in memory from an index on, once for all that read them, where many follow it."""
+        """Joins small batches in memory from an index on, once for all readers, if many follow it."""
         if len(self._batches) - at < _JOINED_MIN:
             return
         stop, size = at, 0
@@ -192,8 +194,8 @@ class SourceHistory:
         return batches, bound
 
     def _piece(self, log: SegmentedLog, after_id: int, most_bytes: int, begun_ns: int) -> _Piece:
-        """The piece of the log with the next tuple, decoded once for all that read it."""
-        # With equal ids (leases) the last entry at or before the wanted id is the nearest.
+        """Returns the piece of the log with the next tuple, decoded once for all readers."""
+        # With equal ids (leases) the last entry at or before the requested id is the nearest.
         position = self._positions[bisect_left(self._ids, after_id + 1) - 1]
         for piece in reversed(self._pieces):
             if piece.batch.from_id <= after_id < piece.batch.upto_id:
@@ -207,7 +209,7 @@ class SourceHistory:
         return piece
 
     def _decoded(self, log: SegmentedLog, after_id: int, position: Position, most_bytes: int, begun_ns: int) -> _Piece:
-        """Small records from a position on, as far as the time of a read goes; at least one with tuples."""
+        """Decodes small records from a position on, within the time limit of a read; at least one with tuples."""
         batches: list[Batch] = []
         size, bound = 0, BEFORE_TIME
         while not batches:
@@ -235,43 +237,46 @@ class SourceHistory:
     def rejected_after(
         self, log: SegmentedLog, number: int, at: Position | None
     ) -> tuple[list[Batch], Position | None]:
-        """Rejected rows (``spe.log.rejected_rows``) behind a number, which is not the last.
+        """Returns rejected rows (``spe.log.rejected_rows``) after a number, which is not the last.
 
         Args:
-          at: where to go on; None: where the index says.
+          at: position to continue from; None: from the index.
 
         Returns:
-          the rows, and where to go on where one read had none; None: there are no more, for they were deleted.
+          the rows, and the position to continue from if this read had none; None: no more rows, because they were
+            deleted.
 
         Raises:
           LogCorrupt: the log has been damaged since it was written.
         """
         records, behind = log.read(self._positions[self._before_rejected(number)] if at is None else at, _READ_BYTES)
-        found: list[Batch] = []
+        batches: list[Batch] = []
         for record in records:
             count = decode_source_state(record.body).rejected
             if number < count <= self.rejected and (rows := decode_rejected(record.body, StringPool())) is not None:
-                found.append(rows.after(number))
-        return found, behind if records else None
+                batches.append(rows.after(number))
+        return batches, behind if records else None
 
     def needed_for_rejected(self, number: int) -> int:
-        """Up to which id the log may be deleted where the rejected rows behind a number are needed."""
-        if number >= self.rejected:  # the next one may be in a record that has no tuple
+        """Returns the id up to which the log may be deleted if the rejected rows after a number are needed."""
+        if number >= self.rejected:  # the next one may be in a record without tuples
             return self.last_id - 1
         return self._ids[self._before_rejected(number)] - 1
 
     def _before_rejected(self, number: int) -> int:
-        """The last entry of the index before the rejected row that follows a number."""
+        """Returns the last entry of the index before the rejected row that follows a number."""
         return max(0, bisect_right(self._rejected, number) - 1)
 
 
 def _size(batch: Batch) -> int:
-    """What a batch takes: at moderate rates it holds a row or two, and the objects around them are nearly all of it."""
+    """Estimates the memory of a batch: at moderate rates it has a row or two, and nearly all of it is object
+    overhead.
+    """
     return batch.rows.nbytes + ENTRY_BYTES + COLUMN_BYTES * len(batch.rows.columns)
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Batches that follow each other, as one."""
+    """Joins consecutive batches to one."""
     if len(batches) == 1:
         return batches[0]
     rows = concat_rows([batch.rows for batch in batches])

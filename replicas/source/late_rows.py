@@ -1,4 +1,4 @@
-"""Late rows of a source, for a sink of their own (rule E7): those of its log that S1 gave a later time."""
+"""Late rows of a source, for a sink of their own (rule E7): rows of its log that S1 gave a later time."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from spe.stream.batch import Batch, Column, Rows
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import END_OF_TIME
 
-#: The attribute by how much a row was late, microseconds.
+#: The attribute with the lateness of a row, microseconds.
 LATE_US: Final = "_late_us"
 _READ_BYTES: Final = 1 << 20
 
 
 def late_schema(schema: Schema) -> Schema:
-    """Of these rows: what the source has, and LATE_US."""
+    """Returns the schema of late rows: the source's attributes, and LATE_US."""
     return Schema((*schema, Attribute(LATE_US, AttributeType.INT64, nullable=False)))
 
 
 def late_rows(batch: Batch, time: int) -> Batch:
-    """The rows of a batch that S1 gave a later time than their own; it covers the same ids.
+    """Returns the rows of a batch that S1 gave a later time than their own; the result covers the same ids.
 
     Args:
       time: index of the attribute with the event time.
     """
     by_us = batch.rows.time - batch.rows.columns[time].values
-    found = batch.select(by_us > 0)
+    late = batch.select(by_us > 0)
     late_us = Column(np.ascontiguousarray(by_us[by_us > 0]))
-    rows = Rows(found.rows.time, found.rows.t_max, (*found.rows.columns, late_us))
-    return Batch(found.kind, found.from_id, found.upto_id, found.ids, rows)
+    rows = Rows(late.rows.time, late.rows.t_max, (*late.rows.columns, late_us))
+    return Batch(late.kind, late.from_id, late.upto_id, late.ids, rows)
 
 
 class LateRows:
-    """By id in the log (``replicas.source.own_sink.RowsInLog``)."""
+    """Late rows by id in the log (``replicas.source.own_sink.RowsInLog``)."""
 
     what = "late"
 
@@ -54,8 +54,8 @@ class LateRows:
         return self._proxy.base_id
 
     async def after(self, position: int) -> Sequence[Batch]:
-        found = self._proxy.read_from(position, END_OF_TIME, _READ_BYTES)
-        return [late_rows(one, self._time) for one in found if isinstance(one, Batch)]
+        elements = self._proxy.read_from(position, END_OF_TIME, _READ_BYTES)
+        return [late_rows(element, self._time) for element in elements if isinstance(element, Batch)]
 
     def needed(self, position: int) -> int:
         return position

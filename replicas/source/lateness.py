@@ -1,4 +1,4 @@
-"""Reports that most rows of a source are late, while they come (rule S7).  Pure: the time is passed in."""
+"""Reports that most rows of a source are late, as they arrive (rule S7).  Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from spe.plan.describe import show_duration
 from spe.stream.times import MILLISECOND, SECOND
 
-#: The rows that count: those of so long, and of a slow source older ones up to the smallest number.
+#: The rows of so long a time are counted, and of a slow source older ones up to the smallest number.
 SPAN_US: Final = 10 * SECOND
 ROWS_MIN: Final = 5
-#: Rows are counted by so much; it bounds what is kept.
+#: Rows are counted in intervals of this length, which bounds the memory.
 _CELL_US: Final = SECOND
 #: Time between two reports.
 AGAIN_US: Final = 60 * SECOND
@@ -21,8 +21,8 @@ class MostlyLate(NamedTuple):
     """More than half of the last rows were late.
 
     Attributes:
-      late, rows: how many, of how many.
-      disorder_us: the least that would have been enough for them.
+      late, rows: number of late rows, and of all.
+      disorder_us: the smallest disorder that would have covered them.
     """
 
     late: int
@@ -36,7 +36,7 @@ class MostlyLate(NamedTuple):
 
 
 class _Cell:
-    """Rows that came in one interval."""
+    """Counts of the rows of one interval."""
 
     __slots__ = ("at_us", "disorder_us", "late", "rows")
 
@@ -46,7 +46,7 @@ class _Cell:
 
 
 class Lateness:
-    """The last rows of one source."""
+    """Counts the latest rows of one source."""
 
     def __init__(self) -> None:
         self._cells: deque[_Cell] = deque()
@@ -55,11 +55,11 @@ class Lateness:
         self._said_us: int | None = None
 
     def took(self, now_us: int, rows: int, late: int, disorder_us: int) -> MostlyLate | None:
-        """Counts rows; returns what there is to tell, at most once in AGAIN_US.
+        """Counts rows; returns a report if one is due, at most once in AGAIN_US.
 
         Args:
-          now_us: when they came; it never falls.
-          disorder_us: the least that would have been enough for the late ones among them; 0 where none was late.
+          now_us: time of arrival; it never falls.
+          disorder_us: the smallest disorder that would have covered the late ones among them; 0 if none was late.
         """
         at_us = now_us - now_us % _CELL_US
         if not self._cells or self._cells[-1].at_us != at_us:

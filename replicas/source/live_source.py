@@ -1,4 +1,4 @@
-"""Plays a live reader: rows are taken as they come, and time passes though none does (rule S7)."""
+"""Runs a live reader: takes rows as they come, and lets time pass while none comes (rule S7)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from spe.stream.times import BEFORE_TIME, SECOND
 
 #: Shortest time between two promises.
 _STEP_US: Final = 5_000
-#: A source by data that has had no row for so long says what that means for others.
+#: A source by data without a row for so long reports the consequence for its consumers.
 _NO_ROW_US: Final = 10 * SECOND
 
 
 class LivePlay:
-    """One live reader and the writer that it feeds.
+    """Connects one live reader to the writer of its source.
 
     Args:
-      admit: the rows of a chunk that may be taken, in the source's dictionary.
-      stopped: why nothing more may be taken, once those rows have been; None while all is well.
-      fail: called with why taking in ends.
-      tell: called with what somebody who waits for results has to know; "" when that is over.
+      admit: returns the rows of a chunk that may be taken, in the source's dictionary.
+      stopped: returns why the intake ends after the rows taken so far; None while it goes on.
+      fail: called with the reason why the intake ends.
+      tell: called with a note for users who wait for results; "" when it no longer holds.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class LivePlay:
         self._begun_us = writer.now_us()
         self._told_of_no_row = False
         self._reader: Live
-        #: What was told of the reader's server; "" while it answers.
+        #: The reported trouble of the reader's server; "" while it answers.
         self._told_of_away = ""
         self._failed = False
-        #: Chunks that wait for room on the disk.
+        #: Number of chunks that wait for room on the disk.
         self._waiting = 0
         self._clock: EventClock = ByClock()
         if source.watermark is Watermark.DATA:
@@ -66,7 +66,7 @@ class LivePlay:
             )
 
     async def run(self, reader: Live) -> None:
-        """Until the reader ends.  Raises what it raises."""
+        """Runs until the reader ends.  Raises its errors."""
         self._reader = reader
         if isinstance(reader, Resumable):
             reader.cursor = self._writer.cursor
@@ -79,8 +79,8 @@ class LivePlay:
             nursery.cancel_scope.cancel()
 
     async def _accept(self, chunk: RowChunk) -> None:
-        """Takes a chunk at once.  A fault is not raised: the reader may run us in a task that swallows it."""
-        if self._failed:  # what follows a chunk that was refused must not be taken
+        """Takes a chunk at once.  Does not raise faults: the reader may call it in a task that swallows them."""
+        if self._failed:  # chunks after a refused one must not be taken
             await trio.sleep_forever()
         writer, taken = self._writer, 0
         try:
@@ -92,7 +92,7 @@ class LivePlay:
                 self._told_of_no_row = False
                 self._tell("")
             while taken < n:
-                # Rows and cursor are one record: what has a cursor is not divided.
+                # Rows and cursor are one record: a chunk with a cursor is not divided.
                 stop = n if chunk.cursor else chunk.stop_within(taken, n, RECORD_ROWS_BYTES)
                 writer.take(events[taken:stop], chunk.slice(taken, stop), chunk.consumed(stop), cursor=chunk.cursor)
                 taken = stop
@@ -116,7 +116,7 @@ class LivePlay:
         writer = self._writer
         while True:
             now = writer.now_us()
-            # The disk is full, the server is away, or it may take its time for rows that it has.
+            # The disk is full, the server is away, or the reader is still delivering stored rows.
             if self._waiting or self._reader.away or self._reader.first_reading:
                 self._clock.heard(now)
             if (away := self._reader.away) != self._told_of_away:
@@ -141,7 +141,7 @@ class LivePlay:
 
 
 def _check_cursor(reader: Live, cursor: bytes) -> None:
-    """Raises LocalProtocolError where a chunk of a reader lacks a cursor, or has one that it must not have."""
+    """Raises LocalProtocolError: a chunk of a reader lacks a cursor, or has one that it must not have."""
     resumes, who = isinstance(reader, Resumable), type(reader).__name__
     if resumes and not cursor:
         raise LocalProtocolError(f"{who} gave a chunk without a cursor; expected one behind each chunk, never empty")

@@ -1,7 +1,6 @@
-"""Rows of a source that go to a sink of their own: each once, with its number in the source's log (rules E7, E8).
+"""Writes rows of a source to a sink of their own: each once, with its number in the source's log (rules E7, E8).
 
-They are found in the log, so nothing else has to be durable: a sink that holds those up to some number goes on behind
-it.
+The rows are in the log, so nothing else has to be durable: the sink knows its last number, and continues after it.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from spe.stream.schema import Schema
 
 
 class RowsInLog(Protocol):
-    """Which rows of a log a sink gets.
+    """The rows of a log that go to a sink.
 
     Attributes:
-      what: they are: ``late``, ``rejected``.
-      schema: of these rows.
-      spec: of the sink, as ``ClientSettings.sinks`` has it.
-      base: what comes before the log, if the sink does not have it.
+      what: kind of the rows: ``late``, ``rejected``.
+      schema: schema of these rows.
+      spec: configuration of the sink, as in ``ClientSettings.sinks``.
+      base: number of the last row before the log.
     """
 
     @property
@@ -57,26 +56,27 @@ class RowsInLog(Protocol):
     def base(self) -> int: ...
 
     async def after(self, position: int) -> Sequence[Batch]:
-        """The next ones behind a number, in batches that follow each other; some may have no rows.  Empty: there are
-        no more yet."""
+        """Returns the next rows after a number, in consecutive batches, some of which may have no rows; empty: no more
+        yet.
+        """
         ...
 
     def needed(self, position: int) -> int:
-        """Up to which id of the log's tuples nothing is needed, where the rows up to a number are not."""
+        """Returns the id up to which the log is not needed, if the rows up to a number are written."""
         ...
 
 
 class OwnSink:
-    """Writes them.
+    """Writes late or rejected rows of a source to their sink, each once.
 
     Args:
-      identity: of the log.
-      place: the storage of a sink's folder.
-      root: folder that relative paths start from.
-      safe: called with the id up to which the log is not needed any more for this.
+      identity: identity of the log.
+      place: opens the storage of a sink's folder.
+      root: base folder of relative paths.
+      safe: called with the id up to which this sink no longer needs the log.
 
     Attributes:
-      why: why it does not write now; "" while it does.
+      why: why nothing is written now; "" while it is.
     """
 
     def __init__(
@@ -113,10 +113,11 @@ class OwnSink:
         return self._failed or self._until_stored.disk_full or self._until_stored.away
 
     async def run(self, signal: Signal) -> None:
-        """Writes until cancelled, or until sink or log refuses for good; then ``why`` says so, and the log is kept.
+        """Writes until cancelled, or until sink or log refuses permanently; then ``why`` has the reason, and the log is
+        kept.
 
         Args:
-          signal: is woken when something was published.
+          signal: woken when elements are published.
         """
         try:
             await self._open()
@@ -153,7 +154,7 @@ class OwnSink:
 
     async def _write_on(self, signal: Signal) -> None:
         sink, channel, clock = self._sink, self._channel, self._env.clock
-        # What was deleted had been looked at: the log is kept until the sink has it.
+        # Deleted rows had been read before: the log is kept until the sink has its rows.
         position = max(sink.reached(channel), self._rows.base)
         while True:
             token = signal.token()
@@ -183,5 +184,5 @@ class OwnSink:
 
 
 def own_channel(stream: StreamId, what: str) -> Channel:
-    """As which these rows of a source are written."""
+    """Returns the channel as which these rows are written."""
     return Channel(StreamId(f"{stream}.{what}"), 0)

@@ -1,4 +1,4 @@
-"""When a replayed tuple is due: at its own pace, k times as fast, at a fixed rate, or at once.  Pure.
+"""Computes when a replayed tuple is due: at its own pace, k times as fast, at a fixed rate, or at once.  Pure.
 
 Times on the clock are microseconds of the wall clock as it stood at start, continued by the monotonic clock.
 """
@@ -20,7 +20,7 @@ class Pace(ABC):
 
     @abstractmethod
     def due(self, peaks: Int64Array, last_id: int, now_us: int) -> int:
-        """How many of the next tuples are due.
+        """Returns how many of the next tuples are due.
 
         Args:
           peaks: largest event time up to each of the next tuples: a late tuple is due with the one before it.
@@ -29,19 +29,19 @@ class Pace(ABC):
 
     @abstractmethod
     def next_us(self, peak_us: int, last_id: int) -> int:
-        """When the tuple after ``last_id``, whose peak is ``peak_us``, is due."""
+        """Returns when the tuple after ``last_id``, whose peak is ``peak_us``, is due."""
 
     @abstractmethod
     def event_now_us(self, now_us: int) -> int:
-        """Event time that the replay has reached: boundaries go no further.  END_OF_TIME: as far as is known."""
+        """Returns the event time that the replay has reached, which limits boundaries.  END_OF_TIME: no limit."""
 
     @abstractmethod
     def reached_us(self, event_us: int) -> int:
-        """When ``event_now_us`` will be ``event_us``."""
+        """Returns when ``event_now_us`` will be ``event_us``."""
 
 
 class AtOnce(Pace):
-    """As fast as the machine allows."""
+    """Releases tuples as fast as the machine allows."""
 
     def due(self, peaks: Int64Array, last_id: int, now_us: int) -> int:
         return len(peaks)
@@ -57,7 +57,7 @@ class AtOnce(Pace):
 
 
 class AtRate(AtOnce):
-    """``rate`` tuples per second, whatever their event times; boundaries as far as the next tuple allows."""
+    """Releases ``rate`` tuples per second, whatever their event times; only the next tuple limits boundaries."""
 
     def __init__(self, rate: float, begun_us: int) -> None:
         self._rate = rate
@@ -72,7 +72,7 @@ class AtRate(AtOnce):
 
 
 class AtSpeed(Pace):
-    """Event time passes ``speed`` times as fast as the clock."""
+    """Lets event time pass ``speed`` times as fast as the clock."""
 
     def __init__(self, speed: float, origin_us: int, begun_us: int) -> None:
         self._speed = speed
@@ -94,16 +94,16 @@ class AtSpeed(Pace):
 
 
 def pace_of(replay: Mapping[str, Any], origin_us: int, begun_us: int) -> Pace:
-    """The pace that a source's ``replay`` asks for; its own, where it says nothing.
+    """Returns the pace that a source's ``replay`` configures; by default the source's own.
 
     Args:
-      replay: ``max``: at once; else ``rate``: tuples per second; else ``speed``: 1.0 is real time.  (``origin_us``,
-        the event time at which the replay of all sources of a run begins, is the caller's.)
+      replay: ``max``: at once; else ``rate``: tuples per second; else ``speed``: 1.0 is real time.  (``origin_us``, the
+        event time at which the replay of all sources of a run begins, is the caller's.)
       origin_us: event time at which the replay begins.
-      begun_us: wall clock at which it does.
+      begun_us: wall clock at which the replay begins.
 
     Raises:
-      SpeError: a rate or speed that is not positive.
+      SpeError: a rate or speed is not positive.
     """
     if replay.get("max"):
         return AtOnce()

@@ -1,7 +1,7 @@
-"""The source process: a source proxy, served to everybody who subscribes.
+"""The source process serves a source proxy to all subscribers.
 
-A replayed source is only a slow stable producer (rule S4): its state is always STABLE, it holds everything
-from id 1 on that was not deleted (rule E1), and it never sends anything tentative.
+A replayed source is a slow stable producer (rule S4): its state is always STABLE, it holds everything from id 1 on that
+was not deleted (rule E1), and it never sends tentative tuples.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ from spe.wire.messages import (
 
 
 class Division:
-    """Which partition each row of the newest batch belongs to: computed once, not for each replica that reads it."""
+    """Computes the partition of each row of the newest batch once, not for each replica that reads it."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[int, Sequence[int]], tuple[Batch, Int64Array]] = {}
 
     def partitions(self, batch: Batch, count: int, key: Sequence[int]) -> Int64Array:
-        known, found = self._newest.get((count, key), (None, None))
-        if known is not batch or found is None:
+        known, indices = self._newest.get((count, key), (None, None))
+        if known is not batch or indices is None:
             columns = batch.rows.columns
-            found = partition_of([columns[k] for k in key], count)
-            self._newest[count, key] = (batch, found)
-        return found
+            indices = partition_of([columns[k] for k in key], count)
+            self._newest[count, key] = (batch, indices)
+        return indices
 
 
 class SourceSubscription:
@@ -102,14 +102,14 @@ class SourceSubscription:
         return out
 
     def _shared(self, batch: Batch) -> Batch:
-        """The consumer's share of the rows; the ids covered stay those of the full stream."""
+        """Returns the consumer's share of the rows; the covered ids stay those of the full stream."""
         if self._share is None:
             return batch
         index, count, key = self._share
         return batch.select(self._division.partitions(batch, count, key) == index)
 
     def set_mode(self, mode: Mode) -> None:
-        """A source has one mode: everything it sends is stable."""
+        """Does nothing: everything that a source sends is stable."""
 
     def close(self) -> None:
         """Does nothing: a subscription to a source holds nothing."""
@@ -119,13 +119,13 @@ class SourceProcess(Bystander):
     """Serves one source.
 
     Args:
-      folder: of the source's log, below the environment's storage.
+      folder: folder of the source's log, relative to the environment's storage.
       begun_us: wall time at which the replay of all sources of this run began; None: now.
       injector: makes faults happen in this process, for experiments.
-      reader: in place of the one that the configuration names.
-      archives: opens what ``retain`` names.
-      place: the storage of the folder of a sink for late or rejected rows, if there is one.
-      sinks_root: folder that relative paths of sinks start from.
+      reader: replaces the configured reader.
+      archives: opens the archives that ``retain`` names.
+      place: opens the storage of the folder of a sink for late or rejected rows, if there is one.
+      sinks_root: base folder of relative paths of sinks.
     """
 
     def __init__(
@@ -160,23 +160,23 @@ class SourceProcess(Bystander):
         self._retention: SourceRetention | None = None
         self._place = place
         self._sinks_root = Path() if sinks_root is None else sinks_root
-        #: By client, while we run: where it begins with start "left" (F8).
+        #: Acknowledged id of each client in this session: the position of start "left" (F8).
         self._acknowledged: dict[str, int] = {}
-        #: By what they get.
+        #: Sinks by the kind of their rows.
         self._own_sinks: dict[str, OwnSink] = {}
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(folder, plan))
         self._signal = Signal()
         self._proxy: SourceProxy | None = None
         self._intake: PushIntake | None = None
         self._division = Division()
-        #: Once it runs.
+        #: Set while the process runs.
         self.server: Server | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until cancelled, also after the input has ended: consumers may still need the log.
+        """Serves until cancelled, even after the input has ended, because consumers may still need the log.
 
         Raises:
-          SpeError: the log or the input cannot be used; says which and why.
+          SpeError: the log or the input cannot be used; says which, and the reason.
         """
         proxy = await SourceProxy.open(
             self._env, self._source, self._folder, begun_us=self._begun_us, signature=self._signature
@@ -211,7 +211,7 @@ class SourceProcess(Bystander):
             proxy.close()
 
     def _add_sink(self, rows: RowsInLog, proxy: SourceProxy) -> None:
-        """Raises SpeError: it cannot be opened, or is written by another process."""
+        """Opens a sink.  Raises SpeError: it cannot be opened, or another process writes it."""
         assert self._place is not None, "E7: a sink needs a place"
         safe = partial(self._are_safe, own_sink_name(rows.what))
         self._own_sinks[rows.what] = OwnSink(
@@ -223,13 +223,13 @@ class SourceProcess(Bystander):
             self._retention.acknowledged(sink, self._me.incarnation, upto_id)
 
     def _retaining(self, proxy: SourceProxy) -> SourceRetention:
-        found = proxy.retention(self._archives, ())
-        found.follow(self._plan, self._keeper.current)
-        self._keeper.on_change(lambda directory: found.follow(self._plan, directory))
-        return found
+        retention = proxy.retention(self._archives, ())
+        retention.follow(self._plan, self._keeper.current)
+        self._keeper.on_change(lambda directory: retention.follow(self._plan, directory))
+        return retention
 
     async def _opened(self, proxy: SourceProxy) -> Live | Replay | None:
-        """A reader in place of the configuration's own, which is opened where writers push.  Raises LogCorrupt."""
+        """Opens a reader that replaces the configured one, for pushed rows or logs.  Raises LogCorrupt."""
         reader = self._reader
         if reader is None and self._source.writers:
             intake = open_reader(self._source)
@@ -240,15 +240,15 @@ class SourceProcess(Bystander):
         return reader
 
     def too_much(self, dead: Set[str] = frozenset()) -> str:
-        """Who holds what is due to be deleted, or that nobody does and it is there; "" where all is as it should be.
+        """Reports holders of segments that are due, or free segments that were not deleted; "" where neither exists.
 
         Args:
-          dead: processes that do not come back.
+          dead: processes that do not return.
         """
         return "" if self._retention is None else self._retention.too_much(dead)
 
     def _publish(self, elements: list[Element]) -> None:
-        """Something has become durable: subscriptions may take it."""
+        """Lets subscriptions take elements that have become durable."""
         proxy, history = self._proxy, self._env.history
         if history is not None and proxy is not None:
             high = max((e.rows.span()[2] for e in elements if isinstance(e, Batch) and len(e)), default=BEFORE_TIME)
@@ -278,7 +278,7 @@ class SourceProcess(Bystander):
         return Accepted(greeting, cursor, self._source.schema, self._signal)
 
     def _begins(self, proxy: SourceProxy, message: Subscribe) -> int:
-        """The position of a client that holds nothing (F8)."""
+        """Returns the starting position of a client that holds nothing (F8)."""
         if message.start == "now":
             return proxy.last_id
         left = self._acknowledged.get(message.consumer, 0) if message.start == "left" else 0
@@ -290,9 +290,9 @@ class SourceProcess(Bystander):
             self._env.history(LogBehind(now, channel, message.consumer, message.position, proxy.base_id))
 
     def _other_log(self, proxy: SourceProxy, message: Subscribe) -> str:
-        """Why our log is not the one that a consumer has read; "" where it is.
+        """Explains why this log is not the one that a consumer has read; "" if it is.
 
-        Only what is synced was ever sent (S3): nobody can have read beyond the end of it.
+        Only synced records are sent (S3), so no consumer has read beyond the end of the log.
         """
         consumer, position = message.consumer, message.position
         if message.origin and message.origin != proxy.identity:

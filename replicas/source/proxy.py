@@ -1,6 +1,6 @@
-"""A source proxy: it takes rows in at the pace of its input, logs all of them, and serves them from any id on.
+"""The source proxy takes rows in at the pace of their input, logs them, and serves them from any id on.
 
-Consumers that are behind are served from the log, so nothing is kept for them and nobody slows a source down.
+Slow consumers are served from the log, so nothing is buffered for them and they do not slow a source down.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_
 
 #: Shortest sleep between two releases.
 _RELEASE_US: Final = 5_000
-#: Tuples that become due within this time go out together, unless a boundary does earlier: consumers wait for that
-#: anyhow, and each message costs every one of them 50 to 100 µs.
+#: Tuples that become due within this time are sent together, unless a boundary is due earlier: consumers wait for the
+#: boundary anyhow, and each message costs every consumer 50 to 100 µs.
 _TOGETHER_US: Final = 25_000
-#: Where a generator without a `start` begins in a reference: 2024-01-01, so that two of them are the same.
+#: Where a generator without a `start` begins in a reference: 2024-01-01, so that two references are equal.
 REFERENCE_START_US: Final = 1_704_067_200_000_000
-#: A replay whose first tuple is due later than this says so: it looks as if nothing happened.
+#: A replay whose first tuple is due later than this is reported, because the run looks stuck.
 _LONG_WAIT_US: Final = 10_000_000
 
 
 class SourceProxy:
-    """One source stream: its reader, its durable log, and what has been published of it.
+    """One source stream: its reader, its durable log, and its published tuples.
 
-    Made by :meth:`open`; :meth:`run` does the work.  Reading (:meth:`read_from`) is possible at any time.
+    Made by :meth:`open`; :meth:`run` takes the input in.  Reading (:meth:`read_from`) is possible at any time.
 
     Attributes:
-      identity: of the log (rule S6).
-      note: what somebody who waits for the first tuple has to know; "" where there is nothing.
-      fault: why taking in has stopped; None while all is well.  What is logged can still be read.
+      identity: identity of the log (rule S6).
+      note: a note for users who wait for the first tuple; "" without one.
+      fault: why the intake has stopped; None while it runs.  The logged tuples can still be read.
     """
 
     def __init__(self, env: Env, source: Source, log: SegmentedLog, writer: SourceWriter, identity: str) -> None:
@@ -73,9 +73,9 @@ class SourceProxy:
         self._live_reader: Live | None = None
         self.identity = identity
         self.note = ""
-        self._told: Callable[[str], None] = lambda note: None
+        self._on_note: Callable[[str], None] = lambda note: None
         self.fault: SpeError | None = None
-        writer.told = self._tell
+        writer.on_note = self._tell
 
     @classmethod
     async def open(
@@ -88,18 +88,18 @@ class SourceProxy:
         tail_bytes: int = TAIL_BYTES,
         signature: str = "",
     ) -> SourceProxy:
-        """Opens the log, cutting a torn tail, and stands where its last acknowledged record stands.
+        """Opens the log, cuts a torn tail, and continues after its last acknowledged record.
 
         Args:
-          folder: of the log, below the storage root.
-          begun_us: wall clock at which the replay begins; equal for all sources of a run keeps them in step.
-            None: now.  After a restart the log says it.
-          signature: of the configuration, for a log that is made (``spe.log.origin``).
-          tail_bytes: recent tuples kept in memory; consumers that are further behind are served from the log.
+          folder: folder of the log, relative to the storage root.
+          begun_us: wall clock at which the replay begins; equal for all sources of a run, to keep them in step. None:
+            now.  After a restart it is read from the log.
+          signature: signature of the configuration, for a new log (``spe.log.origin``).
+          tail_bytes: bytes of recent tuples kept in memory; consumers further behind are served from the log.
 
         Raises:
           LogError, LogCorrupt: the log is in use or damaged.
-          SpeError: it holds a stream with another schema.
+          SpeError: the log has a stream of another schema.
         """
         folder = folder if folder is not None else source_folder(source.stream)
         base_id = read_kept(env.storage, folder).last_id
@@ -111,7 +111,7 @@ class SourceProxy:
             state = decode_source_state(record.body)
             history.add(state, record.position, None)
 
-        read_identity(env.storage, folder)  # before the log is made anew beside it
+        read_identity(env.storage, folder)  # before a new log is made
         log = await SegmentedLog.open(
             env.storage, folder, visit, segment_bytes=segment_bytes(source.retain, SEGMENT_BYTES)
         )
@@ -122,7 +122,7 @@ class SourceProxy:
             writer.begun_us = begun_us
         if source.live or state.bound_us >= END_OF_TIME:
             history.frontier_us = state.bound_us
-        else:  # a replay may have leased a whole gap; where in it we are, the pace will say
+        else:  # a replay may have leased a whole gap; the pace knows the place in it
             implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
             history.frontier_us = min(implied_us, state.bound_us)
         env.trace.event(
@@ -151,7 +151,7 @@ class SourceProxy:
 
     @property
     def consumed(self) -> int:
-        """Rows of the reader that the log accounts for."""
+        """Number of the reader's rows that the log accounts for."""
         return self._writer.consumed
 
     async def settled(self, consumed: int) -> None:
@@ -160,7 +160,7 @@ class SourceProxy:
 
     @property
     def disk_full(self) -> str:
-        """Why nothing can be logged now, while the disk is full; "" where it is not."""
+        """Why nothing can be logged while the disk is full; "" otherwise."""
         return self._writer.disk_full
 
     @property
@@ -169,20 +169,21 @@ class SourceProxy:
         return "" if self._live_reader is None else self._live_reader.away
 
     def retention(self, open_archive: OpenArchive, consumers: Iterable[str]) -> SourceRetention:
-        """What deletes the oldest part of the log, where the configuration has ``retain``."""
+        """Makes the task that deletes the oldest part of the log, if ``retain`` is configured."""
         assert self._source.retain is not None
         history = self._writer.history
         return SourceRetention(self._env, self._source, self._log, history, self.identity, open_archive, consumers)
 
     def status(self, held: Retained = NOTHING_HELD) -> SourceLogStatus:
-        """
+        """Returns the status of the log.
+
         Args:
-          held: who needs what of the log is due to be deleted.
+          held: holders of segments that are due.
         """
-        kept = self._log.kept
+        beginning = self._log.kept
         return SourceLogStatus(
-            first_id=kept.last_id + 1,
-            first_us=kept.until_us if kept.first > 1 else None,
+            first_id=beginning.last_id + 1,
+            first_us=beginning.until_us if beginning.first > 1 else None,
             bytes=self._log.nbytes,
             held=held.holders,
             archive=held.trouble,
@@ -191,7 +192,7 @@ class SourceProxy:
             frontier=self.frontier,
             ended=self.ended,
             note=self.note,
-            # Without our name, which stands before it anyhow.
+            # Without the name of the source, which precedes it anyhow.
             fault=None if self.fault is None else str(self.fault).removeprefix(f"source {self._source.stream}: "),
             malformed=self._admission.malformed_count,
             refused_ahead=self._admission.refused_count,
@@ -200,9 +201,10 @@ class SourceProxy:
         )
 
     def read_from(self, after_id: int, after_us: int = BEFORE_TIME, limit_bytes: int = 256 << 10) -> list[Element]:
-        """What follows tuple ``after_id`` and boundary ``after_us``: batches, then one boundary if there is a new one.
+        """Returns the elements after tuple ``after_id`` and boundary ``after_us``: batches, then a boundary if it is
+        new.
 
-        Empty when there is nothing yet; ``publish`` tells when to ask again.
+        Empty when there is nothing yet; ``publish`` reports new elements.
 
         Raises:
           LogCorrupt: the log has been damaged since it was written.
@@ -210,23 +212,24 @@ class SourceProxy:
         return self._writer.history.read_from(self._log, after_id, after_us, limit_bytes)
 
     async def rejected_after(self, number: int) -> list[Batch]:
-        """The rejected rows that follow a number; where they were deleted, a batch without rows; [] where none does.
+        """Returns the rejected rows that follow a number; a batch without rows if they were deleted; [] if there are
+        none.
 
         Raises:
           LogCorrupt: the log has been damaged since it was written.
         """
-        history, found, at = self._writer.history, list[Batch](), None
+        history, batches, at = self._writer.history, list[Batch](), None
         while number < (upto := history.rejected):
-            found, at = history.rejected_after(self._log, number, at)
-            if found:
+            batches, at = history.rejected_after(self._log, number, at)
+            if batches:
                 break
             if at is None:
                 return [Batch(Kind.STABLE, number, upto, np.empty(0, np.int64), Rows.empty(REJECTED))]
             await self._env.clock.sleep(0)
-        return found
+        return batches
 
     def needed_for_rejected(self, number: int) -> int:
-        """Up to which id the log may be deleted where the rejected rows behind a number are needed."""
+        """Returns the id up to which the log may be deleted if the rejected rows after a number are needed."""
         return self._writer.history.needed_for_rejected(number)
 
     def close(self) -> None:
@@ -235,17 +238,17 @@ class SourceProxy:
     async def run(
         self,
         publish: Publish | None = None,
-        told: Callable[[str], None] = lambda note: None,
+        on_note: Callable[[str], None] = lambda note: None,
         reader: Live | Replay | None = None,
     ) -> None:
-        """Takes in until the input ends, or until ``fault`` says why it cannot go on.
+        """Takes rows in until the input ends, or until ``fault`` has the reason why it cannot go on.
 
         Args:
           publish: called, in order, with elements that have just become durable; must not block.
-          told: called with ``note`` when there is one.
-          reader: in place of the one that the configuration names.
+          on_note: called with each new ``note``.
+          reader: replaces the configured reader.
         """
-        self._told = told
+        self._on_note = on_note
         if publish is not None:
             self._writer.publish = publish
         if self.ended:
@@ -259,14 +262,14 @@ class SourceProxy:
             nursery.cancel_scope.cancel()
         self._env.trace.event("source_stopped", stream=self._source.stream, last_id=self.last_id, fault=self.fault)
 
-    async def _take_in(self, given: Live | Replay | None) -> None:
+    async def _take_in(self, replacement: Live | Replay | None) -> None:
         writer = self._writer
         with self._intake:
             try:
                 if writer.begun_us == BEFORE_TIME:
                     writer.begun_us = writer.now_us()
                 start_us = writer.begun_us if writer.origin_us == BEFORE_TIME else writer.origin_us
-                reader = open_reader(self._source, start_us) if given is None else given
+                reader = open_reader(self._source, start_us) if replacement is None else replacement
                 if isinstance(reader, Replay):
                     await self._replay(reader)
                 else:
@@ -278,20 +281,20 @@ class SourceProxy:
                         writer.counts_anew()
                     await self._live().run(reader)
                 writer.end()
-            except* (SpeError, OSError) as group:  # of a live reader's tasks, too
+            except* (SpeError, OSError) as group:  # including errors of a live reader's tasks
                 self._fail(self._said(next(leaves(group))))
         writer.close()
 
     def _tell(self, note: str) -> None:
         self.note = note
         if note:
-            self._told(note)
+            self._on_note(note)
 
     def _said(self, error: BaseException) -> SpeError:
         return error if isinstance(error, SpeError) else SpeError(f"source {self._source.stream}: {error}")
 
     def _fail(self, error: SpeError) -> None:
-        """Stops taking in.  What has been appended is still synced and published where the disk allows."""
+        """Stops the intake.  Appended rows are still synced and published if the disk allows."""
         if self.fault is None:
             self.fault = error
             self._env.trace.event("source_failed", stream=self._source.stream, error=str(error))
@@ -300,7 +303,7 @@ class SourceProxy:
     # -- replayed input ---------------------------------------------------------------------------------------
 
     async def _replay(self, reader: Replay) -> None:
-        """Plays chunk by chunk, always knowing the next one: its first event time is what may be leased."""
+        """Plays chunk by chunk with the next one at hand, because its first event time may be leased."""
         chunks = reader.chunks(self._writer.consumed)
         chunk = await self._next_chunk(chunks)
         paced = False
@@ -311,31 +314,31 @@ class SourceProxy:
             following = await self._next_chunk(chunks)
             await self._play(chunk, following)
             chunk = following
-        if self._admission.stopped is not None:  # only now: the good rows before it are to go out
+        if self._admission.stopped is not None:  # after the good rows before it
             raise self._admission.stopped
 
     async def _next_chunk(self, chunks: Iterator[RowChunk]) -> RowChunk | None:
-        """The next chunk with any good rows; None at the end of the input, or where a malformed row stops it.
+        """Returns the next chunk with good rows; None at the end of the input, or where a malformed row stops it.
 
-        Rejected rows are to be logged, also where a chunk has no others.
+        A chunk with only rejected rows is returned if they are to be logged.
         """
         while self._admission.stopped is None:
             chunk = await self._env.compute.run(lambda: next(chunks, None))
             if chunk is None:
                 return None
-            chunk = self._checked(chunk, None)  # a generator may well be ahead of the clock
+            chunk = self._checked(chunk, None)  # a generator may be ahead of the clock
             if len(chunk) or self._writer.holds_rejected:
                 return chunk
         return None
 
     def _set_pace(self, reader: Replay, chunk: RowChunk) -> None:
-        """The pace of the first start, also after a restart: what was missed meanwhile is due at once."""
+        """Sets the pace of the first start, even after a restart: rows missed while stopped are due at once."""
         writer, replay = self._writer, self._source.replay
         if writer.origin_us == BEFORE_TIME:
-            given: int | None = replay.get("origin_us")
+            configured_us: int | None = replay.get("origin_us")
             first = writer.begun_us if chunk.events is None else int(chunk.events[0])
             known = first if reader.origin_us is None else reader.origin_us
-            writer.origin_us = known if given is None else given
+            writer.origin_us = known if configured_us is None else configured_us
         writer.pace = pace_of(replay, writer.origin_us, writer.begun_us)
         if chunk.events is None and isinstance(writer.pace, AtSpeed):
             raise SpeError(
@@ -345,7 +348,7 @@ class SourceProxy:
         if not writer.last_id and isinstance(writer.pace, AtSpeed) and chunk.events is not None:
             self._note_wait(int(chunk.events[0]))
         if writer.last_id:
-            # A wall clock that was set back must not make us wait for what we have already logged.
+            # Where the wall clock was set back, logged tuples must not be waited for again.
             ahead_us = writer.pace.next_us(writer.max_event_us, writer.last_id - 1) - writer.now_us()
             if ahead_us > 0:
                 writer.begun_us -= ahead_us
@@ -378,7 +381,7 @@ class SourceProxy:
             now = writer.now_us()
             due = writer.pace.due(peaks[at:], writer.last_id, now)
             stop = at if not due else chunk.stop_within(at, at + due, RECORD_ROWS_BYTES)
-            # Arrival times only grow, so now is what may be leased where there are no event times.
+            # Arrival times only grow, so without event times the present may be leased.
             next_event = now if events is None else int(events[stop]) if stop < n else after
             if due:
                 taken = np.full(stop - at, now, np.int64) if events is None else events[at:stop]
@@ -396,10 +399,10 @@ class SourceProxy:
                 await self._env.clock.sleep(max(wake_us - now, _RELEASE_US) / 1e6)
 
     def _wake_us(self, peak_us: int, now_us: int) -> int:
-        """When tuples are due with which others come together, or the next boundary that the log already implies."""
+        """Returns when the next tuples are due together, or the next boundary that the log already implies."""
         pace = self._writer.pace
         wake_us = pace.next_us(peak_us, self._writer.last_id)
-        if wake_us > now_us:  # else we are behind
+        if wake_us > now_us:  # otherwise the replay is behind
             ends_us = pace.reached_us(self._writer.coming_boundary_us())
             wake_us = max(wake_us, min(now_us + _TOGETHER_US, ends_us))
         boundary_us = self._writer.next_boundary_us()
@@ -408,7 +411,9 @@ class SourceProxy:
         return min(wake_us, now_us if boundary_us <= BEFORE_TIME else pace.reached_us(boundary_us))
 
     def _live(self) -> LivePlay:
-        """Rows that are too far ahead of the clock are refused; a malformed one may stop us, behind those before it."""
+        """Connects a live reader; rows too far ahead of the clock are refused, and a malformed row may end the
+        intake.
+        """
         return LivePlay(
             self._env,
             self._source,
@@ -420,33 +425,33 @@ class SourceProxy:
         )
 
     def _checked(self, chunk: RowChunk, ahead_us: int | None) -> RowChunk:
-        """The rows that may be taken, in our dictionary."""
+        """Returns the rows that may be taken, in the dictionary of the source."""
         return self._admission.check(chunk, self._writer.now_us(), ahead_us).in_dictionary(self._pool.current())
 
 
 async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None:
-    """A log is read with the schema that it was written with."""
+    """Raises SpeError: the log was written with another schema."""
     path = folder / "schema.json"
     wanted = source.schema.to_wire()
     if not env.storage.exists(path):
         await env.storage.write_atomic(path, json.dumps(wanted).encode())
         return
     try:
-        found = json.loads(env.storage.read(path))
+        stored = json.loads(env.storage.read(path))
     except ValueError as error:
         raise SpeError(f"{path}: expected the schema of the log as JSON: {error}") from None
-    if found != wanted:
-        raise SpeError(f"{folder}: the log holds {found}; the configuration says {wanted}")
+    if stored != wanted:
+        raise SpeError(f"{folder}: the log holds {stored}; the configuration says {wanted}")
 
 
 @dataclass
 class Intake:
-    """What became of the rows of an input.
+    """Counts of the rows of an input.
 
     Attributes:
-      rows: read, malformed and refused ones included.
-      first_malformed: ``line N: reason``; "" where there is none.
-      late_by_us: as :class:`Stamper` has it.
+      rows: rows read, including malformed and refused ones.
+      first_malformed: ``line N: reason``; "" if there is none.
+      late_by_us: as in :class:`Stamper`.
     """
 
     rows: int = 0
@@ -458,7 +463,7 @@ class Intake:
 
     @property
     def lost(self) -> bool:
-        """Were there rows of which none was taken?"""
+        """Whether there were rows, and none of them was taken."""
         return 0 < self.rows == self.malformed + self.refused
 
     def took(self, chunk: RowChunk, refused: int, stamper: Stamper) -> None:
@@ -472,16 +477,16 @@ class Intake:
 
 
 def reference_elements(source: Source, intake: Intake | None = None) -> Iterator[Element]:
-    """The stream of a replayed source at full speed, without log, network or clock: the same stamps as a live run.
+    """Yields the stream of a replayed source at full speed, without log, network or clock, stamped as in a live run.
 
     A generator without a `start` begins at REFERENCE_START_US; in a run it begins when it is started.
 
     Args:
-      intake: where to count.
+      intake: takes the counts.
 
     Raises:
-      SpeError: the source is live, or its stamps depend on the clock: then only its log can tell (read_source_log).
-        A row is malformed and the configuration says ``on_malformed: stop``; what came before it has been yielded.
+      SpeError: the source is live, or its stamps depend on the clock: its stream is in its log only (read_source_log).
+        Or a row is malformed and the configuration says ``on_malformed: stop``; the rows before it have been yielded.
     """
     reader = open_reader(source, REFERENCE_START_US)
     if not isinstance(reader, Replay):

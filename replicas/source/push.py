@@ -1,7 +1,7 @@
-"""Takes in batches that writers push: each once, whole or not at all, and in the same order after each restart.
+"""Takes in pushed batches: each once, whole or not at all, and in the same order after each restart.
 
-A writer's tasks stage parts; then its driver commits the batch, which names them (rules W1-W5).  What is committed is
-given to the source like the rows of any live reader, and its parts are kept until the source's log has them.
+A writer's tasks stage parts; then its driver commits the batch, which names them (rules W1-W5).  The source reads
+committed rows like those of any live reader; their parts are kept until the source's log has them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart
 
-#: A commit is answered when no more than this waits to be logged: so a writer is not faster than the source.
+#: A commit is answered when at most this many bytes wait to be logged, so that a writer is not faster than the source.
 PENDING_BYTES: Final = 64 << 20
 
 
@@ -59,7 +59,7 @@ class _Arriving:
 
 
 class PushIntake(Live):
-    """The reader of a source that is pushed to."""
+    """The reader of a source with pushed rows."""
 
     continues = True
 
@@ -67,25 +67,27 @@ class PushIntake(Live):
         self._schema = schema
         self._time = None if time is None else schema.index(time)
         self._writers = tuple(f"writer:{name}" for name in reader["writers"])
-        #: By attempt: each ends with its connection, of which a writer has no more than there are places.
+        #: Arriving parts by attempt: each ends with its connection, of which a writer has no more than there are
+        #: places.
         self._arriving: dict[object, _Arriving] = {}
-        #: Oldest first.
+        #: Staged parts, the oldest first.
         self._staged: dict[str, Part] = {}
-        #: Bytes of these, by writer.
+        #: Their bytes, by writer.
         self._staged_bytes: Counter[str] = Counter()
         self._ledger = PushLedger()
         self._consumed = 0
         self._committing = trio.Lock()
-        #: Parts of the batch that is being written into the ledger: no longer to be dropped, and not in it yet.
+        #: Parts of the batch that is being written into the ledger: they must not be dropped, and are not in the ledger
+        #: yet.
         self._being_committed: frozenset[str] = frozenset()
         self._changed = Signal()
         self._env: Env
         self._folder: PurePosixPath
         self._until_stored: UntilStored
         self._settled: Callable[[int], Awaitable[None]]
-        #: Why nothing is taken; "" where it is.
+        #: Why nothing is taken; "" while rows are taken.
         self._stopped = "the source has not begun to read"
-        #: Every writer has ended, and all rows are in the log, or that says so itself.
+        #: Every writer has ended and all rows are in the log, or the log has the end of the stream.
         self._over = False
 
     async def open(
@@ -97,16 +99,16 @@ class PushIntake(Live):
         *,
         ended: bool = False,
     ) -> None:
-        """Finds what was committed and staged before.
+        """Reads the committed and staged parts of earlier sessions.
 
         Args:
-          folder: of the source.
-          consumed: rows of the reader that its log has.
-          settled: waits until the log has so many.
+          folder: folder of the source.
+          consumed: number of the reader's rows that the source's log has.
+          settled: waits until the log has so many rows.
           ended: the log has the end of the stream.
 
         Raises:
-          LogCorrupt: the ledger is damaged, or not that of this log.
+          LogCorrupt: the ledger is damaged, or belongs to another log.
         """
         self._env, self._folder, self._consumed, self._settled = env, push_folder(folder), consumed, settled
         self._until_stored = UntilStored(env, f"{folder}: pushed batches")
@@ -118,7 +120,7 @@ class PushIntake(Live):
                 raise LogCorrupt(f"{path}: {error}") from None
         if fault := self._ledger.fault(consumed):
             raise LogCorrupt(f"{path}: {fault}")
-        needed = {name for one in self._ledger.without(consumed).pending for name, _ in one.parts}
+        needed = {name for pushed in self._ledger.without(consumed).pending for name, _ in pushed.parts}
         for name in env.storage.list(self._folder / "parts"):
             part = self._trailer(name)
             if part is None or (name not in needed and self._is_of_no_use(part)):
@@ -144,10 +146,10 @@ class PushIntake(Live):
     # --- staging (W1) ---
 
     async def stage(self, attempt: object, writer: str, message: StagePart) -> PartStaged | None:
-        """Takes a piece; the last one is answered.
+        """Takes a piece of a part; returns the answer to the last one.
 
         Args:
-          attempt: pieces of two never make one part.
+          attempt: pieces of two attempts never make one part.
         """
         name = message.part
         if message.index == 0:
@@ -156,76 +158,76 @@ class PushIntake(Live):
                 return PartStaged(name, why)
             file = self._env.storage.open(self._part(name))
             self._arriving[attempt] = _Arriving(file, name, writer, message.query, message.batch)
-        one = self._arriving.get(attempt)
-        if one is None or (one.name, one.pieces) != (name, message.index):
+        part = self._arriving.get(attempt)
+        if part is None or (part.name, part.pieces) != (name, message.index):
             self.hung_up(attempt)
             return PartStaged(name, f"piece {message.index} came without those before it") if message.last else None
-        one.pieces += 1
+        part.pieces += 1
         more = False
         try:
-            await self._until_stored(partial(_append, one.file, message.data))
-            one.bytes += len(message.data)
-            why = self._too_much(one)
+            await self._until_stored(partial(_append, part.file, message.data))
+            part.bytes += len(message.data)
+            why = self._too_much(part)
             more = not why and not message.last
-            return None if more else PartStaged(name, why or await self._complete(one))
+            return None if more else PartStaged(name, why or await self._complete(part))
         finally:
             if not more:
                 self.hung_up(attempt)
 
     def hung_up(self, attempt: object) -> None:
-        """No more pieces come of an attempt: what is not complete goes."""
-        if (one := self._arriving.pop(attempt, None)) is not None:
-            one.file.close()
-            if one.name not in self._staged:
-                self._env.storage.remove(self._part(one.name))
+        """Ends an attempt, whose connection is gone; removes an incomplete part."""
+        if (part := self._arriving.pop(attempt, None)) is not None:
+            part.file.close()
+            if part.name not in self._staged:
+                self._env.storage.remove(self._part(part.name))
 
     def _unwanted(self, writer: str, message: StagePart) -> str:
         name = message.part
         if writer not in self._writers or not is_part_name(name):
             return f"{writer} must not push here, or {name!r} is no name of a part"
-        if name in self._staged or any(one.name == name for one in self._arriving.values()):
+        if name in self._staged or any(part.name == name for part in self._arriving.values()):
             return f"there is a part {name} already: each attempt has a name of its own"
         return self._behind_end(writer, message.query, message.batch)
 
     def _behind_end(self, writer: str, query: str, batch: int) -> str:
-        """Why a batch of a stream that has ended is not taken; "" where it is, or was before."""
+        """Explains why a batch of an ended stream is refused; "" if the batch is taken, or was taken before."""
         if self._ledger.has(writer, query, batch):
             return ""
         if writer in self._ledger.ended:
             return self._ledger.refuse(writer, query, batch, "")
         return f"the stream has ended: batch {batch} of query {query} is not taken" if self._over else ""
 
-    def _too_much(self, one: _Arriving) -> str:
-        """Why a part must not grow; "" where it may, for which the oldest parts of its writer make room (W5)."""
-        if one.bytes > PART_BYTES:
+    def _too_much(self, growing: _Arriving) -> str:
+        """Explains why a part must not grow; "" if it may.  The oldest parts of its writer make room for it (W5)."""
+        if growing.bytes > PART_BYTES:
             return f"more than {PART_BYTES >> 20} MiB: divide the batch into more partitions"
-        room = STAGED_BYTES - sum(other.bytes for other in self._arriving.values() if other.writer == one.writer)
-        if self._staged_bytes[one.writer] <= room:
+        room = STAGED_BYTES - sum(other.bytes for other in self._arriving.values() if other.writer == growing.writer)
+        if self._staged_bytes[growing.writer] <= room:
             return ""
         needed = self._needed()
         for name, part in list(self._staged.items()):
-            if part.writer == one.writer and name not in needed:
+            if part.writer == growing.writer and name not in needed:
                 self._remove({name})
-                if self._staged_bytes[one.writer] <= room:
+                if self._staged_bytes[growing.writer] <= room:
                     return ""
-        return f"the parts that arrive have more than {STAGED_BYTES >> 20} MiB. {_too_large(one.batch)}"
+        return f"the parts that arrive have more than {STAGED_BYTES >> 20} MiB. {_too_large(growing.batch)}"
 
-    async def _complete(self, one: _Arriving) -> str:
-        """Why a part that has arrived is refused; else "", and it is on the disk."""
-        size = one.file.size()
-        reader = PartReader(one.file.read, size, self._schema, StringPool())
+    async def _complete(self, complete: _Arriving) -> str:
+        """Checks and stages a complete part; returns "", or the reason for a refusal."""
+        size = complete.file.size()
+        reader = PartReader(complete.file.read, size, self._schema, StringPool())
         try:
             rows = await self._env.compute.run(lambda: self._checked(reader))
         except (ValueError, RemoteProtocolError) as error:
             return str(error)
-        part = Part(one.writer, one.query, one.batch, rows, size, reader.digest)
-        await self._until_stored(partial(_append, one.file, trailer_of(part)))
-        await self._until_stored(one.file.sync)
-        self._keep(one.name, part)
+        part = Part(complete.writer, complete.query, complete.batch, rows, size, reader.digest)
+        await self._until_stored(partial(_append, complete.file, trailer_of(part)))
+        await self._until_stored(complete.file.sync)
+        self._keep(complete.name, part)
         return ""
 
     def _checked(self, reader: PartReader) -> int:
-        """Rows of a part.  Raises ValueError, RemoteProtocolError: they are not what the source takes."""
+        """Returns the number of rows of a part.  Raises ValueError, RemoteProtocolError: they do not fit the source."""
         count = 0
         for rows in reader.rows():
             for at, (column, attribute) in enumerate(zip(rows.columns, self._schema)):
@@ -237,7 +239,7 @@ class PushIntake(Live):
         return count
 
     def drop(self, writer: str, message: DropParts) -> None:
-        """The writer will not commit these."""
+        """Removes parts that the writer will not commit."""
         for name in message.parts:
             if (part := self._staged.get(name)) is not None and part.writer == writer:
                 self._remove({name} - self._needed())
@@ -253,11 +255,11 @@ class PushIntake(Live):
         return PushCommitted(message.batch, why)
 
     def _pending(self) -> int:
-        """Bytes that are committed, and not in the source's log."""
-        return sum(one.bytes for one in self._ledger.pending)
+        """Bytes that are committed but not in the source's log."""
+        return sum(batch.bytes for batch in self._ledger.pending)
 
     def waits(self) -> str:
-        """What a writer waits for that has no answer yet."""
+        """Explains what a writer without an answer waits for."""
         if full := self._until_stored.disk_full:
             return f"{self._folder}: {full}"
         if pending := self._pending():
@@ -285,13 +287,13 @@ class PushIntake(Live):
             await self._write(self._ledger.committed(writer, query, batch, known, self._consumed))
         finally:
             self._being_committed = frozenset()
-        # Those of a query that was replaced, too.
+        # Including parts of a query that was replaced.
         self._sweep(lambda part: part.writer == writer and part.query != query)
         return ""
 
     async def _write(self, ledger: PushLedger) -> None:
         await self._until_stored(partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode()))
-        self._ledger = ledger.without(self._consumed)  # it may have gone on meanwhile
+        self._ledger = ledger.without(self._consumed)  # the log may have advanced during the write
         self._changed.wake()
 
     def _sweep(self, also: Callable[[Part], bool]) -> None:
@@ -302,7 +304,7 @@ class PushIntake(Live):
     # --- ending (W6) ---
 
     async def end(self, writer: str) -> PushEnded:
-        """Answers when it is durable that the writer pushes no more."""
+        """Answers when the end of the writer is durable."""
         async with self._committing:
             if why := self._stopped or ("" if writer in self._writers else f"{writer} must not push here"):
                 return PushEnded(0, (), why)
@@ -313,14 +315,14 @@ class PushIntake(Live):
 
     def _open(self) -> tuple[str, ...]:
         """Writers that have not ended."""
-        return tuple(one for one in self._writers if one not in self._ledger.ended)
+        return tuple(writer for writer in self._writers if writer not in self._ledger.ended)
 
     def _needed(self) -> set[str]:
         pending = self._ledger.without(self._consumed).pending
-        return {name for one in pending for name, _ in one.parts} | self._being_committed
+        return {name for batch in pending for name, _ in batch.parts} | self._being_committed
 
     def _is_of_no_use(self, part: Part) -> bool:
-        """Will no commit name it?  Its batch is committed, or its writer must not push any more."""
+        """Returns whether no commit will name a part: its batch is committed, or its writer must not push any more."""
         return part.writer not in self._writers or self._ledger.has(part.writer, part.query, part.batch)
 
     def _keep(self, name: str, part: Part) -> None:
@@ -333,10 +335,10 @@ class PushIntake(Live):
             self._staged_bytes[part.writer] -= part.bytes + PART_OVERHEAD
             self._env.storage.remove(self._part(name))
 
-    # --- giving rows to the source (W3, W4) ---
+    # --- rows for the source (W3, W4) ---
 
     async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
-        """Gives what is committed, from the first row on that the source's log does not have.
+        """Passes on committed rows, from the first one that the source's log does not have.
 
         Returns when every writer has ended (W6).
 
@@ -369,13 +371,15 @@ class PushIntake(Live):
             self._changed.wake()
 
     def _rows(self, batch: PushedBatch) -> PushedRows:
-        """Raises LogCorrupt."""
+        """Opens the rows of a batch.  Raises LogCorrupt."""
         sizes = [self._staged[name].bytes for name, _ in batch.parts]
         return read_batch(self._env.storage, self._folder / "parts", batch, sizes, self._schema, self._time)
 
 
 def _too_large(batch: int) -> str:
-    """What to do: that Spark repeats a batch is in the checkpoint since before it has run."""
+    """Returns advice on a batch that is too large: Spark's checkpoint repeats it, because it is written before the
+    batch runs.
+    """
     return (
         f"Nothing of it is taken, and Spark repeats it after each restart, unless you remove offsets/{batch} and "
         f"offsets/.{batch}.crc from the checkpoint of the query (where it reads files, also sources/*/N and .N.crc, "
@@ -384,7 +388,7 @@ def _too_large(batch: int) -> str:
 
 
 async def _append(file: AppendFile, data: bytes) -> None:
-    """All of it, or nothing."""
+    """Appends all of the data, or nothing."""
     before = file.size()
     try:
         file.append(data)

@@ -1,4 +1,4 @@
-"""The rows of a committed batch, by event time.  They are in memory once, beside the chunk that is taken."""
+"""The rows of a committed batch, by event time.  They are in memory once, in addition to the chunk that is taken."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spe.stream.strings import StringPool
 
 
 class PushedRows:
-    """See the module.
+    """The rows of one committed batch.
 
     Args:
-      pieces: in the order of the parts, which is the order of equal times.
+      pieces: rows of the parts in order, which is the order of equal times.
       time: number of the column with event times; None: there is none.
-      after: rows that the source was given before these.
+      after: number of rows that the source was given before these.
     """
 
     def __init__(self, pieces: Sequence[Rows], time: int | None, after: int) -> None:
@@ -39,29 +39,29 @@ class PushedRows:
         return int(self._begins[-1])
 
     def chunk(self, at: int) -> RowChunk:
-        """From row ``at`` of the batch on, which must be there."""
+        """Returns the rows from row ``at`` of the batch on, which must exist."""
         wanted = self._order[at : at + CHUNK_ROWS]
         events = None if self._events is None else self._events[wanted]
         by_place = wanted.argsort(kind="stable")
         places = wanted[by_place]
         cuts = np.searchsorted(places, self._begins)
-        found = [
+        taken = [
             piece.take(places[first:last] - begin)
             for piece, begin, first, last in zip(self._pieces, self._begins, cuts, cuts[1:])
             if first < last
         ]
         back = np.empty_like(by_place)
         back[by_place] = np.arange(len(by_place))
-        return RowChunk(self._after + at, len(wanted), events, concat_rows(found).take(back).columns, [])
+        return RowChunk(self._after + at, len(wanted), events, concat_rows(taken).take(back).columns, [])
 
 
 def read_batch(
     storage: Storage, folder: PurePosixPath, batch: PushedBatch, sizes: Sequence[int], schema: Schema, time: int | None
 ) -> PushedRows:
-    """The rows of a batch.
+    """Returns the rows of a batch.
 
     Args:
-      folder: of the parts.
+      folder: folder of the parts.
       sizes: bytes of each part, without its trailer.
 
     Raises:

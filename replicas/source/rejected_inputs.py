@@ -1,7 +1,7 @@
-"""Rows that a source cannot take, for a sink of their own (rule E8).
+"""Rows that a source rejects, for a sink of their own (rule E8).
 
-They are in the record of the log after which they are done with, which is synced before a reader is told so: no crash
-loses one, or has it twice.
+They are in the log record that accounts for them, and it is synced before the reader is told: no crash loses or repeats
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spe.stream.batch import Batch
 
 
 class RejectedInputs:
-    """By number among the rejected rows of the log (``replicas.source.own_sink.RowsInLog``)."""
+    """Rejected rows by number in the log (``replicas.source.own_sink.RowsInLog``)."""
 
     what = "rejected"
     schema = REJECTED

@@ -1,4 +1,4 @@
-"""Deletes the oldest part of a source's log, once nobody needs it (rules E1 to E5)."""
+"""Deletes the oldest part of a source's log when no consumer needs it (rules E1 to E5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spe.stream.times import END_OF_TIME
 
 
 class Retained(NamedTuple):
-    """What a status says.
+    """The retention part of a status.
 
     Attributes:
       trouble: why nothing can be copied or deleted; "" while it can.
@@ -38,11 +38,11 @@ NOTHING_HELD: Final = Retained()
 
 
 class SourceRetention:
-    """Of one source.
+    """Deletes old segments of one source's log.
 
     Args:
-      identity: of the log.
-      consumers: names of all configured ones.
+      identity: identity of the log.
+      consumers: names of all configured consumers.
     """
 
     def __init__(
@@ -73,24 +73,24 @@ class SourceRetention:
         self._refused = NotReleased(env, who)
 
     def follow(self, plan: Plan, directory: Directory) -> None:
-        """Another directory counts."""
+        """Adopts another directory."""
         self._holders.set_consumers([*directory.consumers_of(plan, Channel(self._stream, 0)), *self._own])
         self._needs_all = tuple(
             f"{id}, whose state is in memory only" for id in memory_only(plan, directory, self._stream)
         )
 
     def acknowledged(self, consumer: str, incarnation: int, id: int) -> None:
-        """A consumer needs nothing up to ``id`` any more, whatever happens to it."""
+        """Notes that a consumer needs nothing up to ``id`` any more, even after a restart."""
         if self._holders.acknowledged(consumer, incarnation, id) and self._env.history is not None:
             now = self._env.clock.monotonic_us()
             self._env.history(LogAcknowledged(now, Channel(self._stream, 0), consumer, incarnation, id))
 
     def status(self) -> Retained:
-        """Who holds what is due, and what is wrong."""
+        """Returns the holders of segments that are due, and the trouble."""
         return Retained(self._held, self._refused.why)
 
     def too_much(self, dead: Set[str]) -> str:
-        """As ``SourceProcess.too_much``."""
+        """Reports as ``SourceProcess.too_much``."""
         if self._refused.why:
             return self._refused.why
         if living := [h.holder for h in self._held if host_of(h.holder) not in dead]:
@@ -100,100 +100,100 @@ class SourceRetention:
         return f"keeps {count} segments that nobody needs" if count and not self._held else ""
 
     async def run(self) -> None:
-        """Looks again and again, until cancelled."""
+        """Looks for due segments periodically, until cancelled."""
         await look_again_and_again(self._env, self.look, self._refused)
 
     async def look(self) -> None:
-        """Releases what is due and free.
+        """Releases segments that are due and free.
 
         Raises:
-          OSError, SpeError: the archive or the disk refused; nothing that was not released is lost.
+          OSError, SpeError: the archive or the disk refused; only released segments are lost.
         """
         self._log.remove_released()
         self._leave_old(self._newest_us())
         free = self._free()
         if free and self._retain.archive:
             await self._copy(free)
-            # That takes time: who has begun anew since, or is new, holds what it needs.
+            # Copying takes time: consumers that restarted or joined since then hold the segments that they need.
             free = self._free()[: len(free)]
         if free:
             await self._release(free)
 
     def _free(self) -> list[ClosedSegment]:
-        """The oldest segments that are due and that nobody holds."""
+        """Returns the oldest segments that are due and that no consumer holds."""
         retain = self._retain
         closed = self._closed()
-        found = closed[: due(closed, self._log.nbytes, self._newest_us(), retain)]
-        known = proved_of_source(self._env.storage, self._stream, self._identity) if found else None
+        due_segments = closed[: due(closed, self._log.nbytes, self._newest_us(), retain)]
+        known = proved_of_source(self._env.storage, self._stream, self._identity) if due_segments else None
         proved = needed_from(retain, known)
         now = self._env.clock.wall_us()
-        free, held = self._holders.free(found, now, needs_all=self._needs_all, proved=proved)
+        free, held = self._holders.free(due_segments, now, needs_all=self._needs_all, proved=proved)
         self._held = tuple(held)
         tell_if_long(self._over, held, now)
-        return found[:free]
+        return due_segments[:free]
 
     async def _release(self, segments: list[ClosedSegment]) -> None:
         log, last = self._log, segments[-1]
-        kept = KeptLog(
+        beginning = KeptLog(
             last.last + 1,
             last.last_id,
             last.until_us,
             log.kept.segments + len(segments),
-            log.kept.bytes + sum(one.nbytes for one in segments),
+            log.kept.bytes + sum(segment.nbytes for segment in segments),
             self._retain.archive,
         )
         if self._env.history is not None:
             now = self._env.clock.monotonic_us()
-            self._env.history(LogReleased(now, Channel(self._stream, 0), kept.last_id))
+            self._env.history(LogReleased(now, Channel(self._stream, 0), beginning.last_id))
         try:
-            await log.release(kept)
+            await log.release(beginning)
         finally:
-            # Also where a file could not be removed; not where the record could not be written.
-            if log.kept is kept:
-                self._released(kept, len(segments))
+            # Even if a file could not be removed, but not if the record could not be written.
+            if log.kept is beginning:
+                self._released(beginning, len(segments))
 
-    def _released(self, kept: KeptLog, segments: int) -> None:
-        self._history.begins_behind(kept)
+    def _released(self, beginning: KeptLog, segments: int) -> None:
+        self._history.begins_behind(beginning)
         self._env.trace.event(
-            "log_released", stream=self._stream, last_id=kept.last_id, segments=segments, bytes=self._log.nbytes
+            "log_released", stream=self._stream, last_id=beginning.last_id, segments=segments, bytes=self._log.nbytes
         )
 
     async def _copy(self, segments: list[ClosedSegment]) -> None:
         place = archived(self._stream, self._identity)
-        for one in segments:
-            data = await self._env.compute.run(lambda one=one: self._log.contents(one.segment))  # type: ignore[misc]
-            await self._copies.keep(place / one.segment.name, data)
+        for closed in segments:
+            data = await self._env.compute.run(lambda closed=closed: self._log.contents(closed.segment))  # type: ignore[misc]
+            await self._copies.keep(place / closed.segment.name, data)
 
     def _newest_us(self) -> int:
         history = self._history
         return history.frontier_us if history.frontier_us < END_OF_TIME else history.reached_us
 
     def _leave_old(self, newest_us: int) -> None:
-        """A source with few rows would write one segment for ever."""
+        """Begins a new segment for a source with few rows, which would otherwise write one segment for ever."""
         begun_us, for_us = self._history.segment_begun_us, self._retain.for_us
         if for_us is not None and begun_us is not None and newest_us - begun_us > for_us // SHARE:
             self._log.leave()
 
     def _closed(self) -> list[ClosedSegment]:
-        """Of the log, but for the segment with its last record."""
+        """Returns the segments of the log, except the one with its last record."""
         log, ends = self._log, self._history.ends()
         closed = log.closed()
-        # Behind the last one: where the open one begins, if there is one.
+        # The end of the last closed segment: the beginning of the open one, if there is one.
         behind = log.last_sequence + 1 if log.open_first is None else log.open_first
         begins = [*(segment.first for segment, _ in closed), behind][1:]
-        found = [
+        segments = [
             ClosedSegment(segment, size, next_ - 1, *ends[segment.first])
             for (segment, size), next_ in zip(closed, begins, strict=True)
-            if segment.first in ends  # else it is being released
+            if segment.first in ends  # otherwise it is being released
         ]
-        return [one for one in found if one.last < log.synced_sequence]
+        return [segment for segment in segments if segment.last < log.synced_sequence]
 
 
 def own_sink_name(what: str) -> str:
-    """A sink of late or rejected rows, as a consumer of the log."""
+    """Returns the consumer name of a sink of late or rejected rows."""
     return f"the sink of {what} rows"
 
 
 def archived(stream: str, identity: str) -> PurePosixPath:
-    """Where copies of a source's log lie in an archive."""
+    """Returns the folder for copies of a source's log in an archive."""
     return PurePosixPath("sources", stream, identity)

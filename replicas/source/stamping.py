@@ -11,9 +11,9 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, EVENT_LIMIT_US, floor_to,
 
 
 def admitted(events: Int64Array, wall_us: int, ahead_us: int | None) -> BoolArray | None:
-    """Which event times a source may take; None: all of them.
+    """Returns which event times a source may take; None: all of them.
 
-    A tuple from the far future would lift every later one to its time (S5), so a live source refuses what lies more
+    A tuple from the far future would lift every later one to its time (S5), so a live source refuses event times more
     than ``ahead_us`` ahead of its own clock.
     """
     limit = EVENT_LIMIT_US if ahead_us is None else min(EVENT_LIMIT_US, wall_us + ahead_us)
@@ -23,24 +23,26 @@ def admitted(events: Int64Array, wall_us: int, ahead_us: int | None) -> BoolArra
 
 
 def peaks_of(events: Int64Array) -> Int64Array:
-    """The largest event time up to each.  Where they are in order it is they, which is seen 30 times as fast."""
+    """Returns the largest event time up to each.  If they are in order, returns them, after a check that is 30 times as
+    fast.
+    """
     return events if bool((events[1:] >= events[:-1]).all()) else np.maximum.accumulate(events)
 
 
 class Stamper:
-    """Turns raw columns in order of arrival into stable batches, and knows what may be promised.
+    """Turns raw columns in order of arrival into stable batches, and computes the possible promises.
 
     S1: with W = (largest event time before this tuple) − disorder, from the *raw* event times,
     ``time`` = max(event time, W, lease).  The lease is the last promise that was logged, not the last one that was
     sent: else lateness would depend on how often boundaries are sent.
 
     Attributes:
-      last_id: id of the last tuple stamped.
+      last_id: id of the last stamped tuple.
       max_event_us: largest raw event time so far.
-      lease_us: promised in the log, besides what the tuples imply.
-      late_by_us: the disorder that all tuples so far would have needed, where it is more than ours; else 0.
+      lease_us: time promised in the log, beyond that implied by the tuples.
+      late_by_us: the disorder that all tuples so far would have needed, if it exceeds the configured one; else 0.
       late_count: tuples whose event time lay before W or the lease, since this object was made.
-      latest: of the last rows stamped, as (late_count, late_by_us).
+      latest: (late_count, late_by_us) of the last stamped rows.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Stamper:
         self.latest = (0, 0)
 
     def stamp(self, events: Int64Array, columns: tuple[Column, ...]) -> Batch:
-        """The next tuples of the stream, in order of arrival; ``time`` need not be sorted.
+        """Returns the next tuples of the stream, in order of arrival; ``time`` need not be sorted.
 
         Args:
           events: shape (n,), n ≥ 1, raw event times, each admitted.
@@ -71,7 +73,9 @@ class Stamper:
             raise LocalProtocolError("a tuple after the end of the stream")
         peaks, first = peaks_of(events), self.last_id
         self.last_id += len(events)
-        if peaks is events and events[0] >= max(self.max_event_us, self.lease_us):  # all in order: they are the times
+        if peaks is events and events[0] >= max(
+            self.max_event_us, self.lease_us
+        ):  # all in order: the event times are the tuple times
             self.latest = (0, 0)
             self.max_event_us = int(events[-1])
             return Batch(Kind.STABLE, first, self.last_id, None, Rows(events, events, columns))
@@ -89,7 +93,7 @@ class Stamper:
 
     @property
     def disorder_floor_us(self) -> int:
-        """W of the next tuple: what the tuples alone imply."""
+        """W of the next tuple, as implied by the tuples alone."""
         return saturating_add(self.max_event_us, -self._disorder_us)
 
     @property
@@ -99,7 +103,7 @@ class Stamper:
 
     @property
     def stands_us(self) -> int:
-        """Event time that is implied: no later tuple that is before it by more than the disorder is on time."""
+        """Implied event time: a later tuple more than the disorder before it is late."""
         return max(self.max_event_us, saturating_add(self.lease_us, self._disorder_us))
 
     def lease(self, event_us: int) -> bool:
@@ -109,7 +113,7 @@ class Stamper:
         ≥ event_us is not touched by it, nor is any after that one.
 
         Returns:
-          True when the promise is new: it must be logged before a boundary beyond the old bound is sent.
+          True when the promise is new: it must be logged before a boundary beyond the previous one is sent.
         """
         wanted = floor_to(saturating_add(event_us, -self._disorder_us), self._boundary_us)
         if wanted <= self.bound_us:

@@ -1,7 +1,7 @@
-"""What a live source may promise where no row says it (rule S7).  Pure: the time is passed in.
+"""Decides what a live source may promise without rows (rule S7).  Pure: the time is passed in.
 
-Rows imply promises by themselves (S1): the largest event time less the disorder.  What is decided here is how far a
-promise may go beyond that.  Times are event times; the writer takes the disorder off, and logs each promise (S2).
+Rows imply promises by themselves (S1): the largest event time less the disorder.  This module decides how far a promise
+may go beyond that.  Times are event times; the writer subtracts the disorder, and logs each promise (S2).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ STOPPED_US: Final = 250_000
 
 
 class EventClock(Protocol):
-    """Tells how far event time has come."""
+    """Tells how far event time has advanced."""
 
     def heard(self, now_us: int) -> None:
-        """Rows have been taken, or could not be: nothing that the input does is silence until now."""
+        """Notes that rows were taken, or could not be taken: a pause in the input before now is no silence."""
 
     def reached_us(self, now_us: int, stands_us: int) -> int | None:
-        """Event time before which no row can be on time any more; None: nothing but what rows imply.
+        """Returns the event time before which no row can be on time any more; None: only that implied by rows.
 
         Args:
           now_us: the clock of the source; it never falls.
-          stands_us: event time that the log implies: the largest, or what has been promised; BEFORE_TIME: none.
+          stands_us: event time that the log implies: the largest, or the promised one; BEFORE_TIME: none.
         """
 
 
 class ByClock:
-    """Event time is the clock's: for rows that are stamped when they happen, and come within the disorder."""
+    """Event time follows the clock: for rows that are stamped when they happen, and arrive within the disorder."""
 
     def heard(self, now_us: int) -> None:
         """Does nothing: rows make no difference to this clock."""
@@ -40,16 +40,16 @@ class ByClock:
 
 
 class ByData:
-    """Event time is that of the rows.  After a silence it goes on at the speed of the clock, from where it stood.
+    """Event time follows the rows.  After a silence it advances at the speed of the clock, from the last value.
 
-    Not to the present: rows of last year that are piped in, with a pause between two of them, would all be late.  The
-    time that we were stopped is not taken for silence, for rows may be waiting: after it, a silence begins anew, and
-    only when that has lasted does event time make up for it.
+    It does not jump to the present: rows of last year that are piped in, with a pause between two of them, would all be
+    late. Time in which the process was stopped is no silence, because rows may be waiting: after it a new silence
+    begins, and only when that has lasted does event time catch up.
 
     Args:
-      idle_us: the silence; None: there is none that counts.
-      to_now: afterwards, behind the first row, event time is that of the clock, as :class:`ByClock`.
-      step_us: :meth:`reached_us` is asked this often.
+      idle_us: length of the silence; None: no silence counts.
+      to_now: afterwards, before the first row, event time is that of the clock, as in :class:`ByClock`.
+      step_us: interval of the calls of :meth:`reached_us`.
     """
 
     def __init__(self, idle_us: int | None, *, to_now: bool, step_us: int, now_us: int) -> None:
@@ -59,7 +59,7 @@ class ByData:
         self._silent_since_us = now_us
         self._awake_since_us = now_us
         self._looked_us = now_us
-        #: Where event time stood when the silence had lasted.
+        #: Event time at the end of the silence.
         self._stood_us: int | None = None
 
     def heard(self, now_us: int) -> None:

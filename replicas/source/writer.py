@@ -1,4 +1,4 @@
-"""The durable half of a source: stamp, append, sync, and only then publish (rules S1-S3)."""
+"""The durable half of a source: stamps, appends, syncs, and only then publishes (rules S1-S3)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from spe.stream.times import END_OF_TIME, floor_to, saturating_add
 
 Publish = Callable[[list[Element]], None]
 
-#: Bytes appended but not yet synced; beyond it the reader waits.
+#: When so many bytes are appended but not synced, the reader waits.
 _PENDING_BYTES_MAX: Final = 8 << 20
 
-#: Rows that go into one record: far less than it may have, also where a row is as large as any may be.
+#: Bytes of rows per record: far less than the limit, even if a row is as large as possible.
 RECORD_ROWS_BYTES: Final = 16 << 20
 
 
 class SourceWriter:
-    """Stamps and appends for one task, syncs and publishes in another.
+    """Stamps and appends in one task, syncs and publishes in another.
 
-    While one sync is under way the next group gathers, so a slow disk makes larger groups, not a longer queue.
+    During a sync the next group gathers, so a slow disk makes larger groups, not a longer queue.
 
     Attributes:
-      history: what has been published.
+      history: the published tuples.
       publish: called, in order, with elements that have just become durable.
-      pace: of the replay; boundaries do not go ahead of it.
-      consumed: rows taken from the reader, malformed and refused ones included.
-      origin_us, begun_us: event time and wall clock at which the replay began; BEFORE_TIME: it has not.
-      told: called with what somebody who waits for results has to know.
-      durable: called with the cursor behind which the reader will go on after a restart, whatever happens (S9).
+      pace: pace of the replay, which limits boundaries.
+      consumed: rows taken from the reader, including malformed and refused ones.
+      origin_us, begun_us: event time and wall clock at which the replay began; BEFORE_TIME: it has not begun.
+      on_note: called with notes for users who wait for results.
+      durable: called with the cursor after which the reader will continue in any restart (S9).
     """
 
     def __init__(self, env: Env, source: Source, log: SegmentedLog, state: SourceState, history: SourceHistory) -> None:
@@ -55,18 +55,18 @@ class SourceWriter:
             boundary_us=source.boundary_us,
             last_id=state.last_id,
             max_event_us=state.max_event_us,
-            lease_us=state.bound_us,  # also with another disorder than before the restart, what was promised holds
+            lease_us=state.bound_us,  # a promise holds even if the disorder has changed since
         )
         self._env = env
         self._lateness = Lateness()
-        #: Boundary implied by what is synced.
+        #: Boundary implied by the synced records.
         self._synced_bound_us = state.bound_us
-        #: Deadlines are on the monotonic clock; it is read as the wall clock stood at start, so it never steps.
+        #: Deadlines are on the monotonic clock, shifted to the wall clock at the start, so it never jumps.
         self._clock = env.clock
         self._clock_offset_us = env.clock.wall_us() - env.clock.monotonic_us()
         self._pending: list[tuple[SourceState, Position, Batch | None]] = []
         self._pending_bytes = 0
-        #: Records, in order, that the log had no room for.
+        #: Records, in order, for which the log had no room.
         self._refused: list[tuple[SourceState, list[bytes | memoryview], Batch | None]] = []
         self._trouble = DiskTrouble(env, f"source {source.stream}")
         self._appended = trio.Event()
@@ -76,13 +76,13 @@ class SourceWriter:
         #: Rows of the reader that are accounted for on the disk.
         self.synced_consumed = state.consumed
         self.publish: Publish = _nobody
-        self.told: Callable[[str], None] = _nobody
+        self.on_note: Callable[[str], None] = _nobody
         self.durable: Callable[[bytes], None] = _nobody
         self._cursor = self._synced_cursor = state.cursor
         self.pace: Pace = AtOnce()
         #: Rows of ``consumed`` that became no tuple.
         self._left_out = state.consumed - state.last_id
-        #: Rows that a record of the log is to have (E8): those that wait for it, and how many have been written.
+        #: Rejected rows that wait for a record of the log (E8), and the number of those written.
         self._rejections: deque[RejectedInput] = deque()
         self._rejected = state.rejected
         if self._left_out < 0:  # a live source of an earlier version counted anew after each start
@@ -94,12 +94,12 @@ class SourceWriter:
         self.begun_us = state.begun_us
 
     def now_us(self) -> int:
-        """The clock that the pace, leases and times of arrival go by."""
+        """The clock for the pace, leases and times of arrival."""
         return self._clock.monotonic_us() + self._clock_offset_us
 
     @property
     def last_id(self) -> int:
-        """Id of the last tuple stamped, published or not."""
+        """Id of the last stamped tuple, published or not."""
         return self._stamper.last_id
 
     @property
@@ -119,24 +119,26 @@ class SourceWriter:
 
     @property
     def late_by_us(self) -> int:
-        """The disorder that would have been enough for all of them; 0 where none was late."""
+        """The disorder that would have covered all of them; 0 if none was late."""
         return self._stamper.late_by_us
 
     def next_boundary_us(self) -> int | None:
-        """Event time that the replay must reach for the next boundary that is implied already; None: there is none."""
+        """Returns the event time at which the next boundary, if already implied, is due; None: no boundary is
+        implied.
+        """
         return None if self.history.frontier_us >= self._stamper.bound_us else self.coming_boundary_us()
 
     def coming_boundary_us(self) -> int:
-        """Event time that the replay must reach for the next boundary, whether or not it is implied already."""
+        """Returns the event time at which the next boundary is due, whether or not it is implied already."""
         return saturating_add(self.history.frontier_us, self._source.boundary_us + self._source.disorder_us)
 
     def counts_anew(self) -> None:
-        """The reader counts its rows from 0, as a live one does after each start."""
+        """Notes that the reader counts its rows from 0, as a live one does after each start."""
         self._before = self.consumed
 
     @property
     def cursor(self) -> bytes:
-        """Of the last chunk that was appended; empty where the reader has none."""
+        """Cursor of the last appended chunk; empty if the reader has none."""
         return self._cursor
 
     def take(
@@ -151,13 +153,12 @@ class SourceWriter:
 
         Args:
           events: raw event times, at least one.
-          consumed: rows of the reader that are done with after these.
-          next_event_us: event time of the row after these, where it is known: the lease up to it goes into the same
-            record.
-          cursor: behind these rows; empty: as it was.
+          consumed: number of the reader's rows that are accounted for with these.
+          next_event_us: event time of the row after these, if known: the lease up to it goes into the same record.
+          cursor: cursor after these rows; empty: unchanged.
 
         Raises:
-          LogError: the log refused.
+          LogError: the log refused it.
         """
         consumed += self._before
         left_out = consumed - self.consumed - len(events)
@@ -167,7 +168,7 @@ class SourceWriter:
         batch = self._stamper.stamp(events, columns)
         if mostly := self._lateness.took(self.now_us(), len(batch), *self._stamper.latest):
             self._env.trace.event("rows_mostly_late", stream=self._source.stream, **mostly._asdict())
-            self.told(f"source {self._source.stream}: {mostly}")
+            self.on_note(f"source {self._source.stream}: {mostly}")
         if next_event_us is not None:
             self._stamper.lease(next_event_us)
         self.consumed = consumed
@@ -175,13 +176,13 @@ class SourceWriter:
         self._append(batch)
 
     def leave_out(self, consumed: int, cursor: bytes = b"") -> None:
-        """Logs that rows of the reader are done with, none of which may be taken.
+        """Logs that rows of the reader are accounted for, none of which may be taken.
 
         Args:
           consumed, cursor: as in :meth:`take`.
 
         Raises:
-          LogError: the log refused.
+          LogError: the log refused it.
         """
         consumed += self._before
         self._left_out += consumed - self.consumed
@@ -190,27 +191,27 @@ class SourceWriter:
         self._append(None)
 
     def reject(self, rows: Iterable[RejectedInput]) -> None:
-        """Rows, in order, that go into the record after which they are done with: so they are logged once (E8)."""
+        """Adds rejected rows, in order, to the record that accounts for them, so that they are logged once (E8)."""
         self._rejections += [row._replace(row=row.row + self._before) for row in rows]
 
     @property
     def holds_rejected(self) -> bool:
-        """Rejected rows wait for a record."""
+        """Whether rejected rows wait for a record."""
         return bool(self._rejections)
 
     def _rejected_now(self) -> Batch | None:
-        """Those that are done with now; None: there are none."""
+        """Returns the rejected rows that are accounted for now; None: there are none."""
         rows: list[RejectedInput] = []
         while self._rejections and self._rejections[0].row < self.consumed:
             rows.append(self._rejections.popleft())
         if not rows:
             return None
-        found = rejected_batch(rows, self._rejected)
-        self._rejected = found.upto_id
-        return found
+        batch = rejected_batch(rows, self._rejected)
+        self._rejected = batch.upto_id
+        return batch
 
     def lease(self, event_us: int) -> None:
-        """Logs that nothing on time before ``event_us`` will come, where that is new.  Raises LogError."""
+        """Logs that nothing on time before ``event_us`` will come, if that is new.  Raises LogError."""
         if not self._refused and self._stamper.lease(event_us):
             self._append(None)
 
@@ -220,7 +221,7 @@ class SourceWriter:
             self._append(None)
 
     def close(self) -> None:
-        """Nothing more will be appended; :meth:`commit` returns when the rest is published."""
+        """Ends the input; :meth:`commit` returns when the rest is published."""
         self._closed = True
         self._appended.set()
 
@@ -245,7 +246,7 @@ class SourceWriter:
         self._appended.set()
 
     def _write(self) -> None:
-        """Appends what there is, as far as there is room."""
+        """Appends waiting records while there is room."""
         while self._refused:
             state, parts, batch = self._refused[0]
             try:
@@ -258,11 +259,11 @@ class SourceWriter:
 
     @property
     def disk_full(self) -> str:
-        """Why nothing can be logged now, while the disk is full; "" where it is not."""
+        """Why nothing can be logged while the disk is full; "" otherwise."""
         return self._trouble.why
 
     async def commit(self) -> None:
-        """Group commit until closed.  While there is no room it tries again and again.
+        """Commits groups until closed; retries while there is no room.
 
         Raises:
           LogError: a sync failed; nothing more is published.
@@ -290,7 +291,7 @@ class SourceWriter:
                 self._trouble.over()
 
     def _settle(self, group: list[tuple[SourceState, Position, Batch | None]]) -> None:
-        """What was synced is published."""
+        """Publishes synced records."""
         for state, position, batch in group:
             self.history.add(state, position, batch)
         self._synced_bound_us, self.synced_consumed = group[-1][0].bound_us, group[-1][0].consumed
@@ -308,17 +309,17 @@ class SourceWriter:
             await self._committed.wait()
 
     async def room(self) -> None:
-        """Waits while too much is appended and not yet synced, or the disk is full."""
+        """Waits while too many bytes are not synced, or the disk is full."""
         while self._refused or self._pending_bytes > _PENDING_BYTES_MAX:
             await self._committed.wait()
 
     def advance(self) -> None:
-        """Publishes the next boundary where the pace has reached it."""
+        """Publishes the next boundary if the pace has reached it."""
         if boundary := self._new_boundary():
             self.publish(boundary)
 
     def _new_boundary(self) -> list[Element]:
-        """The next boundary: implied by the synced log, and not ahead of the replay."""
+        """Returns the next boundary: implied by the synced log, and not ahead of the replay."""
         bound = self._synced_bound_us
         if bound < END_OF_TIME:
             reached = saturating_add(self.pace.event_now_us(self.now_us()), -self._source.disorder_us)
@@ -329,5 +330,5 @@ class SourceWriter:
         return [Boundary(Kind.STABLE, bound, self.history.last_id)]
 
 
-def _nobody(_told: object) -> None:
+def _nobody(_note: object) -> None:
     pass

@@ -257,7 +257,7 @@ async def test_a_replay_reports_a_first_tuple_far_in_the_future(
 ) -> None:
     of = csv_source(tmp_path, 3_600 * SECOND, replay={"speed": 3.0, "origin_us": 0}, boundary_us=600 * SECOND)
     proxy, told = await SourceProxy.open(source_env(), of), list[str]()
-    await proxy.run(told=told.append)
+    await proxy.run(on_note=told.append)
     assert told == [proxy.note]
     assert proxy.note == (
         f"{of.stream}: first tuple 1970-01-01T01:00:00 is due in 20m (origin 1970-01-01T00:00:00, speed 3)"
