@@ -1,6 +1,7 @@
-"""What a replica would have to read and replay after a crash, and which footprints to rewrite (rules G3, G5, G7).
+"""Computes what a replica would have to read and replay after a crash, and which footprints to rewrite (rules G3, G5,
+G7).
 
-Footprints are counted by the slice that they were written in; nothing here knows a single cell.
+Footprints are counted by the slice in which they were written; single cells are not known here.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from operators.footprints import LiveFootprints
 from spe.stream.times import END_OF_TIME
 
 Counts = NDArray[np.int64]
-#: To read a slice takes about as long as so many footprints, whatever is in it.
+#: Reading a slice takes about as long as reading so many footprints, whatever it contains.
 SLICE_RECORDS: Final = 20
 
 
 class Choices(NamedTuple):
-    """What rewriting leaves to do: entry k is for rewriting all live footprints of the first k slices.
+    """Remaining work after rewriting: entry k is for rewriting all live footprints of the first k slices.
 
     Attributes:
       below: footprints of slices that end before this are rewritten; the last entry rewrites all.
-      cells: how many these are.
+      cells: number of these footprints.
       records: q, footprints to read; a slice counts as :data:`SLICE_RECORDS` more.
       rows: u, rows to replay.
-      slices: to read.
+      slices: slices to read.
     """
 
     below: Counts
@@ -37,14 +38,14 @@ class Choices(NamedTuple):
     slices: Counts
 
     def seconds(self, per_record: float, per_row: float) -> NDArray[np.float64]:
-        """Predicted time of recovery."""
+        """Returns the predicted times of recovery."""
         return self.records * per_record + self.rows * per_row
 
     def within(self, chosen: int, most: int) -> tuple[int, int]:
-        """What is rewritten of one of the choices by whoever has time for ``most`` footprints, oldest first.
+        """Divides a choice into steps of at most ``most`` footprints, oldest first.
 
         Returns:
-          All from before the one, and the other number of those from then.
+          The choice whose footprints are all rewritten, and the number of further footprints.
         """
         if self.cells[chosen] <= most:
             return int(self.below[chosen]), 0
@@ -53,14 +54,14 @@ class Choices(NamedTuple):
 
 
 class Extent:
-    """Slices of a checkpoint log from the oldest one that is needed, with their counts of footprints.
+    """Slices of a checkpoint log from the oldest needed one on, with their counts of footprints.
 
     Attributes:
-      held: the least time of a row that a row keeper still needs; None: there is none, or it needs none.
+      held: the least time of a row that a row keeper needs; None: no row keeper needs a row.
     """
 
     def __init__(self) -> None:
-        #: A column for each slice, and room for more.
+        #: A column for each slice, with room for more.
         self._table = np.zeros((5, 64), np.int64)
         self._use(0, 0)
         self._records = 0
@@ -71,17 +72,17 @@ class Extent:
         self._time, self._before, self._rows, self._live, self._open = self._table[:, first:last]
 
     def __bool__(self) -> bool:
-        """Is there a slice?"""
+        """Whether there is a slice."""
         return len(self._time) > 0
 
     def commit(self, time: int, records: int, rows: int, not_final: int) -> None:
-        """A slice was committed.
+        """Adds a committed slice.
 
         Args:
-          time: its end; ascending, or that of the slice before, of which more was written then.
-          records: footprints that were written in it.
-          rows: input rows processed up to its end, since any fixed moment.
-          not_final: how many of the footprints are not final (G3).
+          time: its end; ascending, or equal to that of the slice before, which it then extends.
+          records: number of footprints written in it.
+          rows: input rows processed up to its end; only differences are meaningful.
+          not_final: number of its footprints that are not final (G3).
         """
         if len(self._time) and time < self._time[-1]:
             raise ValueError(f"slice {time} after slice {self._time[-1]}")
@@ -99,51 +100,49 @@ class Extent:
         self._records += records
 
     def replace(self, live: Counts, not_final: Counts) -> None:
-        """Footprints that count no more, as :func:`counted` by our slices: their cells are closed, or were written
-        anew.
-        """
+        """Subtracts replaced footprints, as :func:`counted` by our slices: their cells were closed or written anew."""
         self._live -= live
         self._open -= not_final
 
     @property
     def ends(self) -> Counts:
-        """Of the slices."""
+        """Ends of the slices."""
         ends: Counts = self._time.copy()
         return ends
 
     def recount(self, live: Counts, not_final: Counts) -> None:
-        """The footprints that count, where nobody knows which count no more: as :func:`counted` by our slices."""
+        """Sets the counts of live footprints, as :func:`counted` by our slices, where the replaced ones are unknown."""
         self._live[:], self._open[:] = live, not_final
 
     def counts(self) -> dict[int, tuple[int, int]]:
-        """Per slice with footprints that count: how many, and how many of them are not final."""
+        """Returns for each slice with live footprints their number, and the number of those that are not final."""
         which = self._live.nonzero()[0]
         counts = zip(self._live[which].tolist(), self._open[which].tolist())
         return dict(zip(self._time[which].tolist(), counts))
 
     def replay_from(self) -> int:
-        """T: input is replayed from the newest commit at or before this time."""
+        """Returns T: input is replayed from the newest commit at or before this time."""
         return int(self._time[self._replay_index()])
 
     def behind(self) -> int:
-        """Rows that are replayed beside those that operators keep."""
+        """Returns the number of rows to replay in addition to those that operators keep."""
         return int(self._rows[self._held_index()] - self._rows[self._replay_index()])
 
     def live(self) -> int:
-        """Footprints that count."""
+        """Returns the number of live footprints."""
         return int(self._live.sum())
 
     def needs(self) -> int:
-        """The least time of a slice whose records or commit are still needed."""
+        """Returns the least time of a slice whose records or commit are still needed."""
         return int(self._time[min(self._replay_index(), self._first(self._live, 0))])
 
     def cut(self) -> None:
-        """Forgets the slices before that."""
+        """Forgets the slices before :meth:`needs`."""
         at = min(self._replay_index(), self._first(self._live, 0))
         self._use(self._begin + at, self._end)
 
     def choices(self) -> Choices:
-        """All thresholds, O(slices); entry 0 rewrites nothing."""
+        """Returns the remaining work for all thresholds, in O(slices); entry 0 rewrites nothing."""
         slices = len(self._time)
         cells = np.append(0, np.cumsum(self._live))
         oldest_live = self._next(self._live)
@@ -158,29 +157,29 @@ class Extent:
         return min(self._first(self._open, 0), len(self._time) - 1, self._held_index())
 
     def _held_index(self) -> int:
-        """The newest slice that ends at or before what a row keeper needs."""
+        """Returns the newest slice that ends at or before the time that a row keeper needs."""
         if self.held is None:
             return len(self._time) - 1
         return max(int(np.searchsorted(self._time, self.held, side="right")) - 1, 0)
 
     @staticmethod
     def _first(counts: Counts, start: int) -> int:
-        found = np.flatnonzero(counts[start:])
-        return start + int(found[0]) if len(found) else len(counts)
+        positive = np.flatnonzero(counts[start:])
+        return start + int(positive[0]) if len(positive) else len(counts)
 
     @staticmethod
     def _next(counts: Counts) -> Counts:
-        """Of each k, the first slice from k on that has any; the number of slices where none has."""
+        """Returns for each k the first slice from k on with a positive count; the number of slices if there is none."""
         slices = len(counts)
         at = np.where(counts > 0, np.arange(slices), slices)
         return np.append(np.minimum.accumulate(at[::-1])[::-1], slices)
 
 
 def counted(ends: Counts, parts: Iterable[LiveFootprints]) -> tuple[Counts, Counts]:
-    """How many footprints are of each slice, and how many of these are not final; of many it takes a while.
+    """Counts the footprints of each slice, and those that are not final; slow for many footprints.
 
     Args:
-      ends: of the slices, ascending.
+      ends: ends of the slices, ascending.
       parts: the footprints; none is from before the first slice.
     """
     live, open_ = np.zeros((2, len(ends)), np.int64)
@@ -192,13 +191,13 @@ def counted(ends: Counts, parts: Iterable[LiveFootprints]) -> tuple[Counts, Coun
 
 
 def threshold(fits: NDArray[np.bool_], cost: NDArray[np.float64]) -> int:
-    """Which of the choices to take: the first that fits; where none does, the first of least cost."""
-    found = np.flatnonzero(fits)
-    return int(found[0]) if len(found) else int(np.argmin(cost))
+    """Returns the first choice that fits; if none does, the first of least cost."""
+    fitting = np.flatnonzero(fits)
+    return int(fitting[0]) if len(fitting) else int(np.argmin(cost))
 
 
 class Pacing:
-    """Rewriting takes at most ``share`` of the time; what was not used is kept for ``period_us`` at most.
+    """Limits rewriting to a share of the time; unused time is kept for at most ``period_us``.
 
     Args:
       share: 0 … 1.
@@ -212,12 +211,12 @@ class Pacing:
         self._left_us = 0.0
 
     def allowed_us(self, now_us: int) -> float:
-        """How long rewriting may take now; 0 while more was spent than there was."""
+        """Returns how long rewriting may take now; 0 while the time is overspent."""
         gained = (now_us - self._now_us) * self._share
         self._left_us = min(self._left_us + gained, self._most_us)
         self._now_us = now_us
         return max(self._left_us, 0.0)
 
     def spent(self, us: float) -> None:
-        """So much was rewritten, microseconds of work."""
+        """Subtracts microseconds that rewriting took."""
         self._left_us -= us

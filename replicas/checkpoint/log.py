@@ -1,6 +1,6 @@
 """The checkpoint log on disk: slices of records, each ended by a commit, in two copies (rules G1 and G5).
 
-What follows the last whole commit is void.  A record that is damaged in one copy is read from the other.
+Records after the last whole commit are void.  A record that is damaged in one copy is read from the other.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from spe.runtime.env import AppendFile, Compute, Storage
 
 __all__ = ["COPIES", "CheckpointLog", "Commit", "LogKind", "LogReader", "LogRecord"]
 
-#: A segment is left at the first commit past this size; only whole segments are cut off.
+#: A new segment begins after the first commit beyond this size; only whole segments are cut off.
 SEGMENT_BYTES: Final = 8 << 20
 
 
 class _Copy:
-    """One of the two: its marks, and the file of the segment being written.
+    """One of the two copies: its marks, and the file of the current segment.
 
     Attributes:
-      synced: records up to here are safe in it.
+      synced: number of the last record that is synced in this copy.
     """
 
     def __init__(self, folder: PurePosixPath, synced: int) -> None:
@@ -38,18 +38,18 @@ class _Copy:
         self.synced = synced
 
     def fails(self, error: OSError | LogError) -> None:
-        """Written no more until it is restored: a sync that was refused is never tried again."""
+        """Stops writing until the copy is restored: a refused sync is never repeated."""
         self.fault = error
         self.leave()
 
     def leave(self) -> None:
-        """Closes the file of its segment."""
+        """Closes the file of the current segment."""
         if self.file is not None:
             self.file.close()
         self.file = None
 
     def append(self, storage: Storage, segment: Segment, data: bytes) -> None:
-        """Appends all or nothing; where a part cannot be taken back, the copy fails.  Raises OSError."""
+        """Appends all or nothing; if a partial write cannot be undone, the copy fails.  Raises OSError."""
         file = self.file
         if file is None:
             file = self.file = begin_segment(storage, self.folder, segment)
@@ -63,12 +63,12 @@ class _Copy:
 
 
 class CheckpointLog(LogReader):
-    """The one writer of a checkpoint log.  Made by :meth:`open`.
+    """The only writer of a checkpoint log.  Made by :meth:`open`.
 
     Attributes:
-      faults: why a copy is no longer written, by its folder.
-      full: why the disk refused the last slice, or a mark since; empty where it did not.
-      written_bytes: of slices, since it was opened, in one copy.
+      faults: reasons why copies are no longer written, by folder.
+      full: why the disk refused the last slice, or a later mark; empty if it did not.
+      written_bytes: bytes of slices written since opening, in one copy.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CheckpointLog(LogReader):
         self._closed = False
         #: Held while a slice is written.
         self._writing = Lock()
-        #: Segments that count no more, and whose files may be there still.
+        #: Segments that are no longer part of the log, but whose files may still exist.
         self._cut_off: list[Segment] = []
         self.full = ""
         self.written_bytes = 0
@@ -98,16 +98,16 @@ class CheckpointLog(LogReader):
         *,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> CheckpointLog:
-        """Takes the lock, reads every record, drops what follows the last commit and makes both copies whole.
+        """Takes the lock, reads every record, drops records after the last commit and makes both copies whole.
 
-        Where a copy, or both, cannot be written, the log can be read all the same; :meth:`restore` tries again.
+        If copies cannot be written, the log can still be read; :meth:`restore` tries again.
 
         Args:
-          compute: what reads and compares, a segment at a time; None: this task.
+          compute: runs reading and comparing, a segment at a time; None: in this task.
 
         Raises:
           LogError: another process writes this log, or the lock cannot be made; :meth:`open_to_read` needs none.
-          LogCorrupt: what both held is damaged or missing in both.
+          LogCorrupt: a record is damaged or missing in both copies.
         """
         try:
             storage.lock(folder / "lock")
@@ -117,7 +117,7 @@ class CheckpointLog(LogReader):
         try:
             await log._scan()
             await log._take_over()
-        except BaseException:  # also where the task is cancelled: nobody else would ever be let in
+        except BaseException:  # including cancellation: otherwise the lock would stay
             log.close()
             storage.unlock(folder / "lock")
             raise
@@ -132,10 +132,10 @@ class CheckpointLog(LogReader):
             await self._make_whole(index, copy, self._damaged[index])
 
     async def _make_whole(self, index: int, copy: _Copy, damaged: set[Segment] | None) -> None:
-        """Brings a copy to all records up to the last commit, and syncs them, also those of a sync that failed.
+        """Completes a copy up to the last commit, and syncs all its records, including those of a failed sync.
 
         Args:
-          damaged: segments that are not as they should be; None: that has to be found out.
+          damaged: damaged segments; None: not yet known.
         """
         try:
             if copy.marks is None:
@@ -151,8 +151,8 @@ class CheckpointLog(LogReader):
                     await self._storage.write_atomic(copy.folder / segment.name, data)
             await copy.marks.write(Mark(self._epoch, self.last_sequence))
             for name in self._storage.list(copy.folder):
-                found = Segment.parse(name)
-                if found is not None and found not in self._segments:
+                parsed = Segment.parse(name)
+                if parsed is not None and parsed not in self._segments:
                     self._storage.remove(copy.folder / name)
         except LogCorrupt:
             raise
@@ -163,12 +163,12 @@ class CheckpointLog(LogReader):
 
     @property
     def epoch(self) -> int:
-        """How often it was opened to be written."""
+        """How often the log was opened for writing."""
         return self._epoch
 
     @property
     def first_sequence(self) -> int:
-        """Of the oldest record that is there."""
+        """Number of the oldest record in the log."""
         return self._segments[0].first if self._segments else self.last_sequence + 1
 
     @property
@@ -177,21 +177,21 @@ class CheckpointLog(LogReader):
 
     @property
     def held_by_both(self) -> Commit | None:
-        """The newest commit that is synced in both copies: no later one counts for an acknowledgement."""
+        """The newest commit that is synced in both copies; later ones do not count for acknowledgements."""
         synced = min(c.synced for c in self._written)
         index = bisect_right(self.commits, synced, key=lambda c: c.last)
         return self.commits[index - 1] if index else None
 
     def write(self, time: int, records: Records, commit: bytes, needs: int | None = None) -> Commit:
-        """Writes a slice: its records, and last the commit.  Nothing counts before a later :meth:`sync`.
+        """Writes a slice: its records, and last the commit.  It counts only after a later :meth:`sync`.
 
         Args:
-          time: its end, not before that of the slice before; where it is the same, more was written of one state.
-          needs: the first record that a reader of this commit needs; None: the first of this slice.
+          time: its end, not before that of the slice before; if equal, it extends that slice.
+          needs: first record that a reader of this commit needs; None: the first of this slice.
 
         Raises:
           LogFull: no copy has room; the slice is not in the log, and the next one may be written.
-          LogError: no copy can be written, until they are restored; or it was closed.
+          LogError: no copy can be written until they are restored; or the log is closed.
         """
         try:
             with self._writing:
@@ -202,7 +202,7 @@ class CheckpointLog(LogReader):
     def _write(self, time: int, records: Records, commit: bytes, needs: int | None) -> Commit:
         if self._closed:
             raise LogError(f"checkpoint log {self._folder}: is not used any more")
-        if self._restoring:  # the copies would no longer be equal
+        if self._restoring:  # the copies would differ afterwards
             raise RuntimeError("written while a copy is restored")
         if self.commits and time < self.commits[-1].time:
             raise LogError(f"checkpoint log {self._folder}: slice {time} after slice {self.commits[-1].time}")
@@ -219,7 +219,7 @@ class CheckpointLog(LogReader):
             except OSError as error:
                 refused[copy] = error
         self.full = str(next(iter(refused.values()))) if refused else ""
-        if len(refused) == len(live):  # they are still equal
+        if len(refused) == len(live):  # the copies are still equal
             raise LogFull(f"checkpoint log {self._folder}: the disk refused slice {time}: {self.full}")
         for copy, reason in refused.items():
             copy.fails(reason)
@@ -229,14 +229,14 @@ class CheckpointLog(LogReader):
             self._begins = False
         self._bytes[segment] += len(data)
         self.written_bytes += len(data)
-        self.last_sequence = last  # before the commit is known: whoever finds that in another thread reads up to here
+        self.last_sequence = last  # before the commit is visible: a reader in another thread reads up to here
         self.commits.append(Commit(time, first, last, needs))
         return self.commits[-1]
 
     async def sync(self) -> Commit | None:
-        """Syncs what was written before the call; returns the newest commit that both copies hold.
+        """Syncs all that was written before the call; returns the newest commit that both copies hold.
 
-        Where there is no room for a mark, what was written does not count yet: a later sync tries again.
+        Without room for a mark, written slices do not count yet: a later sync tries again.
 
         Raises:
           LogError: no copy is left.
@@ -270,16 +270,16 @@ class CheckpointLog(LogReader):
 
     @property
     def is_synced(self) -> bool:
-        """Is nothing left to sync in any copy that is written?"""
+        """Whether every copy that is written is synced."""
         return all(c.synced >= self.last_sequence for c in self._written if c.fault is None)
 
     async def restore(self) -> None:
-        """Makes whole again what failed, from the other copy or its own file; nothing is written meanwhile.
+        """Makes failed copies whole again, from the other copy or their own files; nothing is written during the call.
 
         Raises:
-          LogFull: the other one has no room for its mark; nothing has changed.
+          LogFull: the other copy has no room for its mark; nothing has changed.
           LogError: no copy can be written.
-          LogCorrupt: what was written is damaged in both.
+          LogCorrupt: a record is damaged in both copies.
         """
         self._enter()
         self._restoring = True
@@ -299,10 +299,10 @@ class CheckpointLog(LogReader):
             self._busy = self._restoring = False
 
     async def cut(self) -> None:
-        """Forgets whole segments below what the commit that both copies hold needs, and no reading.  Raises OSError;
-        what is left over goes next time.
+        """Deletes whole segments that are needed neither by the commit that both copies hold nor by a reader.  Raises
+        OSError; a later call deletes the rest.
 
-        Which ones is decided here, and what is read from now on begins behind them; a thread removes the files.
+        The segments are chosen at once, and later readers begin after them; a thread removes the files.
         """
         held = self.held_by_both
         if held is not None:
@@ -317,7 +317,7 @@ class CheckpointLog(LogReader):
             await self._run(self._remove_cut_off)
 
     def _remove_cut_off(self) -> None:
-        """In a thread.  Oldest first: what is left of a log has no hole."""
+        """Removes files in a thread, oldest first, so that the rest of a log has no gap."""
         while self._cut_off:
             for copy in self._written:
                 if self._storage.exists(copy.folder / self._cut_off[0].name):
@@ -325,8 +325,10 @@ class CheckpointLog(LogReader):
             self._cut_off.pop(0)
 
     def close(self) -> None:
-        """Closes the files.  What was not synced is left to the operating system.  A slice that a thread is writing is
-        written to its end, and the thread closes them: else its bytes could go to another file.
+        """Closes the files.  Unsynced records are left to the operating system.
+
+        If a thread is writing a slice, it finishes the slice and then closes the files: otherwise its bytes could go to
+        another file with the same descriptor.
         """
         self._closed = True
         self._close_unless_writing()

@@ -1,4 +1,4 @@
-"""Reads a checkpoint log without writing anything: of a full disk, of a disk that is failing, of somebody else's."""
+"""Reads a checkpoint log without writing: on a full or failing disk, or while another process writes it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ COPIES: Final = ("0", "1")
 
 
 class LogReader:
-    """What a log held when it was opened.  It takes no lock: beside a writer, a segment may be cut off meanwhile.
+    """The contents of a log at opening.  Takes no lock, so a writer may be active, and may cut off a segment.
 
     Attributes:
-      commits: of the slices that the log holds, oldest first.
+      commits: commits of the slices in the log, oldest first.
       last_sequence: number of the newest record.
     """
 
@@ -36,9 +36,9 @@ class LogReader:
         self._folder = folder
         self._compute = compute
         self._segments: list[Segment] = []
-        #: Of each copy; None: it has none, or none that can be read.
+        #: Newest mark of each copy; None: it has none, or none that can be read.
         self._marks: list[Mark | None] = [None, None]
-        #: Segments of each copy that are not as they should be.
+        #: Damaged segments of each copy.
         self._damaged: list[set[Segment]] = [set(), set()]
         self._readings: list[int] = []
         #: Bytes of each segment, in one copy.
@@ -51,17 +51,17 @@ class LogReader:
         """Reads each file once, a segment at a time.
 
         Args:
-          compute: what reads; None: this task.
+          compute: runs the reading; None: in this task.
 
         Raises:
-          LogCorrupt: what both held is damaged or missing in both.
+          LogCorrupt: a record is damaged or missing in both copies.
         """
         log = LogReader(storage, folder, compute)
         await log._scan()
         return log
 
     async def _run(self, function: Callable[[], T]) -> T:
-        """Off the event loop, a portion at a time: others go on between two."""
+        """Runs a function off the event loop; other tasks run between two calls."""
         if self._compute is not None:
             return await self._compute.run(function)
         await trio.lowlevel.checkpoint()
@@ -101,33 +101,37 @@ class LogReader:
             try:
                 names |= set(self._storage.list(folder))
                 self._marks[copy] = read_mark(self._storage, folder)
-            except OSError:  # the other copy has what it can tell
+            except OSError:  # the other copy may be readable
                 continue
         self._segments = live_segments(sorted(names))
 
     @property
     def kept_bytes(self) -> int:
-        """What one copy takes on disk."""
+        """Bytes of one copy on disk."""
         return sum(self._bytes[segment] for segment in self._segments)
 
     def _scan_segment(self, index: int) -> tuple[list[Commit], list[int], int]:
-        """Its commits, the copies that do not hold exactly what there is up to the last of them, and its bytes."""
+        """Returns a segment's commits, the copies that differ from its content up to the last of them, and its
+        bytes.
+        """
         copies = self._copies(index)
         data, _, commits = copies.content()
         return commits, [copy for copy in range(len(COPIES)) if not copies.holds(copy, data)], len(data)
 
     def _damaged_from(self, end: int) -> int:
-        """The first record from ``end`` on that is whole in neither copy: those before it have no commit."""
+        """Returns the first record from ``end`` on that is whole in neither copy: the whole ones before have no
+        commit.
+        """
         for index, segment in enumerate(self._segments):
             for sequence, *_ in self._copies(index).places() if segment.first <= end else ():
                 end = max(end, sequence + 1)
         return end
 
     def _copies(self, index: int, last: int | None = None) -> Copies:
-        """A segment.
+        """Returns the copies of a segment.
 
         Args:
-          last: its last record, where that is known.
+          last: its last record, if known.
         """
         later = self._segments[index + 1 : index + 2]
         before = last + 1 if last is not None else later[0].first if later else None
@@ -138,33 +142,33 @@ class LogReader:
         path = self._copy_folder(copy) / segment.name
         try:
             return self._storage.read(path) if self._storage.exists(path) else b""
-        except OSError:  # a block that cannot be read: the other copy has it
+        except OSError:  # an unreadable block: the other copy has it
             return b""
 
     def _copy_folder(self, copy: int) -> PurePosixPath:
         return self._folder / COPIES[copy]
 
     def at(self, time: int) -> Commit | None:
-        """The newest commit whose slice end is at or before ``time``."""
+        """Returns the newest commit whose slice end is at or before ``time``."""
         index = bisect_right(self.commits, time, key=lambda c: c.time)
         return self.commits[index - 1] if index else None
 
     def read(self, first: int) -> Iterator[LogRecord]:
-        """Records from ``first`` on.  What takes long is better read by :meth:`reading`.
+        """Yields the records from ``first`` on; :meth:`reading` is for long reads.
 
         Raises:
-          LogCorrupt: one has been damaged in both copies, or is not in the log.
+          LogCorrupt: a record is damaged in both copies, or is not in the log.
         """
         with self.reading(first) as portions:
             for portion in portions:
                 yield from portion
 
     def reading(self, first: int) -> AbstractContextManager[Iterator[list[LogRecord]]]:
-        """Records from ``first`` to the newest of now, a segment at a time.  The iterator may be asked in a thread,
-        while the log is written; until it is left, nothing of them is cut off.
+        """Opens the records from ``first`` to the current newest, a segment at a time.  The iterator may be used in a
+        thread while the log is written; the records are not cut off before the block ends.
 
         Raises:
-          LogCorrupt: (from the iterator) one has been damaged in both copies, or is not in the log.
+          LogCorrupt: (from the iterator) a record is damaged in both copies, or is not in the log.
         """
         return self._reading(first)
 
@@ -181,24 +185,24 @@ class LogReader:
     def _portions(self, copies: list[Copies], first: int, last: int) -> Iterator[list[LogRecord]]:
         expected = first
         while copies:
-            one = copies.pop(0)  # it holds a segment's bytes
-            found = [r for r in one.records() if first <= r.sequence <= last]
-            if found and found[0].sequence != expected:
+            segment_copies = copies.pop(0)  # it holds a segment's bytes
+            records = [r for r in segment_copies.records() if first <= r.sequence <= last]
+            if records and records[0].sequence != expected:
                 break
-            expected += len(found)
-            if found:  # none can be read where both copies are damaged
-                yield found
+            expected += len(records)
+            if records:  # nothing is readable where both copies are damaged
+                yield records
         if expected <= last:
             raise LogCorrupt(f"{self._folder}: record {expected} is damaged or missing in both copies")
 
     async def _mended(self, index: int, copy: int, *, sure: bool) -> bytes | None:
-        """What a copy of a segment should hold; None: it does.
+        """Returns the correct content of a copy of a segment; None: the copy is correct.
 
         Args:
-          sure: it does not, whatever it looks like.
+          sure: the copy is known to be damaged, whatever it looks like.
 
         Raises:
-          LogCorrupt: a record is damaged in both.
+          LogCorrupt: a record is damaged in both copies.
         """
         wanted = self._last_of(index)
         copies = self._copies(index, wanted)
@@ -213,5 +217,5 @@ class LogReader:
         return None if good else data
 
     def _last_of(self, index: int) -> int:
-        """The last record of a segment."""
+        """Returns the last record of a segment."""
         return self._segments[index + 1].first - 1 if index + 1 < len(self._segments) else self.last_sequence

@@ -1,7 +1,7 @@
-"""Bytes of a checkpoint log: its records, and the one content of two copies of a segment.  No files here.
+"""Encoding of a checkpoint log: its records, and the joint content of two copies of a segment.  Uses no files.
 
-Records and segments are those of ``spe.log.format``.  Both copies hold the same bytes at the same offsets, so each
-record is taken from a copy in which it is whole.
+Records and segments have the format of ``spe.log.format``.  Both copies hold the same bytes at the same offsets, so
+each record is taken from a copy in which it is whole.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spe.log.format import (
     record_header,
 )
 
-#: What a record holds, and its payload; a view is of bytes.
+#: Kinds and payloads of records; a view is of bytes.
 Records = Sequence[tuple["LogKind", bytes | memoryview]]
-#: Kind, slice end, and of a commit the first record that it needs.
+#: Kind, slice end, and for a commit the first record that it needs.
 _HEAD: Final = struct.Struct("<BqQ")
 
 
 class LogKind(IntEnum):
-    """What a record holds of its slice."""
+    """The content of a record of a slice."""
 
     OUTPUT = 1
     FOOTPRINTS = 2
@@ -42,7 +42,12 @@ _COMMIT: Final = int(LogKind.COMMIT)
 
 
 class LogRecord(NamedTuple):
-    """Attributes: ``time``: end of its slice; ``needs``: of a commit, the first record that a reader needs; else 0."""
+    """A record.
+
+    Attributes:
+      time: end of its slice.
+      needs: for a commit, the first record that a reader needs; else 0.
+    """
 
     sequence: int
     kind: LogKind
@@ -52,8 +57,12 @@ class LogRecord(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Attributes: ``time``: slice end; ``first``, ``last``: records of its slice, the commit itself being the last;
-    ``needs``: the first record that a reader of it needs.
+    """The commit of a slice.
+
+    Attributes:
+      time: slice end.
+      first, last: records of its slice; the commit itself is the last one.
+      needs: the first record that a reader of it needs.
     """
 
     time: int
@@ -63,27 +72,27 @@ class Commit(NamedTuple):
 
 
 def encode_slice(first: int, time: int, records: Records, commit: bytes, needs: int) -> tuple[bytes, int]:
-    """The bytes of a slice whose first record has the number ``first``, and the number of its commit.
+    """Returns the bytes of a slice whose first record has the number ``first``, and the number of its commit.
 
-    Raises LogError: a record is larger than one may be.
+    Raises LogError: a record is too large.
     """
     bodies = [(_HEAD.pack(kind, time, 0), payload) for kind, payload in records]
     bodies.append((_HEAD.pack(LogKind.COMMIT, time, needs), commit))
     if (largest := max(_HEAD.size + len(payload) for _, payload in bodies)) > RECORD_BYTES_MAX:
         raise LogError(f"a record of {largest} bytes for a checkpoint log: at most {RECORD_BYTES_MAX} can be read")
-    found: list[bytes | memoryview] = []
+    pieces: list[bytes | memoryview] = []
     for sequence, body in enumerate(bodies, first):
-        found += (record_header(sequence, *body), *body)
-    return b"".join(found), first + len(bodies) - 1
+        pieces += (record_header(sequence, *body), *body)
+    return b"".join(pieces), first + len(bodies) - 1
 
 
 class Content(NamedTuple):
-    """What two copies of a segment hold together.
+    """The joint content of two copies of a segment.
 
     Attributes:
       data: its bytes, header and records.
-      last: number of the last of these records; the one before the first where there is none.
-      commits: those among them.
+      last: number of the last of these records; the one before the first if there is none.
+      commits: the commits among them.
     """
 
     data: bytes
@@ -91,12 +100,12 @@ class Content(NamedTuple):
     commits: list[Commit]
 
 
-#: Reads a copy of a segment, 0 or 1; "" where there is none, or none that can be read.
+#: Reads a copy of a segment, 0 or 1; returns b"" where it is missing or unreadable.
 ReadCopy = Callable[[int], bytes]
 
 
 class Copies:
-    """One segment in two copies, each read at most once, and the second only when it is asked for.
+    """One segment in two copies, each read at most once, and the second only on demand.
 
     Args:
       before: the first record of the next segment; None: there is none.
@@ -116,7 +125,9 @@ class Copies:
         return self._views[index]
 
     def places(self) -> Iterator[tuple[int, memoryview, int, int]]:
-        """(number, bytes, start, end) of each record: consecutive, up to the first that is whole in neither copy."""
+        """Yields (number, bytes, start, end) of each record: consecutive, up to the first that is whole in neither
+        copy.
+        """
         at, sequence, data = HEADER_BYTES, self._segment.first, self.copy(0)
         while sequence != self._before:
             end = record_end(data, at, sequence)
@@ -132,7 +143,7 @@ class Copies:
             at, sequence = end, sequence + 1
 
     def records(self) -> Iterator[LogRecord]:
-        """Raises LogError: one is of a kind that is none."""
+        """Yields the whole records.  Raises LogError: a record is of an unknown kind."""
         for sequence, data, start, end in self.places():
             kind, time, needs = _HEAD.unpack_from(data, start + RECORD_HEADER_BYTES)
             if kind not in _KINDS:
@@ -144,10 +155,10 @@ class Copies:
             )
 
     def content(self, last: int | None = None) -> Content:
-        """What the segment holds, up to the record ``last``; None: up to its last commit."""
+        """Returns the segment's content up to the record ``last``; None: up to its last commit."""
         commits: list[Commit] = []
-        first, last_kept, runs, kept = self._segment.first, self._segment.first - 1, 0, 0
-        pieces: list[tuple[memoryview, int, int]] = []  # of records that follow each other in one copy
+        first, last_kept, runs, length = self._segment.first, self._segment.first - 1, 0, 0
+        pieces: list[tuple[memoryview, int, int]] = []  # of consecutive records in one copy
         for sequence, data, start, end in self.places():
             if last is not None and sequence > last:
                 break
@@ -160,13 +171,13 @@ class Copies:
                 commits.append(Commit(time, first, sequence, needs))
                 first = sequence + 1
             if kind == _COMMIT or last is not None:
-                runs, kept, last_kept = len(pieces), end, sequence
+                runs, length, last_kept = len(pieces), end, sequence
         whole = [data[start:end] for data, start, end in pieces[:runs]]
         if whole:
-            whole[-1] = pieces[runs - 1][0][pieces[runs - 1][1] : kept]
+            whole[-1] = pieces[runs - 1][0][pieces[runs - 1][1] : length]
         return Content(b"".join([encode_header(self._segment), *whole]), last_kept, commits)
 
     def holds(self, index: int, data: bytes) -> bool:
-        """Is this what a copy holds, byte for byte?"""
+        """Returns whether a copy holds exactly these bytes."""
         self.copy(index)
         return self._bytes[index] == data

@@ -1,4 +1,4 @@
-"""Follows the checkpoint log of a replica that runs a partition, for a standby (rules G9, H1 and H2)."""
+"""Copies the checkpoint log of a running replica to a standby (rules G9, H1 and H2)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import ReplicaId
 
-#: Nobody's log is followed yet.
+#: Value for a standby that follows no log yet.
 ANY: Final = "any"
 
 
 class LogTaker:
-    """Of one standby.
+    """Copies the log for one standby.
 
     Args:
-      env: what decodes, and traces.
-      plan: the cluster.
-      standby: asks, and acknowledges what is safe.
-      kept: the log that is written.
-      store: where whole snapshots go while no log is to be had.
-      fetch: (replica, maker, whose log is followed, up to which record) -> what the maker sends, as it was encoded, or
-        why nothing came.  Where no log is named, it sends a whole snapshot.
+      env: decodes, and traces.
+      plan: plan of the cluster.
+      standby: decides when to ask, and acknowledges what is safe.
+      replica_log: the log that is written.
+      store: storage for whole snapshots while no log is available.
+      fetch: (replica, maker, followed log, last record held) -> the encoded answer of the maker, or the reason for a
+        failure.  Without a followed log, the maker sends a whole snapshot.
     """
 
     def __init__(
@@ -38,27 +38,27 @@ class LogTaker:
         env: Env,
         plan: Plan,
         standby: Standby,
-        kept: ReplicaLog,
+        replica_log: ReplicaLog,
         store: CheckpointStore,
         fetch: Callable[[ReplicaId, str, str, int], Awaitable[bytearray | str]],
     ) -> None:
         self._env = env
         self._plan = plan
         self._standby = standby
-        self._kept = kept
+        self._kept = replica_log
         self._store = store
         self._fetch = fetch
         self._log, self._since = ANY, 0
 
     async def look_on_disk(self) -> None:
-        """Finds what was there before a restart, or was written by a replica here: it counts."""
+        """Reads the log and the checkpoints of an earlier process or replica on this node, which count as taken."""
         head = await self._kept.head()
         if head is not None and await self._kept.make_safe():
             self._standby.follows(head.positions, head.origins, head.made)
         self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:
-        """Asks for what follows when the standby wishes, and writes what comes."""
+        """Asks for new slices when the standby wishes, and writes them."""
         maker = self._standby.wish(self._env.clock.monotonic_us())
         if maker is not None:
             await self._take(maker)
@@ -67,14 +67,14 @@ class LogTaker:
         standby = self._standby
         data = await self._fetch(standby.id, maker, self._log, self._since)
         if isinstance(data, str):
-            # One failure may be chance: the replica that we asked may just have died, or become a standby.
+            # A single failure may be chance: the asked replica may just have died, or become a standby.
             if standby.failed(maker, self._env.clock.monotonic_us()) > 1:
                 await self._take_whole(maker, data)
             return
         standby.came(maker)
         try:
             sent = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
-            if is_held(sent) or "log" not in sent:  # it has just become a standby: another one runs
+            if is_held(sent) or "log" not in sent:  # it has just become a standby: another replica runs
                 standby.failed(maker, self._env.clock.monotonic_us())
                 return
             if await self._write(maker, sent, len(data)):
@@ -84,7 +84,7 @@ class LogTaker:
             self._tell_of_trouble(str(error))
 
     async def _take_whole(self, maker: str, why: str) -> None:
-        """Takes a whole snapshot in place of the log, which is asked for again at its time."""
+        """Takes a whole snapshot instead of the log, which is asked for again at its time."""
         standby = self._standby
         data = await self._fetch(standby.id, maker, "", 0)
         if isinstance(data, str):
@@ -106,23 +106,23 @@ class LogTaker:
         self._tell_of_trouble(f"{maker}: {why}", "follows no log, and takes whole snapshots")
 
     async def _write(self, maker: str, sent: dict[str, object], size: int) -> bool:
-        """False: it cannot be used, and was told."""
-        kept, standby = self._kept, self._standby
+        """Writes slices of a maker; returns False if they cannot be used, which was reported."""
+        log, standby = self._kept, self._standby
         identity, first, last = str(sent["log"]), int(str(sent["first"])), int(str(sent["last"]))
         slices = list(slices_of(sent))
         if identity == self._log and first == self._since + 1:
             self._log = ANY  # until it is written: a part of it may be there afterwards
-            await kept.follow(slices)
+            await log.follow(slices)
         else:
             new = await self._env.compute.run(lambda: head_of(slices))
             if not standby.continues(new.positions, new.origins):
                 await self._is_behind(maker)
                 return False
             self._log = ANY
-            await kept.replace(slices)
+            await log.replace(slices)
         self._log, self._since = identity, last
-        if (head := await kept.head()) is None or not kept.is_safe:  # of what is damaged another one is begun
-            self._tell_of_trouble(f"its log is not in both copies: {kept.trouble or 'it is begun anew'}")
+        if (head := await log.head()) is None or not log.is_safe:  # a damaged log is replaced by a new one
+            self._tell_of_trouble(f"its log is not in both copies: {log.trouble or 'it is begun anew'}")
             return False
         standby.follows(head.positions, head.origins, head.made, maker)
         self._env.trace.event("checkpoint_taken", replica=standby.name, maker=maker, bytes=size)
@@ -130,9 +130,9 @@ class LogTaker:
         return True
 
     async def _is_behind(self, maker: str) -> None:
-        """Upstream may have forgotten what a log needs that is replayed from before what we hold.
+        """Handles a log that is replayed from before the positions held, where upstream may have forgotten its input.
 
-        It is asked for at each interval, after those of others; where a producer fills up meanwhile, a whole snapshot
+        It is asked for at each interval, after those of other replicas; if a producer fills up first, a whole snapshot
         is taken.
         """
         standby, why = self._standby, "its log is replayed from before what is held here"

@@ -1,7 +1,8 @@
-"""What of a checkpoint log goes from one node to another (rule G9): whole slices, as they were written.  Pure.
+"""Encodes the part of a checkpoint log that one node sends to another (rule G9): whole slices, as they were written.
+Pure.
 
-Records of one maker continue each other.  Those of two do not, for T and the numbers of rows are of one maker's slices:
-whoever turns to another maker begins a log of its own anew.
+Records of one maker continue each other.  Those of two makers do not, because T and the counts of rows refer to slices
+of one maker: a standby that changes to another maker begins a new log.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from spe.errors import RemoteProtocolError
 
 
 class SentSlice(NamedTuple):
-    """Attributes: as :meth:`CheckpointLog.write` takes them; ``needs`` and ``first`` are numbers of the maker's."""
+    """A slice of a maker, with the arguments of :meth:`CheckpointLog.write`; ``needs`` and ``first`` are the maker's
+    numbers.
+    """
 
     time: int
     records: list[tuple[LogKind, bytes]]
@@ -24,35 +27,37 @@ class SentSlice(NamedTuple):
 
 
 def slices_as_tree(records: Sequence[LogRecord], newest: Commit) -> list[dict[str, Any]]:
-    """Consecutive whole slices up to a commit, as they can be encoded.
+    """Encodes consecutive whole slices up to a commit.
 
     Raises:
-      RemoteProtocolError: they do not reach up to it.
+      RemoteProtocolError: the records end before the commit.
     """
     slices: list[dict[str, Any]] = []
     kinds: list[int] = []
     payloads: list[bytes] = []
-    for one in records:
-        kinds.append(int(one.kind))
-        payloads.append(one.payload)
-        if one.kind is LogKind.COMMIT:
-            first = one.sequence - len(kinds) + 1
-            slices.append({"time": one.time, "needs": one.needs, "first": first, "kinds": kinds, "payloads": payloads})
+    for record in records:
+        kinds.append(int(record.kind))
+        payloads.append(record.payload)
+        if record.kind is LogKind.COMMIT:
+            first = record.sequence - len(kinds) + 1
+            slices.append(
+                {"time": record.time, "needs": record.needs, "first": first, "kinds": kinds, "payloads": payloads}
+            )
             kinds, payloads = [], []
-        if one.sequence == newest.last:
+        if record.sequence == newest.last:
             return slices
     raise RemoteProtocolError(f"the log ends before record {newest.last}")
 
 
 def slices_of(tree: Mapping[str, Any]) -> Iterator[SentSlice]:
-    """Raises RemoteProtocolError: this is none."""
+    """Decodes slices.  Raises RemoteProtocolError: not a list of slices."""
     try:
-        for one in tree["slices"]:
-            kinds = [LogKind(int(kind)) for kind in one["kinds"]]
-            payloads = [bytes(payload) for payload in one["payloads"]]
+        for entry in tree["slices"]:
+            kinds = [LogKind(int(kind)) for kind in entry["kinds"]]
+            payloads = [bytes(payload) for payload in entry["payloads"]]
             if not kinds or kinds[-1] is not LogKind.COMMIT or LogKind.COMMIT in kinds[:-1]:
                 raise RemoteProtocolError("a slice of a checkpoint log ends with its commit, and has one")
             records = list(zip(kinds[:-1], payloads[:-1], strict=True))
-            yield SentSlice(int(one["time"]), records, payloads[-1], int(one["needs"]), int(one["first"]))
+            yield SentSlice(int(entry["time"]), records, payloads[-1], int(entry["needs"]), int(entry["first"]))
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteProtocolError(f"no slices of a checkpoint log: {error!r}") from error

@@ -1,7 +1,7 @@
-"""How long a checkpoint log rests between two slices (rule G7).  Pure.
+"""Decides how long a checkpoint log pauses between two slices (rule G7).  Pure.
 
-A slice takes its time, however little has changed, and nothing is acknowledged before the next sync.  Upstream keeps
-the rows since T in any case, and they are replayed; so the next slice may wait until some more have come.
+A slice takes time even if little has changed, and nothing is acknowledged before the next sync.  Upstream keeps the
+rows since T in any case, and they are replayed; so the next slice may wait until some more have come.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from replicas.checkpoint.extent import Extent
 from replicas.checkpoint.targets import SLICES_MOST
 from spe.stream.times import END_OF_TIME, MILLISECOND
 
-#: Slices of the log begin no closer than this.
+#: Least time between the beginnings of two slices.
 EVERY_US: Final = 100 * MILLISECOND
-#: Nor than so many times what the last one took: what comes often is written less often, and more of it at once.
+#: The same as a multiple of the last slice's duration: frequent slices are made rarer and larger.
 _RESTS: Final = 4
-#: Nor than so many, up to the next sync, for nothing is acknowledged before it; unless a producer waits for us.
+#: The same up to the next sync, before which nothing is acknowledged; unless a producer waits for this replica.
 _RESTS_TO_SYNC: Final = 500
-#: Between two syncs: what is not synced is not acknowledged, so upstream keeps it for so long.
+#: Time between two syncs: upstream keeps unsynced input so long, because it is not acknowledged.
 SYNC_US: Final = 500 * MILLISECOND
-#: Of the rows that upstream keeps anyway so many may come before the next slice, and it comes after this at the latest.
+#: The next slice may wait for one row per so many that upstream keeps anyway, and at most for this time.
 _FEW: Final = 16
 _LATEST_US: Final = 4_000 * MILLISECOND
-#: After a refusal the next try, with a complete state, comes after this, and each one after twice as long.
+#: After a refusal the next try, with a complete state, comes after this time, which doubles with each further refusal.
 AGAIN_US: Final = 200 * MILLISECOND
 AGAIN_MOST_US: Final = 10_000 * MILLISECOND
 
 
 class Pauses:
-    """Of one log.
+    """Computes the pauses of one log.
 
     Args:
-      every_us: slices begin no closer.
-      rests: nor than so many times what the last one took, or many more up to a sync; 0: not so.
+      every_us: least time between the beginnings of two slices.
+      rests: the same as a multiple of the last slice's duration, larger up to a sync; 0: no such limit.
     """
 
     def __init__(self, every_us: int = EVERY_US, rests: int = _RESTS) -> None:
@@ -45,31 +45,31 @@ class Pauses:
 
     @property
     def least_us(self) -> int:
-        """From the beginning of the last slice: the next one does not come sooner."""
+        """Least time from the beginning of the last slice to the next one."""
         return self._least_us
 
     @property
     def rest_us(self) -> int:
-        """The same where no producer waits."""
+        """The same if no producer waits."""
         return self._rest_us
 
     def refused(self) -> None:
-        """The disk has refused a slice."""
+        """Notes that the disk has refused a slice."""
         self._least_us = min(max(AGAIN_US, 2 * self._least_us), AGAIN_MOST_US)
         self.left_out()
 
     def left_out(self) -> None:
-        """A slice was not written: the next one comes soon."""
+        """Notes that a slice was not written: the next one comes soon."""
         self._rest_us = self._latest_us = self._least_us
 
     def wrote(self, extent: Extent, end: int, took_us: float, longest_us: int) -> None:
-        """A slice is in the log.
+        """Notes that a slice is in the log.
 
         Args:
-          extent: of the log, with the slice.
-          end: of the slice.
-          took_us: what it took.
-          longest_us: the next one is to come by then: more is to be rewritten than there was time for.
+          extent: extent of the log, with the slice.
+          end: end of the slice.
+          took_us: its duration.
+          longest_us: time limit for the next slice, if there was no time to rewrite all that is due.
         """
         self._least_us = max(self._every_us, round(self._rests * took_us))
         self.left_out()
@@ -82,28 +82,29 @@ class Pauses:
         self._few_rows = min(extent.behind() // _FEW, (extent.live() + SPARE) // 2)
 
     def is_over(self, waited_us: int, rows: int, *, hurries: bool) -> bool:
-        """May the next slice come?
+        """Returns whether the next slice may come.
 
         Args:
-          waited_us: since the last one began; ``rows``: how many have come since.
-          hurries: a producer waits for what could be acknowledged.
+          waited_us: time since the beginning of the last one.
+          rows: number of rows since then.
+          hurries: a producer waits for an acknowledgement.
         """
         if hurries:
             return waited_us >= self._least_us
         return waited_us >= (self._rest_us if rows > self._few_rows else self._latest_us)
 
     def syncs(self, waited_us: int) -> bool:
-        """Is what was written synced now?
+        """Returns whether a sync is due.
 
         Args:
-          waited_us: since the last sync.
+          waited_us: time since the last sync.
         """
         return waited_us + self._rest_us >= SYNC_US
 
 
 def _spread_us(extent: Extent, end: int) -> int:
-    """Between two slices where many are read already: rows that a join keeps may hold the oldest one for long, and no
-    rewriting helps.
+    """Returns the pause if many slices are read already: a join may keep its oldest row for long, and rewriting does
+    not help.
     """
     ends = extent.ends
     if len(ends) < SLICES_MOST // 2 or end == END_OF_TIME:

@@ -1,7 +1,7 @@
-"""What recovery from a checkpoint log is expected to take, by what the configuration says; nothing is measured here.
+"""Estimates recovery from a checkpoint log by the configuration; nothing is measured here.
 
-A rate is known where a unit reads sources that are generated or paced by rows; how many groups there are, where
-``groups`` says it.
+A rate is known if a unit reads sources that are generated or paced by rows; the number of groups, if ``groups`` is
+configured.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spe.stream.times import MILLISECOND, SECOND
 
 
 class ExpectedRecovery(NamedTuple):
-    """A partition of a unit, as the configuration has it.
+    """The expected recovery of a partition of a unit.
 
     Attributes:
-      workload: what is not known is 0.
-      knows_groups: it has none, or somebody has said how many.
-      knows_rate: of its input.
+      workload: unknown figures are 0.
+      knows_groups: it has no groups, or their number is configured.
+      knows_rate: the rate of its input is known.
     """
 
     unit: Unit
@@ -40,12 +40,12 @@ class ExpectedRecovery(NamedTuple):
 
     @property
     def least(self) -> Least:
-        """What is known to be needed."""
+        """The least recovery time, by the known figures."""
         return least(ASSUMED, self.workload, self.log.share)
 
 
 def expected(plan: Plan, directory: Directory) -> Iterator[ExpectedRecovery]:
-    """Of each unit that writes a log, one partition: all are taken to be alike."""
+    """Yields the expected recovery of each unit with a log, for one partition: all are assumed to be alike."""
     for unit in plan.units:
         log = directory.logs.get(PartitionId(unit.id, 0))
         if log is not None:
@@ -75,19 +75,19 @@ def _expected(plan: Plan, unit: Unit, log: Continuous) -> ExpectedRecovery:
 
 
 def _rate(plan: Plan, unit: Unit) -> float | None:
-    """Rows per second that come to a partition."""
+    """Returns the rows per second of a partition; None: unknown."""
     rates = []
-    for one in unit.inputs:
-        rate = rows_per_s(plan.sources[one.stream]) if one.stream in plan.sources else None
+    for input in unit.inputs:
+        rate = rows_per_s(plan.sources[input.stream]) if input.stream in plan.sources else None
         if rate is None:
             return None
-        rates.append(rate / unit.partitions if one.key is not None else rate)
+        rates.append(rate / unit.partitions if input.key is not None else rate)
     return sum(rates)
 
 
 def _speed(plan: Plan, unit: Unit) -> float | None:
-    """Tuple time per wall time: of the slowest source."""
-    speeds = [speed_of(source) for one in unit.inputs for source in origins(plan, one.stream)]
+    """Returns tuple time per wall time, of the slowest source."""
+    speeds = [speed_of(source) for input in unit.inputs for source in origins(plan, input.stream)]
     known = [s for s in speeds if s is not None and math.isfinite(s)]
     return min(known) if known and len(known) == len(speeds) else None
 
@@ -97,22 +97,22 @@ def _seconds(us: int, speed: float | None, unknown: float = 0.0) -> float:
 
 
 def too_short(plan: Plan, directory: Directory) -> Iterator[tuple[Path, str]]:
-    """Times to recover that cannot be kept, with the least that can."""
-    for one in expected(plan, directory):
-        us, found = one.log.recovery_us, one.least
-        if us is not None and us < found.seconds * SECOND:
+    """Yields configured recovery times that are too short, with the least that is possible."""
+    for recovery in expected(plan, directory):
+        us, shortest = recovery.log.recovery_us, recovery.least
+        if us is not None and us < shortest.seconds * SECOND:
             yield (
-                ("fragments", one.unit.fragment, "checkpoint", "recovery"),
-                f"{show_duration(us)} is too short for unit {one.unit.id!r}: {_show(found.load_s)} to load records and "
-                f"{_show(found.replay_s)} to replay rows ({show_speeds(ASSUMED)}); expected at least "
-                f"{_show(found.seconds)}, {_advice(one, us)}",
+                ("fragments", recovery.unit.fragment, "checkpoint", "recovery"),
+                f"{show_duration(us)} is too short for unit {recovery.unit.id!r}: {_show(shortest.load_s)} to load "
+                f"records and {_show(shortest.replay_s)} to replay rows ({show_speeds(ASSUMED)}); expected at least "
+                f"{_show(shortest.seconds)}, {_advice(recovery, us)}",
             )
 
 
-def _advice(one: ExpectedRecovery, recovery_us: int) -> str:
-    if one.workload.held_rows:
+def _advice(recovery: ExpectedRecovery, recovery_us: int) -> str:
+    if recovery.workload.held_rows:
         return "or a shorter window, or more partitions"
-    wanted = targets(recovery_us / SECOND, ASSUMED, one.workload)
+    wanted = targets(recovery_us / SECOND, ASSUMED, recovery.workload)
     if wanted is None or wanted.share > 1:
         return "or more partitions"
     return f"or share: {math.ceil(100 * wanted.share)}%, or more partitions"
@@ -126,8 +126,11 @@ def show_speeds(speeds: LogSpeeds) -> str:
 
 
 def recovery_rows(plan: Plan, directory: Directory) -> list[list[str]]:
-    """A row per unit that writes a log: what it is to keep to, the least that can be reached, Q and U."""
-    return [[str(one.unit.id), _wanted(one.log), _reached(one), _targets(one)] for one in expected(plan, directory)]
+    """Returns a row per unit with a log: the configured limit, the least recovery time, Q and U."""
+    return [
+        [str(recovery.unit.id), _wanted(recovery.log), _reached(recovery), _targets(recovery)]
+        for recovery in expected(plan, directory)
+    ]
 
 
 def _wanted(log: Continuous) -> str:
@@ -137,26 +140,25 @@ def _wanted(log: Continuous) -> str:
     return ", ".join(f"at most {count:,} {what}" for what, count in limits.items() if count is not None)
 
 
-def _reached(one: ExpectedRecovery) -> str:
-    if not one.knows_groups and one.log.recovery_us is not None:
-        most = one.log.recovery_us / ASSUMED.load_us
+def _reached(recovery: ExpectedRecovery) -> str:
+    if not recovery.knows_groups and recovery.log.recovery_us is not None:
+        most = recovery.log.recovery_us / ASSUMED.load_us
         return f"up to {most:,.0f} records could be loaded; groups: N says how many groups there are"
-    text = f"least {_show(one.least.seconds)}"
-    return text if one.knows_rate else f"{text}, and what replay takes at a rate that is not known"
+    text = f"least {_show(recovery.least.seconds)}"
+    return text if recovery.knows_rate else f"{text}, and what replay takes at a rate that is not known"
 
 
-def _targets(one: ExpectedRecovery) -> str:
-    if one.log.recovery_us is None or not (one.knows_groups and one.knows_rate):
+def _targets(recovery: ExpectedRecovery) -> str:
+    if recovery.log.recovery_us is None or not (recovery.knows_groups and recovery.knows_rate):
         return ""
-    found = targets(one.log.recovery_us / SECOND, ASSUMED, one.workload, one.log.share)
-    if found is None:
+    limits = targets(recovery.log.recovery_us / SECOND, ASSUMED, recovery.workload, recovery.log.share)
+    if limits is None:
         return ""
-    return (
-        f"Q {found.records:,.0f} records, U {found.rows:,.0f} rows, {100 * found.share:.2g}% of the time for rewriting"
-    )
+    share = f"{100 * limits.share:.2g}% of the time for rewriting"
+    return f"Q {limits.records:,.0f} records, U {limits.rows:,.0f} rows, {share}"
 
 
 def _show(seconds: float) -> str:
-    """Rounded up: what must not look met when it is not."""
+    """Formats a duration, rounded up, so that no limit looks met when it is not."""
     step_us = (100 if seconds >= 1 else 1) * MILLISECOND
     return show_duration(math.ceil(round(seconds * SECOND) / step_us) * step_us)

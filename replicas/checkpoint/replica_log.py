@@ -1,8 +1,8 @@
-"""The checkpoint log of a partition on a node's disk: which files it has, and what becomes of one that is damaged.
+"""The checkpoint log of a partition on a node's disk: its files, and the handling of damage.
 
-Its folder is ``nodes/NODE/UNIT-PARTITION/log/PLAN/NUMBER``, for another plan has other ids (U11).  A log that cannot be
-read is refused: a file says why, and the next number begins, so that nothing is lost that people may still save.  The
-files of what was refused go when both copies of its successor hold a state.
+Its folder is ``nodes/NODE/UNIT-PARTITION/log/PLAN/NUMBER``; another plan has other ids (U11).  A log that cannot be
+read is refused: a file gives the reason, and the next number begins, so that people can still save the data.  The files
+of a refused log are deleted when both copies of its successor hold a state.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import ReplicaId
 
-#: Why a log was refused; it is there if it was.
+#: File with the reason why a log was refused; a log with this file is not used.
 _REFUSED: Final = "refused"
-#: Written where a log has come to count, so that its folder, which has lost the file above, is synced.
+#: Written when a log becomes valid, to sync its folder after the file above was removed.
 _COUNTS: Final = "counts"
 
 
 class ReplicaLog:
-    """Of one partition on one node; it outlives replicas, which may be made anew in the same process.
+    """The log of one partition on one node; it outlives replicas, which may be made anew in the same process.
 
     Attributes:
-      writing: held by the one task that writes and syncs.  One that was cancelled still waits for its thread, while the
-        next one has begun.
-      state: what writes it; None: it could not be opened to be written.
-      trouble: why not, or why a copy is not written; "" where both are.
+      writing: held by the one task that writes and syncs.  A cancelled task may still wait for its thread when the next
+        one has begun.
+      state: writes the log; None: it could not be opened for writing.
+      trouble: why not, or why a copy is not written; "" if both are.
     """
 
     def __init__(self, env: Env, plan: Plan, id: ReplicaId) -> None:
@@ -44,9 +44,9 @@ class ReplicaLog:
         self._id = id
         self._folder = PurePosixPath("nodes", id.node, f"{id.unit}-{id.partition}", "log", plan.fingerprint)
         self._number = 0
-        #: The last number that was begun in place of the one that counts; 0: none.
+        #: The last number begun as a replacement for the current log; 0: none.
         self._tried = 0
-        #: The files of those below have gone.
+        #: The files of lower numbers have been deleted.
         self._forgotten = 0
         self._reader: LogReader | None = None
         self._log: CheckpointLog | None = None
@@ -55,7 +55,7 @@ class ReplicaLog:
         self._opening = trio.Lock()
         self._cannot = ""
         self._told = ""
-        #: The number that was refused last, and why: it is not opened again, though the disk could not take that down.
+        #: The last refused number with the reason: it is not opened again, even if the disk could not store that.
         self._refusing = (-1, "")
 
     @property
@@ -64,12 +64,12 @@ class ReplicaLog:
 
     @property
     def log(self) -> CheckpointLog | None:
-        """The files, where they can be written."""
+        """The files, if they can be written."""
         return self._log
 
     @property
     def is_safe(self) -> bool:
-        """Is the newest commit synced in both copies (G5)?"""
+        """Whether the newest commit is synced in both copies (G5)."""
         log = self._log
         return log is not None and not log.faults and bool(log.commits) and log.held_by_both == log.commits[-1]
 
@@ -80,7 +80,7 @@ class ReplicaLog:
         return "; ".join(f"{folder}: {why}" for folder, why in self._log.faults.items()) or self._log.full
 
     async def open(self) -> None:
-        """Opens what is there, to be written if that can be; it may be called again where it could not."""
+        """Opens the log, for writing if possible; may be called again if that failed."""
         async with self._opening:
             while self._log is None:
                 try:
@@ -111,17 +111,17 @@ class ReplicaLog:
             self._number += 1
 
     def is_there(self) -> bool:
-        """May there be a state in it?  Nothing is opened."""
+        """Returns whether there may be a state in the log, without opening it."""
         if self._log is not None or self._reader is not None:
             return True
         try:
             self._find()
             return any(self._env.storage.list(self.folder / copy) for copy in COPIES)
         except OSError:
-            return True  # whoever opens it says why not
+            return True  # opening it will report the reason
 
     async def head(self) -> LogHead | None:
-        """What there is to go on from; None: nothing.  What is damaged is refused, by name."""
+        """Returns the head of the log; None: there is no state.  A damaged log is refused, by name."""
         await self.open()
         if self._reader is None:
             return None
@@ -132,7 +132,7 @@ class ReplicaLog:
             return None
 
     async def make_safe(self) -> bool:
-        """Syncs what a replica wrote here before; is the newest commit in both copies now?"""
+        """Syncs records of an earlier replica; returns whether the newest commit is in both copies now."""
         if self._log is not None and self._log.commits and not self.is_safe:
             try:
                 await self._log.sync()
@@ -141,7 +141,7 @@ class ReplicaLog:
         return self.is_safe
 
     async def read(self) -> LoggedState | None:
-        """All of it; None: it is damaged, and refused."""
+        """Reads the whole state; None: it is damaged, and was refused."""
         if self._reader is None:
             return None
         try:
@@ -151,7 +151,7 @@ class ReplicaLog:
             return None
 
     async def refuse(self, why: str) -> None:
-        """It cannot be used: another one is begun."""
+        """Refuses the log because it cannot be used; begins another one."""
         async with self._opening:
             if self._log is not None:
                 self._log.close()
@@ -159,7 +159,9 @@ class ReplicaLog:
         await self.open()
 
     async def _refuse(self, why: str) -> bool:
-        """False: the disk cannot even take that down; it is tried again when the log is opened."""
+        """Marks the log as refused; returns False if the disk refuses even that, which is repeated at the next
+        opening.
+        """
         self._log = self._reader = self.state = None
         if self._refusing != (self._number, why):
             self._refusing = (self._number, why)
@@ -177,19 +179,19 @@ class ReplicaLog:
             return False
         return True
 
-    # --- what others wrote (G9) ---
+    # --- slices of other replicas (G9) ---
 
     @property
     def identity(self) -> str:
-        """Records with this follow each other: of this node, these files, and since they were opened."""
+        """Identifies the records that continue each other: of this node, these files, and this opening."""
         assert self._log is not None, "G9: it is open"
         return f"{self._id.node}/{self._number}/{self._log.epoch}"
 
     async def follow(self, slices: Iterable[SentSlice]) -> None:
-        """Writes what follows what was taken from the same maker, syncs it, and cuts what nobody needs.
+        """Writes the next slices of the same maker, syncs them, and cuts off what is no longer needed.
 
         Raises:
-          LogError, OSError: not all of it could be written; what was can be gone on from.
+          LogError, OSError: not all of it could be written; the written part can be continued.
         """
         log = self._log
         if log is None:
@@ -201,15 +203,15 @@ class ReplicaLog:
         await log.cut()
 
     def _append(self, log: CheckpointLog, slices: Iterable[SentSlice]) -> None:
-        for one in slices:
-            needs = log.last_sequence + 1 + min(0, one.needs - one.first)
-            log.write(one.time, one.records, one.commit, max(needs, 1))
+        for sent in slices:
+            needs = log.last_sequence + 1 + min(0, sent.needs - sent.first)
+            log.write(sent.time, sent.records, sent.commit, max(needs, 1))
 
     async def replace(self, slices: Iterable[SentSlice]) -> None:
-        """Begins another log with the slices of a maker; the one before is used until both copies hold it.
+        """Begins another log with the slices of a maker; the previous one is used until both copies hold it.
 
         Raises:
-          LogError, OSError: it could not be written; the one before counts on.
+          LogError, OSError: it could not be written; the previous one remains valid.
         """
         async with self._opening:
             number = await self._begin_another()
@@ -220,14 +222,15 @@ class ReplicaLog:
                 held = await log.sync()
                 if held is None or held != log.commits[-1]:
                     raise LogError(f"{folder}: not in both copies: {log.faults or log.full}")
-                self._env.storage.remove(folder / _REFUSED)  # of several that count the first one does
+                self._env.storage.remove(folder / _REFUSED)  # of several valid logs the first is used
                 await self._env.storage.write_atomic(folder / _COUNTS, b"")  # syncs the folder
-                # Ours last, and before it any that came to count as the disk refused this step of an earlier try.
+                # The current log last, and before it any log that became valid when the disk refused this step of an
+                # earlier try.
                 for old in reversed(range(self._number, number)):
                     path = self._folder / str(old) / _REFUSED
                     if not self._env.storage.exists(path):
                         await self._env.storage.write_atomic(path, f"{folder} follows".encode())
-            except BaseException:  # also where the task is cancelled: it may count, and is opened again then
+            except BaseException:  # including cancellation: it may be valid, and is opened again then
                 log.close()
                 self._env.storage.unlock(folder / "lock")
                 raise
@@ -238,10 +241,10 @@ class ReplicaLog:
         await self.forget_refused()
 
     async def forget(self) -> None:
-        """Nobody needs it any more; where one is written again, it is the next number.
+        """Gives the log up; a later log has the next number.
 
         Raises:
-          OSError: the disk refuses to take that down; it is there still.
+          OSError: the disk refuses to store that; the log is still valid.
         """
         async with self._opening:
             await self._env.storage.write_atomic(self.folder / _REFUSED, b"checkpoints follow")
@@ -252,7 +255,7 @@ class ReplicaLog:
         await self.forget_refused()
 
     async def _begin_another(self) -> int:
-        """Makes room for a log under a number that this process has not locked yet; it does not count yet."""
+        """Makes room for a log under a number that this process has not locked yet; the log is not valid yet."""
         self._tried = max(self._number, self._tried) + 1
         folder = self._folder / str(self._tried)
         await self._env.storage.write_atomic(folder / _REFUSED, b"unfinished")
@@ -260,7 +263,9 @@ class ReplicaLog:
         return self._tried
 
     async def forget_refused(self) -> None:
-        """This log holds a state: the files of those before it can go.  What the disk refuses goes next time."""
+        """Deletes the files of earlier logs, because this one holds a state.  A later call deletes what the disk
+        refuses.
+        """
         try:
             while (number := self._forgotten) < self._number:
                 await self._env.compute.run(partial(self._clear, self._folder / str(number)))
@@ -275,7 +280,7 @@ class ReplicaLog:
                 storage.remove(folder / copy / name)
 
     def tell(self) -> None:
-        """Reports a trouble when it changes: upstream keeps more meanwhile."""
+        """Reports a trouble when it changes, because upstream keeps more input until it is over."""
         if (why := self.trouble) != self._told:
             self._told = why
             self._env.trace.event("log_trouble" if why else "log_works", replica=str(self._id), why=why)

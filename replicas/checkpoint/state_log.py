@@ -1,6 +1,6 @@
-"""What a replica writes to its checkpoint log at each stable slice, and what it goes on from (rules G1, G4 and G5).
+"""Writes the stable slices of a replica to its checkpoint log, and reads its state back (rules G1, G4 and G5).
 
-Encoding is done off the event loop.  Slices are written in their order, one at a time.
+Encoding is done off the event loop.  Slices are written in order, one at a time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from spe.runtime.env import Compute
 from spe.stream.times import END_OF_TIME
 from spe.wire.state import decode_state, encode_large_state, encode_state
 
-#: What is larger goes to the log in several records: one of more than RECORD_BYTES_MAX could not be read.
+#: Larger trees are divided into several records: one of more than RECORD_BYTES_MAX could not be read.
 PART_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StableSlice:
-    """A slice that has just been worked on.
+    """A processed slice, to be written.
 
     Attributes:
-      end: of the slice.
-      made: what the operators add.
-      live: all footprints that count, where ``made.whole``.
-      positions: of each input, the last id that is in it.
-      rows: input rows up to its end, since any fixed moment.
+      end: end of the slice.
+      made: the records of the operators.
+      live: all live footprints, if ``made.whole``.
+      positions: last id of each input that is in the slice.
+      rows: input rows up to its end; only differences are meaningful.
       outputs: counters of the outputs at its end.
-      released: the stable output of the slice, of a complete one (``made``) all that somebody may still ask for; None
-        where there is none.
-      released_from: end of the oldest slice whose output somebody may still ask for.
-      origins: of the source logs that each input comes from (S6).
-      speeds: what replicas.checkpoint.meter.LogMeter learnt, for whoever goes on from it.
+      released: the stable output of the slice; for a complete one (``made``), all output that a consumer may ask for;
+        None if there is none.
+      released_from: end of the oldest slice whose output a consumer may ask for.
+      origins: origins of the source logs of each input (S6).
+      speeds: measurements of replicas.checkpoint.meter.LogMeter, for a later recovery.
     """
 
     end: int
@@ -58,12 +58,12 @@ class StableSlice:
 
 
 class LogHead(NamedTuple):
-    """What there is to go on from: the newest commit, to ``end``, with input that is replayed from ``begin``.
+    """The starting point of a recovery: the newest commit, at ``end``, with input that is replayed from ``begin``.
 
     Attributes:
-      positions: of each input, at ``begin``.
+      positions: positions of the inputs at ``begin``.
       origins: as in :class:`StableSlice`.
-      made: of the first output, the last id and the boundary at ``end``.
+      made: the last id and the boundary of the first output at ``end``.
     """
 
     end: int
@@ -74,15 +74,18 @@ class LogHead(NamedTuple):
 
 
 class LoggedState(NamedTuple):
-    """What a log says of its newest commit.
+    """The state of a log at its newest commit.
 
     Attributes:
-      end: t_c; ``commit``: of the operators, and ``outputs``, of its slice; ``last``: its last record.
-      begin: T; ``start``: what the operators committed there.
-      positions: of each input, at the ends of slices from T on: input is replayed from those of T.
-      slices: footprints and closings, from the oldest that counts on.
-      released: of these slices that have some, the end and the stable output, in order.
-      extent: of these slices; its footprints are to be counted anew when they are loaded.
+      end: t_c.
+      commit, outputs: commit of the operators, and outputs, of its slice.
+      last: its last record.
+      begin: T.
+      start: commit of the operators at T.
+      positions: input positions at the ends of slices from T on: input is replayed from those of T.
+      slices: footprints and closings, from the oldest live one on.
+      released: end and stable output of those slices that have output, in order.
+      extent: extent of these slices; its footprints are counted anew when they are loaded.
       rows, origins, speeds: as in :class:`StableSlice`, at ``end``.
     """
 
@@ -105,14 +108,15 @@ class StateLog:
     """Writes the checkpoint log of one replica.
 
     Args:
-      log: nobody else writes it.
-      compute: what encodes and writes.
+      log: has no other writer.
+      compute: runs encoding and writing.
       step_ns: measures how long that takes, nanoseconds.
 
     Attributes:
-      extent: what would have to be read and replayed; of no use while :attr:`lacks`.
+      extent: the slices to read and replay in a recovery; meaningless while :attr:`lacks`.
       lacks: a slice is missing: only one with a complete state can follow.
-      written_bytes: of the last slice, in one copy; ``written_ns``: what it took.
+      written_bytes: bytes of the last slice, in one copy.
+      written_ns: duration of the last write.
     """
 
     def __init__(self, log: CheckpointLog, compute: Compute, step_ns: Callable[[], int] = lambda: 0) -> None:
@@ -122,107 +126,109 @@ class StateLog:
         self.extent = Extent()
         self.lacks = True
         self.written_bytes = self.written_ns = 0
-        #: The oldest record that counts: what lies before it is not all there.
+        #: The oldest live record; earlier ones are incomplete.
         self._first = 1
         #: (end of a slice, input positions there) since T.
         self._positions: deque[tuple[int, list[int]]] = deque()
         #: (last record, T) of slices that are not synced in both copies.
         self._written: deque[tuple[int, int]] = deque()
-        #: Input positions that upstream need not keep; None: the log holds no state yet.
+        #: Input positions that upstream may forget; None: the log holds no state yet.
         self._durable: list[int] | None = None
 
-    async def goes_on(self, found: LoggedState, live: Sequence[LiveFootprints]) -> bool:
-        """The replica has the state of a commit.
+    async def goes_on(self, loaded: LoggedState, live: Sequence[LiveFootprints]) -> bool:
+        """Continues the log after the replica has loaded the state of a commit.
 
         Args:
-          live: its footprints that count.
+          live: its live footprints.
 
         Returns:
-          False: it is not the newest one, for the replica before was still writing: what that wrote counts until a
-            complete state follows it.
+          False: the commit is not the newest one, because an earlier replica was still writing: its slices count until
+            a complete state follows them.
         """
-        if found.last != self._log.last_sequence:
+        if loaded.last != self._log.last_sequence:
             return False
-        ends = found.extent.ends
+        ends = loaded.extent.ends
         counts = await self._compute.run(lambda: counted(ends, live))
-        self.extent = found.extent
+        self.extent = loaded.extent
         self.extent.recount(*counts)
         self.lacks = False
         self._first = self._log.commits[-1].needs
-        self._positions = deque((end, list(positions)) for end, positions in found.positions.items())
-        self._written = deque([(self._log.last_sequence, found.begin)])  # perhaps others were of a replica before
+        self._positions = deque((end, list(positions)) for end, positions in loaded.positions.items())
+        self._written = deque([(self._log.last_sequence, loaded.begin)])  # some may be of an earlier replica
         self._synced(self._log.held_by_both)
         return True
 
-    async def write(self, one: StableSlice) -> bool:
+    async def write(self, logged: StableSlice) -> bool:
         """Writes a slice; returns whether it is in the log.
 
-        Where it is not, or may be in part of it only, the operators are to forget what they wrote: nothing is taken
-        before a slice with a complete state.
+        If it is not, or may be only in part, the operators must forget their records: the next slice must have a
+        complete state.
 
         Raises:
-          LocalProtocolError: a user's operator has a state that cannot be written; it is not in the log.
+          LocalProtocolError: the state of a user's operator cannot be encoded; it is not in the log.
         """
-        if self.lacks and not one.made.complete:
+        if self.lacks and not logged.made.complete:
             return False
-        begin, needs = self._count(one, await self._counts(one))
+        begin, needs = self._count(logged, await self._counts(logged))
         self.lacks = True
         first = self._first_of(needs)
         try:
-            await self._compute.run(lambda: self._write(one, begin, first))
+            await self._compute.run(lambda: self._write(logged, begin, first))
         except (LogFull, LogError):
             return False
         self.lacks = False
         self._written.append((self._log.last_sequence, begin))
-        if self._positions and self._positions[-1][0] == one.end:
+        if self._positions and self._positions[-1][0] == logged.end:
             self._positions.pop()
-        self._positions.append((one.end, list(one.positions)))
+        self._positions.append((logged.end, list(logged.positions)))
         return True
 
-    def _write(self, one: StableSlice, begin: int, first: int | None) -> None:
-        """In a thread."""
+    def _write(self, logged: StableSlice, begin: int, first: int | None) -> None:
+        """Encodes and writes, in a thread."""
         bytes_before, begun_ns = self._log.written_bytes, self._step_ns()
-        records, commit = _encoded(one, begin)
-        self._log.write(one.end, records, commit, first)
+        records, commit = _encoded(logged, begin)
+        self._log.write(logged.end, records, commit, first)
         self.written_bytes, self.written_ns = self._log.written_bytes - bytes_before, self._step_ns() - begun_ns
 
-    async def _counts(self, one: StableSlice) -> tuple[Counts, Counts]:
-        """Of each slice with this one, the footprints that count no more; where ``one.live`` is there, all that do."""
-        ends = np.array([one.end]) if one.made.complete else np.unique(np.append(self.extent.ends, one.end))
-        if one.live is None and sum(len(part.times) for part in one.made.replaced) <= LATER:
-            return counted(ends, one.made.replaced)
-        parts = one.made.replaced if one.live is None else one.live
+    async def _counts(self, logged: StableSlice) -> tuple[Counts, Counts]:
+        """Counts replaced footprints by slice, including this one; with ``live``, all live ones."""
+        ends = np.array([logged.end]) if logged.made.complete else np.unique(np.append(self.extent.ends, logged.end))
+        if logged.live is None and sum(len(part.times) for part in logged.made.replaced) <= LATER:
+            return counted(ends, logged.made.replaced)
+        parts = logged.made.replaced if logged.live is None else logged.live
         return await self._compute.run(lambda: counted(ends, parts))
 
-    def _count(self, one: StableSlice, counts: tuple[Counts, Counts]) -> tuple[int, int]:
-        """T, and the end of the oldest slice that a reader of this one needs.
+    def _count(self, logged: StableSlice, counts: tuple[Counts, Counts]) -> tuple[int, int]:
+        """Updates the extent; returns T, and the end of the oldest slice that a reader of this one needs.
 
         Args:
-          counts: what :meth:`_counts` says.
+          counts: result of :meth:`_counts`.
         """
-        made = one.made
+        made = logged.made
         if made.complete:
             self.extent, self._first = Extent(), self._log.last_sequence + 1
         extent = self.extent
         extent.held = made.oldest_row
-        extent.commit(one.end, made.written, one.rows, made.not_final)
-        if one.live is not None:
+        extent.commit(logged.end, made.written, logged.rows, made.not_final)
+        if logged.live is not None:
             extent.recount(*counts)
         else:
             extent.replace(*counts)
-        needs = min(extent.needs(), one.released_from)
+        needs = min(extent.needs(), logged.released_from)
         begin = extent.replay_from()
         extent.cut()
         return begin, needs
 
     def _first_of(self, needs: int) -> int | None:
-        """The first record of the slice to ``needs``, of which more may have been written; None: it is the next one."""
+        """Returns the first record of the slice to ``needs``, which later slices may have extended; None: the next
+        record.
+        """
         commits = self._log.commits
         at = bisect_left(commits, needs, key=lambda c: c.time)
         return max(commits[at].first, self._first) if at < len(commits) else None
 
     async def sync(self) -> None:
-        """Syncs what was written, and cuts off what nobody needs.  Raises LogError: no copy is left."""
+        """Syncs written slices, and cuts off segments that are not needed.  Raises LogError: no copy is left."""
         self._synced(await self._log.sync())
         await self._log.cut()
 
@@ -234,30 +240,30 @@ class StateLog:
             self._durable = self._positions[0][1]
 
     def acknowledged(self) -> list[int] | None:
-        """Input positions that upstream may forget: positions(T) of what both copies hold (G5).
+        """Returns the input positions that upstream may forget: positions(T) of the state that both copies hold (G5).
 
-        None: nothing.
+        None: none.
         """
         return self._durable
 
 
-def _encoded(one: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes | memoryview]], bytes]:
+def _encoded(logged: StableSlice, begin: int) -> tuple[list[tuple[LogKind, bytes | memoryview]], bytes]:
     records: list[tuple[LogKind, bytes | memoryview]] = []
-    if one.released is not None:
-        records += _parts(LogKind.OUTPUT, one.released)
-    if footprints := one.made.all_footprints():
+    if logged.released is not None:
+        records += _parts(LogKind.OUTPUT, logged.released)
+    if footprints := logged.made.all_footprints():
         records += _parts(LogKind.FOOTPRINTS, footprints)
-    if one.made.closings:
-        records += _parts(LogKind.CLOSINGS, one.made.closings)
+    if logged.made.closings:
+        records += _parts(LogKind.CLOSINGS, logged.made.closings)
     commit = {
         "begin": begin,
-        "fragment": one.made.commit,
-        "origins": list(one.origins),
-        "outputs": list(one.outputs),
-        "positions": list(one.positions),
-        "rows": one.rows,
-        "speeds": list(one.speeds),
-        "written": one.made.written,
+        "fragment": logged.made.commit,
+        "origins": list(logged.origins),
+        "outputs": list(logged.outputs),
+        "positions": list(logged.positions),
+        "rows": logged.rows,
+        "speeds": list(logged.speeds),
+        "written": logged.made.written,
     }
     return records, encode_state(commit)
 
@@ -269,11 +275,11 @@ def _parts(kind: LogKind, tree: Any) -> Iterator[tuple[LogKind, memoryview]]:
 
 
 async def read_head(log: LogReader, compute: Compute) -> LogHead | None:
-    """What there is to go on from, without reading it all; None: there is no commit.
+    """Returns the head of a log without reading all of it; None: there is no commit.
 
     Raises:
       LogCorrupt: a commit is damaged in both copies, or missing.
-      RemoteProtocolError: it is no commit of a state.
+      RemoteProtocolError: not a commit of a state.
     """
     if not log.commits:
         return None
@@ -286,11 +292,11 @@ async def read_head(log: LogReader, compute: Compute) -> LogHead | None:
 
 
 def head_of(slices: Sequence[SentSlice]) -> LogHead:
-    """The same of slices that somebody sent.  Raises RemoteProtocolError: they are not all that is needed."""
+    """Returns the head of slices from another node.  Raises RemoteProtocolError: they are incomplete."""
     if not slices:
         raise RemoteProtocolError("no slice of a checkpoint log")
     newest = decode_state(slices[-1].commit)
-    begin = [one for one in slices if one.time == newest["begin"]]
+    begin = [sent for sent in slices if sent.time == newest["begin"]]
     if not begin:
         raise RemoteProtocolError(f"no slice to {newest['begin']}, from where input is replayed")
     return _head(slices[-1].time, begin[-1].time, decode_state(begin[-1].commit), newest)
@@ -309,28 +315,28 @@ async def _commit(log: LogReader, compute: Compute, which: Commit) -> Any:
 
 
 async def read_state(log: LogReader, compute: Compute) -> LoggedState | None:
-    """What the newest commit of a log says, read a segment at a time; None: there is no commit.
+    """Returns the state at the newest commit of a log, read a segment at a time; None: there is no commit.
 
     Raises:
       LogCorrupt: a record is damaged in both copies.
-      RemoteProtocolError: a record is no record of a state.
+      RemoteProtocolError: not a record of a state.
     """
     if not log.commits:
         return None
     newest = log.commits[-1]
-    found = _Found(newest)
+    collected = _Found(newest)
     with log.reading(newest.needs) as portions:
-        while await compute.run(lambda: found.take(next(portions, None))):
+        while await compute.run(lambda: collected.take(next(portions, None))):
             pass
-    return found.state()
+    return collected.state()
 
 
 class _Found:
-    """Slices as they are read."""
+    """Collects slices as they are read."""
 
     def __init__(self, newest: Commit) -> None:
         self._newest = newest
-        #: Of the slice that is being read, by kind.
+        #: Parts of the slice that is being read, by kind.
         self._parts: dict[LogKind, list[bytes]] = {}
         self._slices: list[LoggedSlice] = []
         self._commits: dict[int, Any] = {}
@@ -338,9 +344,9 @@ class _Found:
         self._extent = Extent()
 
     def take(self, portion: Sequence[LogRecord] | None) -> bool:
-        """The next records; None: there are no more."""
+        """Takes the next records; None: there are no more."""
         for record in portion or ():
-            if record.sequence > self._newest.last:  # written meanwhile
+            if record.sequence > self._newest.last:  # written since the log was opened
                 return False
             if record.kind is not LogKind.COMMIT:
                 self._parts.setdefault(record.kind, []).append(record.payload)

@@ -1,7 +1,7 @@
-"""A replica's snapshot as bytes, and its checkpoints on disk (rule A8).
+"""Encodes a replica's snapshot, and stores its checkpoints on disk (rule A8).
 
-One format serves all: what a partner sends, what lies on disk, what a standby fetches.  It is checksummed
-(spe.wire.state) and says which plan it is of, for another plan has other ids (U11).
+One format serves the answer to a partner, the file on disk and the answer to a standby.  It has a checksum
+(spe.wire.state) and the fingerprint of the plan, because another plan has other ids (U11).
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from spe.runtime.env import Env
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.wire.state import decode_state, encode_large_state
 
-#: Checkpoints kept per replica: the one before the newest is used when that one is damaged.
+#: Checkpoints kept per replica: the second newest is used if the newest is damaged.
 KEPT: Final = 2
-#: Marks what a standby gives.
+#: Key that marks a checkpoint of a standby.
 HELD: Final = "held"
 _SUFFIX: Final = ".checkpoint"
 
-#: A snapshot as bytes: made here, received, or read from disk.
+#: An encoded snapshot: made here, received, or read from disk.
 Encoded = bytes | bytearray | memoryview
 
 
 def encode_snapshot(plan: Plan, partition: PartitionId, snapshot: Mapping[str, Any]) -> memoryview:
-    """The bytes of what :meth:`Replica.snapshot` returns."""
+    """Encodes the result of :meth:`Replica.snapshot`."""
     return encode_large_state({"plan": plan.fingerprint, "of": str(partition), **snapshot})
 
 
 def encode_held(plan: Plan, partition: PartitionId, stored: Mapping[str, Any]) -> memoryview:
-    """The bytes of a checkpoint that a standby holds: it may be older than what somebody runs."""
+    """Encodes a checkpoint of a standby, which may be older than the state of a running replica."""
     return encode_snapshot(plan, partition, {**stored, HELD: True})
 
 
 def is_held(snapshot: Mapping[str, Any]) -> bool:
-    """Does it come from a standby?"""
+    """Returns whether a snapshot comes from a standby."""
     return HELD in snapshot
 
 
 def decode_snapshot(plan: Plan, partition: PartitionId, data: Encoded) -> dict[str, Any]:
-    """What :meth:`Replica.install` takes.
+    """Decodes a snapshot for :meth:`Replica.install`.
 
     Raises:
       RemoteProtocolError: the bytes are damaged, of another plan, or of another partition.
@@ -59,7 +59,7 @@ def decode_snapshot(plan: Plan, partition: PartitionId, data: Encoded) -> dict[s
 
 
 def origins_of(snapshot: Mapping[str, Any]) -> list[str]:
-    """The source logs that each input of a snapshot comes from (S6); "" if not known, or if nothing was read."""
+    """Returns the origins of the inputs of a snapshot (S6); "" where unknown, or where nothing was read."""
     return [str(o) for o in snapshot.get("origins", [""] * len(snapshot["positions"]))]
 
 
@@ -67,9 +67,9 @@ class CheckpointStore:
     """The newest checkpoints of one replica, as files ``nodes/NODE/UNIT-PARTITION/NUMBER.checkpoint``.
 
     Args:
-      env: storage, threads, and the trace that is told what could not be read.
-      plan: whose checkpoints count.
-      replica: whose they are.
+      env: storage, threads, and the trace for unreadable files.
+      plan: plan of the checkpoints.
+      replica: replica of the checkpoints.
     """
 
     def __init__(self, env: Env, plan: Plan, replica: ReplicaId) -> None:
@@ -77,11 +77,13 @@ class CheckpointStore:
         self._plan = plan
         self._replica = replica
         self.folder = PurePosixPath("nodes", replica.node, f"{replica.unit}-{replica.partition}")
-        #: Names of files that could not be used: they do not count among those that are kept.
+        #: Names of unusable files, which do not count among those that are kept.
         self._refused: set[str] = set()
 
     async def newest(self) -> dict[str, Any] | None:
-        """The newest whole checkpoint of our plan; what is damaged or of another plan is told, by name."""
+        """Returns the newest whole checkpoint of the plan; damaged ones and those of another plan are reported, by
+        name.
+        """
         try:
             names = self._names()
         except OSError as error:
@@ -89,11 +91,11 @@ class CheckpointStore:
             return None
         for name in reversed(names):
             if name in self._refused:
-                continue  # the trace has it already
+                continue  # already reported in the trace
             path = self.folder / name
             try:
                 return await self._env.compute.run(partial(self._read, path))
-            except OSError as error:  # perhaps it can be read next time
+            except OSError as error:  # it may be readable next time
                 self._tell_refused(path, error)
             except RemoteProtocolError as error:
                 self._refused.add(name)
@@ -107,30 +109,30 @@ class CheckpointStore:
         self._env.trace.event("checkpoint_refused", replica=str(self._replica), file=str(path), why=str(error))
 
     async def write(self, data: Encoded) -> int:
-        """Writes one more, the bytes of :func:`encode_snapshot`, and forgets all but the newest; returns its size.
+        """Stores the bytes of :func:`encode_snapshot`, and deletes all but the newest checkpoints; returns the size.
 
         Raises:
-          OSError: it could not be written; those that were there still are.
+          OSError: it could not be written; the earlier ones still exist.
         """
         storage = self._env.storage
         names = self._names()
         number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1
         name = f"{number:012d}{_SUFFIX}"
         await storage.write_atomic(self.folder / name, data)
-        kept = [one for one in [*names, name] if one not in self._refused][-KEPT:]
-        await self._env.compute.run(partial(self._remove, [old for old in names if old not in kept]))
+        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]
+        await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))
         return len(data)
 
     async def forget(self) -> None:
-        """None is needed any more."""
+        """Deletes all checkpoints, because none is needed any more."""
         if names := self._names():
             await self._env.compute.run(partial(self._remove, names))
 
     def _remove(self, names: Sequence[str]) -> None:
-        """In a thread: to give the space of a large file back may take a disk a while."""
+        """Removes files in a thread, because a disk may take a while to free the space of a large file."""
         for name in names:
             self._env.storage.remove(self.folder / name)
 
     def _names(self) -> list[str]:
-        """Oldest first."""
+        """Returns the names of the files, oldest first."""
         return [n for n in self._env.storage.list(self.folder) if n.removesuffix(_SUFFIX).isdecimal()]

@@ -1,4 +1,4 @@
-"""Fetches checkpoints from the replicas that run a partition, and stores them on a standby's disk (H1, H2)."""
+"""Fetches checkpoints from running replicas, and stores them on a standby's disk (H1, H2)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class CheckpointTaker:
     """Fetches and stores the checkpoints of one standby.
 
     Args:
-      env: what decodes, and traces.
-      plan: the cluster.
-      standby: asks, and acknowledges what is safe.
-      store: where checkpoints go.
-      kept: the log that may be there from when one was written; it goes when checkpoints have more.
-      fetch: (replica, maker) -> what the maker sends, as it was encoded, or why nothing came.
+      env: decodes, and traces.
+      plan: plan of the cluster.
+      standby: decides when to ask, and acknowledges what is safe.
+      store: storage for checkpoints.
+      replica_log: a log of an earlier configuration, if any; deleted when the checkpoints are newer.
+      fetch: (replica, maker) -> the encoded answer of the maker, or the reason for a failure.
     """
 
     def __init__(
@@ -33,20 +33,20 @@ class CheckpointTaker:
         plan: Plan,
         standby: Standby,
         store: CheckpointStore,
-        kept: ReplicaLog,
+        replica_log: ReplicaLog,
         fetch: Callable[[ReplicaId, str], Awaitable[bytearray | str]],
     ) -> None:
         self._env = env
         self._plan = plan
         self._standby = standby
         self._store = store
-        self._kept = kept
+        self._kept = replica_log
         #: Input positions of that log; None: there is none.
         self._logged: Sequence[int] | None = None
         self._fetch = fetch
 
     async def look_on_disk(self) -> None:
-        """Finds the checkpoints that were stored before a restart: they count."""
+        """Reads the checkpoints of an earlier process, which count as taken."""
         head = await self._kept.head() if self._kept.is_there() else None
         if head is not None:
             self._logged = head.positions
@@ -55,7 +55,7 @@ class CheckpointTaker:
         self._standby.holds_if_newer(await self._store.newest())
 
     async def take_if_due(self) -> None:
-        """Asks for a checkpoint when the standby wishes, and stores what comes."""
+        """Asks for a checkpoint when the standby wishes, and stores it."""
         maker = self._standby.wish(self._env.clock.monotonic_us())
         if maker is not None:
             await self._take(maker)
@@ -64,14 +64,14 @@ class CheckpointTaker:
         standby = self._standby
         data = await self._fetch(standby.id, maker)
         if isinstance(data, str):
-            # One failure may be chance: the replica that we asked may just have died, or become a standby.
+            # A single failure may be chance: the asked replica may just have died, or become a standby.
             if standby.failed(maker, self._env.clock.monotonic_us()) > 1:
                 self._tell_of_trouble(f"{maker}: {data}")
             return
         standby.came(maker)
         try:
             snapshot = await self._env.compute.run(lambda: decode_snapshot(self._plan, standby.id.of, data))
-            if is_held(snapshot):  # it has just become a standby: another one runs
+            if is_held(snapshot):  # it has just become a standby: another replica runs
                 standby.failed(maker, self._env.clock.monotonic_us())
                 return
             if standby.useful(snapshot):
@@ -85,7 +85,7 @@ class CheckpointTaker:
             self._tell_of_trouble(str(error))
 
     async def _forget_log(self) -> None:
-        """Upstream may have forgotten what follows it."""
+        """Deletes the log when the checkpoints are newer, because upstream may have forgotten its input."""
         acks = [upto for _, upto in self._standby.acks()]
         if self._logged is not None and acks != list(self._logged) and all(map(ge, acks, self._logged)):
             await self._kept.forget()

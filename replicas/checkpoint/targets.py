@@ -1,19 +1,19 @@
-"""What a time to recover asks for: most records to load (Q), most rows to replay (U), and the least that can be reached
+"""Computes from a recovery time the most records to load (Q), the most rows to replay (U), and the least possible time
 (rule G7).  Pure.
 
-A replica that begins again loads the newest record of each live piece of state, and replays input from the oldest of
-these on.  So all depends on their greatest age.  Where it is c seconds,
+A recovering replica loads the newest record of each live piece of state, and replays input from the oldest of these on.
+So all depends on their greatest age.  If that is c seconds,
 
     records   q(c) = what began in c seconds, and what was rewritten in them
     rows      u(c) = what came in c seconds, or what joins and top-k keep, if that is more
     recovery  a·q(c) + b·u(c)
     share     w · (what was rewritten) / c
 
-Both of the first two grow with c and the last one falls, so a time to recover asks for some c, and a share allows some
-other.  Upstream keeps the rows: of the time to recover, those beyond what operators keep get a small part, as far as
-the share allows.  What closes by itself within c need not be rewritten: where windows have a length, records are out of
-use after it; where nobody can say, as with count windows, they are taken to close at random.  The start of the process,
-and rows that come while it recovers, are not in it.
+Records and rows grow with c and the share falls, so a recovery time determines one c, and a share another.  Upstream
+keeps the rows to replay: those beyond the rows that operators keep get a small part of the recovery time, as far as the
+share allows.  A piece that closes by itself within c need not be rewritten: where windows have a length, records are
+out of use after it; otherwise, as with count windows, they are assumed to close at random.  The start of the process,
+and rows that come during recovery, are not included.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ import numpy as np
 from replicas.checkpoint.extent import Choices, threshold
 from spe.plan.log_targets import Continuous
 
-#: Longer than anything lasts, seconds; what is never too old has this age.
+#: Longer than any lifetime, seconds; the age of records that are never too old.
 _NEVER_S: Final = 1e9
 _STEPS: Final = 100
-#: Of more slices some are rewritten whatever the time to recover is: they take memory, and work with each slice.
+#: With more slices, some are rewritten whatever the recovery time: they take memory, and work with each slice.
 SLICES_MOST: Final = 10_000
 
 
 class LogSpeeds(NamedTuple):
-    """Microseconds of a machine.
+    """Speeds of a machine, in microseconds.
 
     Attributes:
-      load_us: per record that is read and given to an operator (a).
+      load_us: per record that is read and loaded into an operator (a).
       replay_us: per row that is replayed (b).
       write_us: per record that is rewritten (w).
     """
@@ -48,9 +48,9 @@ class LogSpeeds(NamedTuple):
     write_us: float
 
 
-#: Part of a time to recover in which rows are replayed, beside those that operators keep.
+#: Part of a recovery time for replaying rows that operators do not keep.
 REPLAY_PART: Final = 0.1
-#: Where nothing has been measured.
+#: Speeds before anything has been measured.
 ASSUMED: Final = LogSpeeds(5.0, 1.0, 5.0)
 
 
@@ -60,9 +60,9 @@ class Workload(NamedTuple):
     Attributes:
       cells: live pieces of state, with a record each.
       begun_per_s: records of pieces that begin.
-      rows_per_s: input.
-      held_rows: rows that operators keep as they are; they are replayed, whatever is written.
-      lifetime_s: time after which each piece is out of use by itself; ∞: nobody can say.
+      rows_per_s: input rows.
+      held_rows: rows that operators keep unchanged, which are replayed in any case.
+      lifetime_s: time after which each piece is out of use by itself; ∞: unknown.
     """
 
     cells: float = 0.0
@@ -73,12 +73,12 @@ class Workload(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What keeps a recovery within its time.
+    """Limits that keep a recovery within its time.
 
     Attributes:
       records: Q, most records to load.
       rows: U, most rows to replay.
-      share: of the time that rewriting takes; above 1 it cannot be done.
+      share: share of the time for rewriting; above 1 it is impossible.
     """
 
     records: float
@@ -87,11 +87,11 @@ class Targets(NamedTuple):
 
 
 class Least(NamedTuple):
-    """The shortest time to recover, seconds, by what it consists of.
+    """The shortest time to recover, seconds, in two parts.
 
     Attributes:
-      load_s: to load records.
-      replay_s: to replay rows.
+      load_s: time to load records.
+      replay_s: time to replay rows.
     """
 
     load_s: float
@@ -103,7 +103,7 @@ class Least(NamedTuple):
 
 
 def least(speeds: LogSpeeds, workload: Workload, share: float) -> Least:
-    """What can be reached if rewriting takes at most ``share`` of the time."""
+    """Returns the shortest recovery if rewriting takes at most ``share`` of the time."""
     age_s = _first(lambda c: _share(speeds, workload, c) <= share, _longest(workload))
     return Least(
         1e-6 * speeds.load_us * _records(workload, age_s),
@@ -112,10 +112,10 @@ def least(speeds: LogSpeeds, workload: Workload, share: float) -> Least:
 
 
 def targets(recovery_s: float, speeds: LogSpeeds, workload: Workload, share: float = 0.0) -> Targets | None:
-    """What a time to recover asks for; None: it is too short for loading and the rows that are kept alone.
+    """Returns the limits for a recovery time; None: it is too short for loading and the kept rows alone.
 
     Args:
-      share: of the time that may go into rewriting so that upstream keeps less.
+      share: share of the time that may be spent on rewriting so that upstream keeps less.
     """
     longest_s = _longest(workload)
     if _seconds(speeds, workload, 0.0) > recovery_s:
@@ -128,9 +128,9 @@ def targets(recovery_s: float, speeds: LogSpeeds, workload: Workload, share: flo
 
 
 def to_rewrite(choices: Choices, log: Continuous, speeds: LogSpeeds) -> int:
-    """Which of the choices keeps to what the log is told, and costs least; where none does, the best of them.
+    """Returns the cheapest choice that keeps to the log's limits; if none does, the best one.
 
-    Where a time is told, few rows are kept upstream, too, if that can be without missing the time.
+    With a recovery time, few rows are kept upstream, too, if that is possible within the time.
     """
     short = choices.slices <= max(SLICES_MOST, int(choices.slices.min()))
     if log.recovery_us is not None:
@@ -150,14 +150,16 @@ def _longest(workload: Workload) -> float:
 
 
 def _rewritten(workload: Workload, age_s: float) -> float:
-    """Pieces that are older than ``age_s`` if nothing is rewritten."""
+    """Returns the number of pieces older than ``age_s`` if nothing is rewritten."""
     if math.isfinite(workload.lifetime_s):
         return workload.cells * max(0.0, 1 - age_s / workload.lifetime_s)
     return workload.cells * math.exp(-age_s * workload.begun_per_s / workload.cells) if workload.cells else 0.0
 
 
 def _records(workload: Workload, age_s: float) -> float:
-    begun_per_s = max(workload.begun_per_s, workload.cells / workload.lifetime_s)  # else they would not be so many
+    begun_per_s = max(
+        workload.begun_per_s, workload.cells / workload.lifetime_s
+    )  # otherwise there would be fewer pieces
     return begun_per_s * age_s + _rewritten(workload, age_s)
 
 
@@ -177,7 +179,7 @@ def _share(speeds: LogSpeeds, workload: Workload, age_s: float) -> float:
 
 
 def _first(holds: Callable[[float], bool], longest: float) -> float:
-    """The least age at which something begins to hold that holds from then on; ``longest`` where it does not."""
+    """Returns the least age from which on a condition holds; ``longest`` if it never does."""
     if holds(0.0):
         return 0.0
     low, high = 0.0, longest

@@ -1,4 +1,4 @@
-"""Which partner is asked for a snapshot next (rule A3).  Pure."""
+"""Chooses the partner to ask next for a snapshot (rule A3).  Pure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class _Tries:
-    """What came of asking one partner: how often it failed in a row, and when it may be asked again."""
+    """The results of asking one partner: its failures in a row, and the time before which it is not asked again."""
 
     failures: int = 0
     again_at: int = 0
 
 
 class SnapshotTurns:
-    """Asks partners in turn.  Each failure makes the pause before that partner is asked again twice as long.
+    """Asks partners in turn.  Each failure doubles the pause before that partner is asked again.
 
     Args:
       pause_us: the first pause.
-      longest_us: as below.
+      longest_us: the attribute.
 
     Attributes:
-      longest_us: no pause is longer.
+      longest_us: largest pause.
     """
 
     def __init__(self, *, pause_us: int, longest_us: int) -> None:
@@ -32,24 +32,24 @@ class SnapshotTurns:
         self._asked_first_at: int | None = None
 
     def next(self, partners: Sequence[str], now: int) -> str | None:
-        """The one that failed least among those whose pause is over; of equals the first.  None: all pause."""
+        """Returns the partner with the fewest failures whose pause is over; of equals the first.  None: all pause."""
         ready = [p for p in partners if self._of(p).again_at <= now]
         if ready and self._asked_first_at is None:
             self._asked_first_at = now
         return min(ready, key=lambda p: self._of(p).failures, default=None)
 
     def failed(self, partner: str, now: int) -> None:
-        """The partner refused, or sent nothing that can be used."""
+        """Notes that the partner refused, or sent unusable data."""
         tries = self._of(partner)
         tries.again_at = now + min(self._pause_us << min(tries.failures, 30), self.longest_us)
         tries.failures += 1
 
     def came(self, partner: str) -> None:
-        """The partner gave a snapshot."""
+        """Notes that the partner gave a snapshot."""
         self._tries.pop(partner, None)
 
     def asking_for(self, now: int) -> int:
-        """Microseconds since a partner was asked for the first time."""
+        """Returns the microseconds since a partner was asked for the first time."""
         return 0 if self._asked_first_at is None else now - self._asked_first_at
 
     def _of(self, partner: str) -> _Tries:
