@@ -1,6 +1,6 @@
-"""Where tuples come from.  ``open_reader`` makes the reader that a source's configuration names.
+"""Readers and sinks.  ``open_reader`` makes the reader that a source's configuration names.
 
-What each is, and whether it can be read again from any row, its declaration in ``spe.connectors`` says.
+The declarations in ``spe.connectors`` describe them, and say which readers can be read again from any row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spe.plan.plan import Source
 
 __all__ = ["KINDS", "Live", "Malformed", "Replay", "Resumable", "RowChunk", "open_reader"]
 
-#: Kind -> module and class.  A module is imported when a source reads with it: a simulated run opens no files.
+#: Module and class of each kind.  A module is imported on first use: a simulated run opens no files.
 _READERS: Final = {
     "generator": ("replicas.connectors.generator", "GeneratorReplay"),
     "csv": ("replicas.connectors.formats.csv", "CsvReplay"),
@@ -38,13 +38,13 @@ KINDS: Final = tuple(_READERS)
 
 
 def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
-    """The reader of a source; nothing is opened yet.
+    """Makes the reader of a source; nothing is opened yet.
 
     Args:
-      start_us: event time of a generator's first row, where the configuration gives none.
+      start_us: event time of a generator's first row, if not configured.
 
     Raises:
-      SpeError: the configuration does not name a reader, or lacks or misstates one of its options.
+      SpeError: the configuration names no reader, or an option is missing or wrong.
     """
     kind: Any = source.reader.get("kind")
     if kind in _READERS:
@@ -56,11 +56,11 @@ def open_reader(source: Source, start_us: int | None = None) -> Replay | Live:
         raise SpeError(f"source {source.stream}: expected a reader kind of {', '.join(KINDS)}, got {kind!r}")
     try:
         if kind == "generator":
-            found: Replay | Live = make(source.reader, start_us, source.schema, source.time)
+            reader: Replay | Live = make(source.reader, start_us, source.schema, source.time)
         else:
-            found = make(source.schema, source.time, source.reader)
-        if isinstance(found, Resumable):
-            found.folder, found.ahead_us = source_folder(source.stream), source.ahead_us
-        return found
+            reader = make(source.schema, source.time, source.reader)
+        if isinstance(reader, Resumable):
+            reader.folder, reader.ahead_us = source_folder(source.stream), source.ahead_us
+        return reader
     except KeyError as error:
         raise SpeError(f"source {source.stream}: reader {kind} needs the option {error}") from error

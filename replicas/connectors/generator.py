@@ -1,7 +1,7 @@
 """Generated rows: a pure function of seed, start and row number.
 
 Random numbers come from a hash of (seed, attribute, row number), not from a sequential generator: so any row can be
-made without those before it, a restart goes on anywhere, and no cutting into chunks changes anything.
+made without the rows before it, a restart continues anywhere, and the division into chunks does not matter.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 Float64Array = npt.NDArray[np.float64]
 
-#: Distinct clients of ``pages``.
+#: Number of distinct clients of ``pages``.
 _CLIENTS: Final = 251
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Draw:
-    """Random numbers by row number.  Each attribute uses a ``lane`` of its own."""
+    """Random numbers by row number.  Each attribute uses its own ``lane``."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def bits(self, lane: int, index: Int64Array) -> npt.NDArray[np.uint64]:
-        """64 random bits per row (splitmix64 of a counter)."""
+        """Returns 64 random bits per row (splitmix64 of a counter)."""
         key = np.uint64((self._seed * 0xD1342543DE82EF95 + lane * 0xDA942042E4DD58B5 + 1) % 2**64)
         x = (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN ^ key
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
@@ -43,19 +43,19 @@ class Draw:
         return x
 
     def uniform(self, lane: int, index: Int64Array) -> Float64Array:
-        """In [0, 1)."""
+        """Returns floats in [0, 1)."""
         return (self.bits(lane, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def below(self, lane: int, index: Int64Array, n: int) -> Int64Array:
-        """Integers in [0, n)."""
+        """Returns integers in [0, n)."""
         return (self.bits(lane, index) % np.uint64(n)).astype(np.int64)
 
 
 class SkewedKeys:
     """Numbers 0 … count − 1, the r-th most frequent one in proportion to (r + 1) ** −skew.
 
-    Number r is the r-th.  With ``drift_rows`` that holds for the first so many rows only: in the next ones all numbers
-    are shifted by a part of ``count`` that is no simple fraction of it, and so on.
+    The r-th most frequent number is r.  With ``drift_rows`` that holds for the first so many rows only: for each
+    further block of rows all numbers are shifted by a part of ``count`` that is no simple fraction of it.
     """
 
     def __init__(self, count: int, skew: float, drift_rows: int | None = None) -> None:
@@ -65,9 +65,9 @@ class SkewedKeys:
         self._shift = max(1, round(count * (5**0.5 - 1) / 2))
 
     def pick(self, uniform: Float64Array, index: Int64Array) -> Int64Array:
-        """A number for each row, from a random number in [0, 1) and the row's own number."""
-        found = self._cumulative.searchsorted(uniform, side="right")
-        ranks = np.minimum(found, len(self._cumulative) - 1).astype(np.int64)
+        """Returns a number for each row, from a random number in [0, 1) and the row's own number."""
+        positions = self._cumulative.searchsorted(uniform, side="right")
+        ranks = np.minimum(positions, len(self._cumulative) - 1).astype(np.int64)
         if self._drift_rows is None:
             return ranks
         return (ranks + index // self._drift_rows * self._shift) % len(self._cumulative)
@@ -79,12 +79,12 @@ class GeneratorReplay(Replay):
     Options: ``spe.connectors.generator.GeneratorKeys``; without ``duration`` or ``count`` it never ends.
 
     Args:
-      schema: of the stream; ``rows`` fills any, the other generators have their own.
-      time: attribute that holds the event time.
-      start_us: event time of row 0 where ``start`` is not given: the moment of the first start, from the log.
+      schema: schema of the stream; ``rows`` fills any schema, the other generators have their own.
+      time: attribute of the event time.
+      start_us: event time of row 0 if ``start`` is not given: the moment of the first start, from the log.
 
     Raises:
-      SpeError: an option makes no sense.
+      SpeError: the value of an option is invalid.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GeneratorReplay(Replay):
         start = reader.get("start")
         self.origin_us = timestamp_of(start) if start is not None else start_us
         self._draw = Draw(int(reader.get("seed", 0)))
-        #: Place of the attribute that is the event time; None: it is none of the attributes.
+        #: Index of the event time attribute; None: no attribute has it.
         self._time_at: int | None = 0
         if kind.schema is None:
             self._time_at = None if time is None else schema.index(time)
@@ -183,9 +183,9 @@ def _pages(draw: Draw, keys: int, picker: SkewedKeys, _rate: float) -> Callable[
 
 
 class _Incidents:
-    """Where cars crawl, and when: the same for all seeds, so that streams of locations and of reports agree.
+    """Times and segments of traffic jams: the same for all seeds, so that streams of locations and of reports agree.
 
-    Each segment has one with probability ``SHARE`` in each stretch of ``LASTS_S`` seconds of event time.
+    Each segment has a jam with probability ``SHARE`` in each stretch of ``LASTS_S`` seconds of event time.
     """
 
     LASTS_S: Final = 10
@@ -199,14 +199,14 @@ class _Incidents:
         return self._draw.uniform(1, stretch * self._segments + segment) < self.SHARE
 
     def one_of(self, uniform: Float64Array, stretch: Int64Array) -> Int64Array:
-        """A segment that has one, for each row; -1: none has."""
-        found = np.full(len(stretch), -1, np.int64)
-        for one in np.unique(stretch):
-            rows = stretch == one
-            where = np.flatnonzero(self.at(np.arange(self._segments), np.full(self._segments, one)))
+        """Returns a segment with a jam for each row; -1: there is none."""
+        segments = np.full(len(stretch), -1, np.int64)
+        for moment in np.unique(stretch):
+            rows = stretch == moment
+            where = np.flatnonzero(self.at(np.arange(self._segments), np.full(self._segments, moment)))
             if len(where):
-                found[rows] = where[(uniform[rows] * len(where)).astype(np.int64)]
-        return found
+                segments[rows] = where[(uniform[rows] * len(where)).astype(np.int64)]
+        return segments
 
 
 def _stretch(index: Int64Array, rate: float) -> Int64Array:
@@ -246,14 +246,14 @@ EXTREMES: Final[Mapping[AttributeType, tuple[Any, ...]]] = {
     AttributeType.TIMESTAMP: (BEFORE_TIME + 1, END_OF_TIME - 1, -62_135_596_800_000_000, 253_402_300_799_999_999, -1),
     AttributeType.BOOL: (True, False),
 }
-#: Lanes of random numbers that say where extremes are, and which.
+#: Lanes of random numbers for the places and values of extremes.
 _EXTREME_LANE: Final = 1_000
 
 
 def _rows(
     draw: Draw, keys: int, picker: SkewedKeys, attributes: Sequence[Attribute], extremes: float
 ) -> Callable[[Int64Array], tuple[Column, ...]]:
-    """Any attributes: ``keys`` different values of each; one in a hundred is null where that may be."""
+    """Makes rows of any schema: ``keys`` different values per attribute; one in a hundred is null if allowed."""
     texts = StringDictionary([*(f"value {i}" for i in range(keys)), *EXTREMES[AttributeType.STRING]])
 
     def column(lane: int, attribute: Attribute, index: Int64Array) -> Column:
@@ -278,7 +278,7 @@ def _rows(
     def with_extremes(
         attribute: Attribute, lane: int, index: Int64Array, values: AnyArray, valid: BoolArray | None
     ) -> BoolArray | None:
-        """Puts extreme values in some places; returns which are no nulls."""
+        """Puts extreme values in some places; returns the mask of non-null values."""
         there = draw.uniform(_EXTREME_LANE + 2 * lane, index) < extremes
         known = EXTREMES[attribute.type]
         which = draw.below(_EXTREME_LANE + 2 * lane + 1, index, len(known) + attribute.nullable)

@@ -1,4 +1,4 @@
-"""Options of readers, as a configuration or a caller writes them."""
+"""Options of readers, as a configuration or a caller gives them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spe.stream.times import parse_duration, parse_timestamp
 
 
 def duration_of(value: str | int) -> int:
-    """An option in microseconds: given as a text such as ``2s``, or as microseconds."""
+    """Returns an option in microseconds, given as a text such as ``2s``, or as microseconds."""
     try:
         return parse_duration(value) if isinstance(value, str) else int(value)
     except ValueError as error:
@@ -18,7 +18,7 @@ def duration_of(value: str | int) -> int:
 
 
 def timestamp_of(value: str | int) -> int:
-    """Microseconds of an option: an ISO 8601 text, or microseconds already."""
+    """Returns an option in microseconds, given as an ISO 8601 text, or as microseconds."""
     try:
         return parse_timestamp(value) if isinstance(value, str) else int(value)
     except ValueError as error:
@@ -26,7 +26,7 @@ def timestamp_of(value: str | int) -> int:
 
 
 def positive(reader: Mapping[str, Any], name: str, default: float) -> float:
-    """A number above zero."""
+    """Returns an option that must be above zero."""
     value = reader.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise SpeError(f"reader.{name}: expected a positive number, got {value!r}")

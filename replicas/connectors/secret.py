@@ -1,4 +1,4 @@
-"""Secrets of connectors, read where they are used."""
+"""Reads secrets of connectors when they are used."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from spe.errors import SpeError
 
 
 def secret(key: str, place: Mapping[str, str]) -> str:
-    """What an environment variable, or the first line of a file, says.
+    """Returns an environment variable, or the first line of a file.
 
     Args:
-      key: of the configuration, for messages.
-      place: ``env`` or ``file``, as ``spe.connectors.secret.Secret`` has it.
+      key: key in the configuration, for messages.
+      place: ``env`` or ``file``, as in ``spe.connectors.secret.Secret``.
 
     Raises:
-      SpeError: it is not there; says where it was looked for.
+      SpeError: it is missing; says where it was looked for.
     """
     if (variable := place.get("env")) is not None:
         value = os.environ.get(variable)

@@ -1,11 +1,11 @@
-"""A sink on a server that takes rows and a state in one transaction: what all of them have in common.
+"""The common part of sinks on servers that take rows and a state in one transaction.
 
-A connector implements :meth:`ServerSink.load` and :meth:`ServerSink.store`, with one small state that the server keeps
-beside the rows.  The state says how far each channel is, for which query, and who wrote last.  Each transaction names
-the state that it expects and the one that it leaves, so
+A connector implements :meth:`ServerSink.load` and :meth:`ServerSink.store`, with one small state that the server stores
+with the rows.  The state has the position and the query of each channel, and the last writer.  Each transaction names
+the state that it expects and the state that it leaves, so
 
-* after an answer that was lost, the state says whether the transaction was done;
-* what an earlier process still has under way is refused once a later one has begun.
+* after a lost answer, the state shows whether the transaction was done;
+* unfinished transactions of an earlier process are refused once a later one has begun.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from spe.stream.times import END_OF_TIME
 
 T = TypeVar("T")
 
-#: Rows, and bytes of them, that are taken before they are sent; one change more at most.
+#: Rows, and bytes of them, that are buffered before they are sent; one more change at most.
 ROWS_MAX: Final = 20_000
 BYTES_MAX: Final = 16 << 20
-#: Time between two transactions while little comes.
+#: Time between two transactions while few rows come.
 PERIOD_US: Final = 100_000
-#: Longest time for a server to answer, before it counts as away.
+#: Longest time for an answer, before the server counts as away.
 ANSWER_S: Final = 30.0
-#: How long a process that ends waits for a server to say goodbye.
+#: Longest time that an ending process waits for a server to close the connection.
 GOODBYE_S: Final = 1.0
-#: So long the rows of a correction are waited for, to go in one transaction with what they replace (mode current).
+#: Rows of a correction are waited for so long, to go in one transaction with the rows that they replace (mode current).
 CORRECTION_US: Final = 1_000_000
 _VERSION: Final = 1
-#: The command that lets a sink begin anew, for messages.
+#: The command that makes a sink begin anew, for messages.
 FORGET: Final = "spe forget CONFIG PROCESS"
 
-#: What :meth:`ServerSink.forget` says of a sink that nothing was written to.
+#: Result of :meth:`ServerSink.forget` for a sink without state.
 NOTHING_KEPT: Final = "it holds nothing of ours"
-#: What says that a connection is gone, or that no answer comes.
+#: Errors of a lost connection, or of a missing answer.
 GONE: Final = (
     *(LinkBroken, LinkClosed, OSError, EOFError),
     *(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError),
@@ -57,14 +57,14 @@ GONE: Final = (
 
 
 class ChannelEntry(NamedTuple):
-    """What is to be done at the server, in order.
+    """A step of a transaction at the server.
 
     Attributes:
-      kind: ``insert``: the rows of ``batch``.  ``undo``: all rows of the channel with an id after ``id`` are
-        withdrawn; they are tentative ones.  ``done``: a correction is complete (mode corrections only).
+      kind: ``insert``: the rows of ``batch``.  ``undo``: all rows of the channel with an id after ``id`` are withdrawn;
+        they are tentative.  ``done``: a correction is complete (mode corrections only).
       id: the last id of ``batch``, or see ``kind``.
-      batch: its ``kind`` says whether its rows are stable or tentative, ``row_ids()`` are ids, 1, 2, 3, … in a
-        channel, ``rows.time`` tuple times, and ``rows.to_tuples()`` or ``rows.columns`` the attributes.
+      batch: its ``kind`` says whether its rows are stable or tentative, ``row_ids()`` are ids, 1, 2, 3, … in a channel,
+        ``rows.time`` tuple times, and ``rows.to_tuples()`` or ``rows.columns`` the attributes.
     """
 
     channel: Channel
@@ -74,19 +74,19 @@ class ChannelEntry(NamedTuple):
 
 
 class ServerSink(ABC):
-    """See the module.
+    """A sink on a server; see the module.
 
     By mode, :meth:`store` gets: *stable*, inserts of stable batches only.  *current*, inserts and undos, to be applied:
     an undo deletes rows.  *corrections*, inserts, undos and dones, to be written as they are.
 
     Args:
-      schemas: of each channel that will be written.
-      mode: one of those that the declaration names.
+      schemas: schemas of the channels that will be written.
+      mode: a mode that the declaration names.
 
     Attributes:
-      name: in messages; a connector sets it to where it writes, without secrets.
-      period_us: longest time between two transactions while something comes.
-      answer_s: longest time that :meth:`load` or :meth:`store` may take, before the server counts as away.
+      name: name in messages; a connector sets it to the destination, without secrets.
+      period_us: longest time between two transactions while changes come.
+      answer_s: longest time for :meth:`load` or :meth:`store`, before the server counts as away.
     """
 
     period_us: int = PERIOD_US
@@ -100,15 +100,15 @@ class ServerSink(ABC):
         self.mode = mode
         self._cursors = {channel: SinkCursor(mode) for channel in schemas}
         self._known = _State()
-        #: As the server has it, as far as we know; None: before it was asked.
+        #: Last known state of the server; None: not asked yet.
         self._stored: bytes | None = None
         self._safe: dict[Channel, int] = dict.fromkeys(schemas, 0)
         self._entries: list[ChannelEntry] = []
         self._rows = self._bytes = 0
-        #: A transaction of which we do not know whether it was done: the state that it leaves, positions, entries.
+        #: A transaction with an unknown result: the state that it leaves, positions, entries.
         self._sent: tuple[bytes, dict[Channel, int], list[ChannelEntry]] | None = None
         self._connected = False
-        #: When an undo was taken whose correction is not complete.
+        #: Time of each undo whose correction is not complete.
         self._corrections: dict[Channel, int] = {}
         self._origins: dict[str, str] = {}
 
@@ -116,19 +116,19 @@ class ServerSink(ABC):
 
     @abstractmethod
     async def load(self, env: Env) -> bytes:
-        """Connects, makes what has to be there (a table), and gives the state that the server keeps; b"": none yet.
+        """Connects, makes what must exist (a table), and returns the state that the server stores; b"": none yet.
 
-        Called at the start, and again after each :exc:`ServerAway`: drop a connection that is there.
+        Called at the start, and again after each :exc:`ServerAway`: close an existing connection.
 
         Raises:
           ServerAway: the server does not answer; tried again later.  The errors of GONE count as such as well.
-          SpeError: it will not work by trying again: wrong credentials, another schema.  The client ends.
+          SpeError: a retry will not help: wrong credentials, another schema.  The client ends.
         """
 
     @abstractmethod
     async def store(self, before: bytes, after: bytes, entries: Sequence[ChannelEntry]) -> bool:
-        """One transaction: where the state is ``before`` (b"": there is none), does what ``entries`` say, in order, and
-        sets the state to ``after``; where it is another one, changes nothing and returns False.
+        """Runs one transaction: if the state is ``before`` (b"": there is none), applies ``entries`` in order and sets
+        the state to ``after``; if it is another one, changes nothing and returns False.
 
         Raises:
           ServerAway: the connection was lost; whether the transaction was done need not be known.
@@ -136,11 +136,11 @@ class ServerSink(ABC):
         """
 
     async def disconnect(self) -> None:
-        """Closes the connection, if there is one; at the end, and after a failure."""
+        """Closes the connection, if there is one; called at the end, and after a failure."""
         return
 
     async def forget(self, env: Env) -> str:
-        """Lets the next session begin anew: removes the state, and the rows where the server can take them back.
+        """Lets the next session begin anew: removes the state, and the rows if the server can delete them.
 
         Returns:
           what was done, in words.
@@ -159,21 +159,21 @@ class ServerSink(ABC):
     # --- what the client calls ---
 
     async def open(self, env: Env, queries: Mapping[Channel, str], client: str = "") -> None:
-        """Asks the server how far it is, and takes the sink over: until another process does, only we write.
+        """Asks the server for its position, and takes the sink over: no other process can write until it does the same.
 
         Args:
-          queries: fingerprint of what each channel follows from (rule U14).
-          client: who writes: two that took one sink over from each other would never end.
+          queries: fingerprint of the query of each channel (rule U14).
+          client: name of the writer: two clients that took one sink over from each other would never end.
 
         Raises:
-          ServerAway: to be called again later.
-          SpeError: for good; also where the sink holds results of another query, mode or client.
+          ServerAway: call again later.
+          SpeError: permanent; also if the sink holds results of another query, mode or client.
         """
         self._env = env
         stored = await self._asked(self.load(env))
         known = _State.decode(stored, self.name)
         known.check(self.name, self.mode, queries, client)
-        self._origins = {name: origin for name, one in known.channels.items() if (origin := one["origin"])}
+        self._origins = {name: origin for name, entry in known.channels.items() if (origin := entry["origin"])}
         cursors = {c: SinkCursor(self.mode, *known.reached(c)) for c in self.schemas}
         undone = [ChannelEntry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
         self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries, client)
@@ -185,19 +185,19 @@ class ServerSink(ABC):
         self._safe = {c: cursor.position for c, cursor in cursors.items()}
 
     def reached(self, channel: Channel) -> int:
-        """Every stable tuple of the channel up to this id is there, or taken."""
+        """Returns the id up to which every stable tuple of the channel is at the server, or buffered."""
         return self._cursors[channel].position
 
     def position(self, channel: Channel) -> int:
-        """Every stable tuple of the channel up to this id is there, as the server has said."""
+        """Returns the id up to which every stable tuple of the channel is at the server, as it has confirmed."""
         return self._safe[channel]
 
     def origin(self, channel: Channel) -> str:
-        """Where the channel's results there come from (rule S6); "" where that is not known."""
+        """Returns the origin of the channel's results at the server (rule S6); "" where it is unknown."""
         return self._origins.get(str(channel), "")
 
     async def keep(self, origins: Mapping[Channel, str]) -> None:
-        """Where channels come from; goes to the server with the next rows."""
+        """Takes the origins of channels; they go to the server with the next rows."""
         self._origins.update((str(channel), origin) for channel, origin in origins.items())
 
     def write(self, change: Change) -> None:
@@ -213,17 +213,17 @@ class ServerSink(ABC):
 
     @property
     def due(self) -> bool:
-        """So much is taken that it should be committed before more is."""
+        """Whether so many rows are buffered that they should be committed before more are taken."""
         return self._rows >= self.rows_max or self._bytes >= self.bytes_max
 
     async def commit(self, compute: Compute) -> None:
-        """Sends what was taken; when it returns, the server has it.  May be cancelled.
+        """Sends the buffered changes; when it returns, the server has them.  May be cancelled.
 
-        In mode current nothing is sent from an undo until the end of the correction, unless that takes long.
+        In mode current nothing is sent between an undo and the end of the correction, unless that takes long.
 
         Raises:
-          ServerAway: to be called again later; whether the server has it will be found out.
-          SpeError: for good: another process has taken over, or the server refuses the rows.
+          ServerAway: call again later; whether the server has the changes will be found out.
+          SpeError: permanent: another process has taken over, or the server refuses the rows.
         """
         if not self._connected:
             await self._again()
@@ -242,7 +242,7 @@ class ServerSink(ABC):
         if await self._asked(self.store(self._stored, after, entries)):
             self._settle()
             return
-        await self._again()  # what we sent before, and gave up, may have been done since
+        await self._again()  # a transaction that was given up may have been done since
         if self._sent is not None:
             raise ServerAway("the server refused a transaction, and would do it now")
 
@@ -252,11 +252,11 @@ class ServerSink(ABC):
         return self._env.clock.monotonic_us() - min(self._corrections.values()) < CORRECTION_US
 
     def close(self) -> None:
-        """Forgets what was not sent, which comes again; :meth:`disconnect` closes the connection."""
+        """Drops the unsent changes, which come again; :meth:`disconnect` closes the connection."""
         self._entries, self._rows, self._bytes = [], 0, 0
 
     async def _again(self) -> None:
-        """Connects after a failure, and finds out whether what was sent has been done."""
+        """Connects after a failure, and finds out whether the last transaction was done."""
         stored = await self._asked(self.load(self._env))
         self._connected = True
         if self._sent is not None and stored == self._sent[0]:
@@ -269,7 +269,7 @@ class ServerSink(ABC):
         (self._stored, self._safe, _), self._sent = self._sent, None
 
     async def _asked(self, question: Awaitable[T]) -> T:
-        """Raises ServerAway where the connection is gone, or no answer comes."""
+        """Awaits an answer.  Raises ServerAway: the connection is gone, or no answer comes."""
         try:
             with self._gone_is_away(), trio.fail_after(self.answer_s):
                 return await question
@@ -299,20 +299,20 @@ def _bytes(batch: Batch) -> int:
 
 
 def _ends_correction(element: Element) -> bool:
-    """No more final rows will come before other tentative ones."""
+    """Returns whether an element ends a correction: no final rows follow before other tentative ones."""
     if isinstance(element, Boundary):
         return element.time >= END_OF_TIME
     return isinstance(element, RecDone) or (isinstance(element, Batch) and element.kind is Kind.TENTATIVE)
 
 
 class _State(NamedTuple):
-    """What the server keeps.
+    """The state that the server stores.
 
     Attributes:
-      session: of the process that wrote last.
-      number: of its transactions.
+      session: session of the last writer.
+      number: number of its transactions.
       channels: by name: ``id`` of the last stable row, ``held``: tentative ones follow, ``query``, ``origin``.
-      client: who writes; "" where it has no name.
+      client: name of the writer; "" without a name.
     """
 
     session: int = 0
@@ -323,20 +323,20 @@ class _State(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> _State:
-        """Raises SpeError where another program wrote it."""
+        """Decodes a state.  Raises SpeError: another program wrote it."""
         if not data:
             return cls()
         try:
-            found = json.loads(data)
-            if found["version"] != _VERSION:
-                raise ValueError(f"version {found['version']}")
-            channels, client = dict(found["channels"]), str(found.get("client", ""))
-            return cls(int(found["session"]), int(found["number"]), str(found["mode"]), channels, client)
+            state = json.loads(data)
+            if state["version"] != _VERSION:
+                raise ValueError(f"version {state['version']}")
+            channels, client = dict(state["channels"]), str(state.get("client", ""))
+            return cls(int(state["session"]), int(state["number"]), str(state["mode"]), channels, client)
         except (ValueError, KeyError, TypeError) as error:
             raise SpeError(f"{name}: what it keeps of the last session is no state of a sink: {error}") from error
 
     def check(self, name: str, mode: str, queries: Mapping[Channel, str], client: str) -> None:
-        """Raises SpeError where it is of another mode, query or client."""
+        """Raises SpeError: the state is of another mode, query or client."""
         if self.client not in ("", client):
             raise SpeError(
                 f"{name} is written by {self.client}; give {client or 'this client'} another place, or remove what is "
@@ -353,7 +353,7 @@ class _State(NamedTuple):
                 )
 
     def reached(self, channel: Channel) -> tuple[int, bool]:
-        """(last stable id, tentative tuples follow)."""
+        """Returns (last stable id, tentative tuples follow)."""
         known = self.channels.get(str(channel))
         return (0, False) if known is None else (int(known["id"]), bool(known["held"]))
 
@@ -371,9 +371,9 @@ class _State(NamedTuple):
 
     def encode(self, cursors: Mapping[str, tuple[int, bool]], origins: Mapping[str, str]) -> bytes:
         channels = {
-            name: {**one, "origin": origins.get(name, "")}
+            name: {**entry, "origin": origins.get(name, "")}
             | ({"id": cursors[name][0], "held": cursors[name][1]} if name in cursors else {})
-            for name, one in self.channels.items()
+            for name, entry in self.channels.items()
         }
         whole = {
             "version": _VERSION,

@@ -1,11 +1,11 @@
 """Sinks: files of a client's changes for other programs to read.
 
-Modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, tentative ones
-marked, every undo ("delete all of this channel with a larger id"), and done where a correction is complete, so that a
-reader who applies them in order always holds the newest answer, and in the end the stable one.  *current*, where what
-is written can be taken back: such a reader's newest answer itself.
+Modes.  *stable*: final tuples only, each exactly once by (channel, id).  *corrections*: every insert, with tentative
+ones marked, every undo ("delete all of this channel with a larger id"), and done when a correction is complete, so that
+a reader who applies them in order always holds the newest answer, and in the end the stable one.  *current*, for
+destinations that can delete rows: the newest answer itself.
 
-Writing is synchronous and may block on the disk: it belongs off the event loop.  Sinks on a server are made of
+Writing is synchronous and may block on the disk, so call it off the event loop.  Sinks on a server derive from
 ``replicas.connectors.server_sink``.
 """
 
@@ -34,14 +34,14 @@ from spe.stream.schema import Schema
 #: Names that sinks add to the attributes.
 RESERVED: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
 
-#: Time between two syncs of a JSON lines file: what a power failure may take back.
+#: Time between two syncs of a JSON lines file: a power failure may undo as much.
 SYNC_US: Final = 1_000_000
 
-#: Bytes read at a time when a file is searched for its last entries.
+#: Bytes per read when a file is searched for its last entries.
 _BLOCK: Final = 1 << 16
-#: A hole that a power failure left is looked for so far from the end; usually less is written between two syncs.
+#: A hole left by a power failure is searched for so far from the end; usually less is written between two syncs.
 _UNSYNCED_BYTES: Final = 64 << 20
-#: Bytes at the beginning of a file that tell a text from what a power failure leaves.
+#: Bytes at the beginning of a file that distinguish a text from the remains of a power failure.
 _HEAD_BYTES: Final = 16
 
 
@@ -49,34 +49,36 @@ class Sink(Protocol):
     """A destination for the changes of some channels.
 
     Attributes:
-      period_us: whoever writes commits at least this often, also while nothing comes: acknowledgements wait for it.
+      period_us: longest time between two commits, even while nothing comes: acknowledgements wait for them.
     """
 
     period_us: int
 
     def reached(self, channel: Channel) -> int:
-        """Every stable tuple of the channel up to this id is here: where a restarted client may go on."""
+        """Returns the id up to which every stable tuple of the channel is here, where a restarted client may
+        continue.
+        """
         ...
 
     def position(self, channel: Channel) -> int:
-        """Every stable tuple of the channel up to this id is safe here, also if the power fails now."""
+        """Returns the id up to which every stable tuple of the channel survives a power failure."""
         ...
 
     def write(self, change: Change) -> None:
         """Takes a change; tuples that the sink already has are skipped.
 
         Raises:
-          OSError: the disk refused.  Where it is full nothing has changed, and the same can be written again later.
+          OSError: the disk refused.  If it is full, nothing has changed, and the change can be written again later.
           SpeError: as :meth:`commit`.
         """
         ...
 
     async def commit(self, compute: Compute) -> None:
-        """Makes everything taken so far safe and visible.  Nothing may be written meanwhile.
+        """Makes everything taken so far safe and visible.  Nothing may be written during the call.
 
         Raises:
-          OSError: the disk refused.  Where it is full this can be called again later.
-          SpeError: what was taken is lost; a client that is started again goes on from what is complete.
+          OSError: the disk refused.  If it is full, this can be called again later.
+          SpeError: buffered changes are lost; a restarted client continues after the complete ones.
         """
         ...
 
@@ -87,11 +89,11 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkEntry:
-    """What one change adds to a sink.
+    """The addition of one change to a sink.
 
     Attributes:
-      kind: insert (``batch`` holds the tuples), undo (all with an id after ``id`` go) or done (a correction is
-        complete; ``id`` is the last stable one).
+      kind: insert (``batch`` holds the tuples), undo (all tuples with an id after ``id`` are deleted) or done (a
+        correction is complete; ``id`` is the last stable one).
     """
 
     kind: str
@@ -100,14 +102,14 @@ class SinkEntry:
 
 
 class SinkCursor:
-    """Decides what of a channel's changes is new to a sink.  Pure.
+    """Decides which of a channel's changes are new to a sink.  Pure.
 
     Args:
       position: last stable id that the sink holds.
-      held: whether tentative tuples follow it there.
+      held: whether the sink holds tentative tuples after it.
 
     Attributes:
-      position, held: the same, with everything returned so far written.
+      position, held: the same, once all returned entries are written.
     """
 
     def __init__(self, mode: str, position: int = 0, held: bool = False) -> None:
@@ -128,7 +130,7 @@ class SinkCursor:
                 return self._stable(element)
             if self._mode != STABLE and len(element):
                 self.held = True
-                # A client that begins behind what is here counts from its own position, and an undo to ours follows.
+                # A client that begins behind this sink counts from its own position, and an undo to ours follows.
                 element = element.numbered_after(max(self.position, self._tentative_id))
                 self._tentative_id = element.upto_id
                 return SinkEntry("insert", element.upto_id, element)
@@ -153,17 +155,17 @@ class SinkCursor:
 
 
 class JsonLinesSink:
-    """One JSON object per line; a file STREAM.PARTITION.jsonl per channel.
+    """Writes one JSON object per line, to a file STREAM.PARTITION.jsonl per channel.
 
     Stable: ``{"_id": 7, "_time": "…Z", attributes}``.  Corrections: ``"_kind"`` and ``"_tentative"`` as well; an undo
     is ``{"_kind": "undo", "_id": 5}``, the end of a correction ``{"_kind": "done", "_id": 9}``.  Timestamps are ISO
-    8601 in UTC; floats that JSON cannot say are the strings "NaN", "Infinity", "-Infinity".
+    8601 in UTC; floats that JSON lacks are the strings "NaN", "Infinity", "-Infinity".
 
     Args:
-      storage, folder: where.
+      storage, folder: location.
 
     Raises:
-      LogCorrupt: a file's last lines are not of this mode, or it is another text.
+      LogCorrupt: a file's last lines are of another mode, or it is another text.
     """
 
     period_us = SYNC_US
@@ -196,8 +198,10 @@ class JsonLinesSink:
 
 
 class _JsonLinesFile:
-    """Attributes:
-    synced: last stable id that is there also if the power fails now; what an earlier session wrote has to be synced.
+    """The file of one channel.
+
+    Attributes:
+      synced: last stable id that survives a power failure; the lines of an earlier session have to be synced.
     """
 
     def __init__(self, storage: Storage, folder: PurePosixPath, channel: Channel, schema: Schema, mode: str) -> None:
@@ -210,9 +214,9 @@ class _JsonLinesFile:
         except BaseException:
             self._file.close()
             raise
-        #: The undo of what the last session held, to be written first.
+        #: The undo of the last session's tentative tuples, to be written first.
         self._withdrawn = self._cursor.begin()
-        with suppress(OSError):  # if there is no room, it is written with the next change
+        with suppress(OSError):  # without room it is written with the next change
             self._withdraw()
         self.synced = 0
 
@@ -251,17 +255,17 @@ class _JsonLinesFile:
         self._file.close()
 
     def _find_end(self) -> tuple[int, bool]:
-        """(last stable id, tentative tuples follow) of what earlier sessions wrote.
+        """Returns (last stable id, tentative tuples follow) of earlier sessions.
 
-        Cuts what is no line at all from the end, and all from a hole on: a kill tears a line, and a power failure may
-        leave anything in place of what was not synced, also before lines that are whole.
+        Cuts an incomplete line from the end, and everything from a hole on: a kill tears a line, and a power failure
+        may leave any bytes in place of unsynced ones, also before lines that are whole.
         """
         held: bool | None = None
         size, end = self._file.size(), _hole(self._file)
         for offset, line in _backwards(self._file, end):
             try:
                 entry = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:  # also of bytes that are no text
+            except ValueError:  # including bytes that are no text
                 entry = None
             if not isinstance(entry, dict) and held is None:
                 end = offset
@@ -283,7 +287,7 @@ class _JsonLinesFile:
         return id_, bool(held)
 
     def _parse(self, entry: Any) -> tuple[int, str, bool]:
-        """(id, kind, tentative) of a line."""
+        """Returns (id, kind, tentative) of a line."""
         if self._mode == STABLE:
             if "_kind" in entry:
                 raise ValueError("a change, not a final tuple")
@@ -293,7 +297,7 @@ class _JsonLinesFile:
 
 
 def _is_foreign(head: bytes) -> bool:
-    """Is this the beginning of a text, and not of a line of ours?  A power failure leaves neither."""
+    """Returns whether this is the beginning of another text; the remains of a power failure are no text."""
     try:
         text = getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
     except UnicodeDecodeError:
@@ -303,7 +307,7 @@ def _is_foreign(head: bytes) -> bool:
 
 
 def _hole(file: AppendFile) -> int:
-    """Where the first line near the end begins that is no object; the size, where each is."""
+    """Returns where the first line near the end begins that is no JSON object; the size if there is none."""
     size = file.size()
     at = offset = max(0, size - _UNSYNCED_BYTES)
     whole, rest = at == 0, b""
@@ -315,13 +319,13 @@ def _hole(file: AppendFile) -> int:
             text = line.strip()
             if whole and text and not (text.startswith(b"{") and text.endswith(b"}") and b"\0" not in text):
                 return offset
-            whole = True  # the first one may have begun before
+            whole = True  # the first one may have begun earlier
             offset += len(line) + 1
     return size
 
 
 def _backwards(file: AppendFile, end: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) from the last line before ``end`` to the first."""
+    """Yields (offset, line) from the last line before ``end`` to the first."""
     at = end
     rest = b""
     while at:

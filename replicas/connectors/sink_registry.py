@@ -1,4 +1,4 @@
-"""The sink that a client's configuration asks for: a line for each kind that is built in."""
+"""Makes the sink that a client's configuration names; has a line for each built-in kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.runtime.env import Storage
 from spe.stream.ids import Channel
 from spe.stream.schema import Schema
 
-#: From the folder of a sink to the storage that holds it, and its place there.
+#: Returns the storage of a sink's folder, and the folder's path in it.
 Place = Callable[[Path], tuple[Storage, PurePosixPath]]
 
 
@@ -84,14 +84,14 @@ KINDS: Final = tuple(_CONSTRUCTIONS)
 
 
 def open_sink(spec: Mapping[str, Any], schemas: Schemas, place: Place) -> Sink:
-    """The sink that a client's configuration asks for.
+    """Makes the sink that a client's configuration names.
 
-    One of files goes on behind what these hold; nothing of a server is opened yet.
+    A sink of files continues after their contents; a sink on a server is not opened yet.
 
     Args:
-      spec: as ``spe.plan.directory.ClientSettings.sinks`` has it.
-      schemas: of each channel that will be written.
-      place: where files go.  Parquet is written by a library that knows files only, if they are not simulated.
+      spec: as in ``spe.plan.directory.ClientSettings.sinks``.
+      schemas: schemas of the channels that will be written.
+      place: opens the storage for files.  The Parquet library writes to real files only, unless they are simulated.
 
     Raises:
       ConfigError: the kind or mode is unknown, an attribute has a reserved name, or a package is broken or missing.

@@ -1,4 +1,4 @@
-"""Live lines: from producers over TCP, or from standard input; CSV or JSON."""
+"""Reads live lines, CSV or JSON, from producers over TCP, or from standard input."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spe.errors import LinkBroken, SpeError
 from spe.runtime.env import Env
 from spe.stream.schema import Schema
 
-#: One read; also about how much becomes one chunk.
+#: Bytes of one read, which is also about the size of a chunk.
 _READ_BYTES: Final = 64 << 10
-#: Longest line.  A producer that never sends a newline must not fill our memory.
+#: Longest line.  A producer that never sends a newline must not fill the memory.
 _LINE_BYTES_MAX: Final = 1 << 20
 #: Bytes of unfinished lines of all producers together; a producer that would exceed it is disconnected.
 _OPEN_BYTES_MAX: Final = 32 << 20
@@ -28,13 +28,13 @@ Accept = Callable[[RowChunk], Awaitable[None]]
 
 
 class LineFormat(Protocol):
-    """Lines, without their ends, to a chunk."""
+    """Converts lines, without their ends, to a chunk."""
 
     def chunk(self, first: int, lines: list[str]) -> RowChunk: ...
 
 
 def line_format(schema: Schema, time: str | None, reader: Mapping[str, Any]) -> LineFormat:
-    """By the option ``format``: jsonl (default) or csv.  Raises SpeError."""
+    """Returns the format named by the option ``format``: jsonl (default) or csv.  Raises SpeError."""
     form = reader.get("format", "jsonl")
     if form == "jsonl":
         return JsonLines(schema, time, reader)
@@ -44,14 +44,14 @@ def line_format(schema: Schema, time: str | None, reader: Mapping[str, Any]) -> 
 
 
 class LineSplitter:
-    """Bytes to lines; blank ones are left out."""
+    """Splits bytes into lines; leaves out blank ones."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._skipping = False  # whether we are inside a line that was too long
+        self._skipping = False  # whether the current line is too long
 
     def feed(self, data: bytes | bytearray) -> tuple[list[str], int]:
-        """The lines that are complete now, and how many were too long."""
+        """Returns the lines that are complete now, and the number of those that were too long."""
         *lines, rest = (self._rest + data).split(b"\n")
         too_long = 0
         if lines and self._skipping:
@@ -61,27 +61,27 @@ class LineSplitter:
             self._skipping = True
             too_long += 1
         self._rest = b"" if self._skipping else rest
-        kept = [line for line in lines if len(line) <= _LINE_BYTES_MAX]
-        return [_text(line) for line in kept if line.strip()], too_long + len(lines) - len(kept)
+        fitting = [line for line in lines if len(line) <= _LINE_BYTES_MAX]
+        return [_text(line) for line in fitting if line.strip()], too_long + len(lines) - len(fitting)
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the line that has not ended."""
+        """Bytes of the unfinished line."""
         return len(self._rest)
 
     def end(self) -> list[str]:
-        """The last line, where it has no newline."""
+        """Returns the last line, if it has no newline."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest.strip() else []
 
 
 def _text(line: bytes) -> str:
-    """What is no UTF-8 becomes lone surrogates, which make the row malformed."""
+    """Decodes a line; bytes that are not UTF-8 become lone surrogates, which make the row malformed."""
     return line.decode("utf-8", "surrogateescape").removesuffix("\r")
 
 
 class _Intake:
-    """Numbers the lines of all connections in order of arrival and hands them over."""
+    """Numbers the lines of all connections in order of arrival and passes them on."""
 
     def __init__(self, form: LineFormat, accept: Accept) -> None:
         self._form = form
@@ -92,9 +92,9 @@ class _Intake:
         await self._take(lines, [(f"a line of more than {_LINE_BYTES_MAX} bytes", "")] * too_long)
 
     async def unfinished(self, lines: list[str]) -> None:
-        """A line without its end, at the end of a connection: a kernel closes that of a producer that was killed, too.
+        """Takes a line without its end, at the end of a connection: the kernel also closes that of a killed producer.
 
-        Where a part of it could be a row it is none: that is so in CSV, and an object of JSON has its own end.
+        Where a part of a row could be a row, as in CSV, it is malformed; a JSON object has its own end.
         """
         if isinstance(self._form, JsonLines):
             await self.lines(lines)
@@ -112,12 +112,14 @@ class _Intake:
 
 
 class TcpListener(Live):
-    """Accepts any number of producers; each sends lines.  Never ends.  One that is too fast is slowed down by TCP."""
+    """Accepts any number of producers; each sends lines.  Never ends.  A producer that is too fast is slowed down by
+    TCP.
+    """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._listen_on = str(reader["address"])
         self._form = line_format(schema, time, reader)
-        #: Bound address, once it listens.
+        #: Bound address while it listens.
         self.address: str | None = None
 
     async def read(self, env: Env, accept: Accept) -> None:
@@ -151,7 +153,7 @@ class TcpListener(Live):
 
 
 class StandardInput(Live):
-    """Lines from a file descriptor until it ends."""
+    """Reads lines from a file descriptor until it ends."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any], descriptor: int = 0) -> None:
         self._form = line_format(schema, time, reader)
@@ -161,7 +163,7 @@ class StandardInput(Live):
         intake = _Intake(self._form, accept)
         splitter = LineSplitter()
         while True:
-            # A read on a terminal may last for ever; on cancellation its thread is left behind.
+            # A read on a terminal may last forever; a cancelled task leaves its thread behind.
             data = await trio.to_thread.run_sync(os.read, self._descriptor, _READ_BYTES, abandon_on_cancel=True)
             if not data:
                 break

@@ -1,1 +1,1 @@
-"""Sinks that are Delta tables."""
+"""Sinks that write Delta tables."""

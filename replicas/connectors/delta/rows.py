@@ -1,4 +1,4 @@
-"""A client's results as columns of a Delta table, and as the files that it consists of."""
+"""Converts a client's results to columns and files of a Delta table."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ try:
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
     raise ConfigError(["Delta tables need deltalake and pyarrow: pip install '.[delta]'"]) from error
 
-#: The order of what mode corrections writes; the table itself has none.
+#: Order of the changes in mode corrections; the table itself has no order.
 CHANGE: Final = "_change"
-#: Partitions the table in mode current, so that what is withdrawn are whole files.
+#: Partitions the table in mode current, so that whole files are withdrawn.
 TENTATIVE: Final = "_tentative"
 _FLOAT_MAX: Final = sys.float_info.max
-#: What readers can parse: the years 1 to 9999, in microseconds.
+#: Range of times that readers can parse: the years 1 to 9999, in microseconds.
 _TIME_MIN: Final = -62_135_596_800_000_000
 _TIME_MAX: Final = 253_402_300_799_999_999
-#: Of a text that a commit has of a file; and what follows a text that is cut.
+#: Largest length of a text bound in the statistics of a file; and the suffix of a text that is cut.
 _TEXT_CHARS: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
 
 
 def columns_of(schema: Schema, mode: str) -> pa.Schema:
-    """Columns of the table: what the sink adds, then the attributes.
+    """Returns the columns of the table: those of the sink, then the attributes.
 
-    Those of the sink may be null, as they are in rows of others.
+    The columns of the sink may be null, as in rows of other writers.
     """
     fields = [
         pa.field("_partition", pa.int32()),
@@ -61,10 +61,10 @@ def is_tentative(entry: ChannelEntry) -> bool:
 
 
 def table_of(entries: Sequence[ChannelEntry], schema: Schema, mode: str, change: int = 0) -> pa.Table:
-    """Rows of entries, in order.
+    """Converts entries to rows, in order.
 
     Args:
-      change: number of the first one, in mode corrections.
+      change: number of the first row, in mode corrections.
     """
     columns = columns_of(schema, mode)
     groups: list[list[ChannelEntry]] = []
@@ -81,31 +81,31 @@ def table_of(entries: Sequence[ChannelEntry], schema: Schema, mode: str, change:
 
 
 def _table(group: Sequence[ChannelEntry], schema: Schema, columns: pa.Schema, change: int) -> pa.Table:
-    """Of inserts, or of markers of one kind."""
+    """Converts inserts, or markers of one kind."""
     counts = [1 if e.batch is None else len(e.batch) for e in group]
     n, batches = sum(counts), [e.batch for e in group if e.batch is not None]
-    found: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         CHANGE: pa.array(np.arange(change, change + n)),
         "_kind": pa.repeat(group[0].kind, n),
         TENTATIVE: pa.array(np.repeat([is_tentative(e) for e in group], counts)),
         "_partition": pa.array(np.repeat(np.array([e.channel.partition for e in group], np.int32), counts)),
     }
     if batches:
-        found["_id"] = pa.array(np.concatenate([b.row_ids() for b in batches]))
+        arrays["_id"] = pa.array(np.concatenate([b.row_ids() for b in batches]))
         rows = concat_rows([b.rows for b in batches])
-        found["_time"] = pa.array(rows.time, pa.int64()).view(columns.field("_time").type)
-        found |= {a.name: arrow_array(c, a.type) for a, c in zip(schema, rows.columns)}
+        arrays["_time"] = pa.array(rows.time, pa.int64()).view(columns.field("_time").type)
+        arrays |= {a.name: arrow_array(c, a.type) for a, c in zip(schema, rows.columns)}
     else:
-        found["_id"] = pa.array(np.array([e.id for e in group], np.int64))
-        found |= {name: pa.nulls(n, columns.field(name).type) for name in ("_time", *schema.names)}
-    return pa.Table.from_arrays([found[name] for name in columns.names], schema=columns)
+        arrays["_id"] = pa.array(np.array([e.id for e in group], np.int64))
+        arrays |= {name: pa.nulls(n, columns.field(name).type) for name in ("_time", *schema.names)}
+    return pa.Table.from_arrays([arrays[name] for name in columns.names], schema=columns)
 
 
 def statistics_of(table: pa.Table) -> str:
-    """What a commit says of a file, by which readers leave files out.
+    """Returns the statistics of a file for a commit, by which readers skip files.
 
-    It bounds every column that has an order and a value: where some files say it and others do not, delta-rs takes the
-    others for empty.
+    They bound every column that has an order and a value: if only some files have bounds, delta-rs takes the others for
+    empty.
     """
     least: dict[str, Any] = {}
     largest: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def statistics_of(table: pa.Table) -> str:
 
 
 def _bounds(column: Any, type_: Any) -> tuple[Any, Any]:
-    """A value that is not above any of a column that has one, and one that is not below."""
+    """Returns a lower and an upper bound of a column's values; None without values."""
     if pa.types.is_timestamp(type_):
         ends = pc.min_max(column.cast(pa.int64())).as_py()
         low, high = (min(max(ends[end], _TIME_MIN), _TIME_MAX) for end in ("min", "max"))
@@ -138,19 +138,19 @@ def _bounds(column: Any, type_: Any) -> tuple[Any, Any]:
 
 
 def differences(there: pa.Schema, expected: pa.Schema) -> list[str]:
-    """Why rows cannot go into a table: by column, what was expected; more columns are fine if they may be null."""
-    found = []
+    """Explains why rows do not fit a table, by column; further columns are accepted if they may be null."""
+    problems = []
     for field in expected:
         place = there.get_field_index(field.name)
         if place < 0:
-            found.append(f"{field.name} is missing, expected {field.type}")
+            problems.append(f"{field.name} is missing, expected {field.type}")
         elif _plain(there.field(place).type) != field.type:
-            found.append(f"{field.name} is {there.field(place).type}, expected {field.type}")
+            problems.append(f"{field.name} is {there.field(place).type}, expected {field.type}")
         elif field.nullable and not there.field(place).nullable:
-            found.append(f"{field.name} is declared not null, expected that it may be null")
+            problems.append(f"{field.name} is declared not null, expected that it may be null")
     names = set(expected.names)
-    found += [f"{f.name} is not ours, and not null" for f in there if f.name not in names and not f.nullable]
-    return found
+    problems += [f"{f.name} is not ours, and not null" for f in there if f.name not in names and not f.nullable]
+    return problems
 
 
 def _plain(type_: Any) -> Any:

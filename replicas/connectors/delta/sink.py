@@ -1,8 +1,8 @@
-"""A client's results in a Delta table, in one commit with how far they go.
+"""Writes a client's results to a Delta table, each commit together with its positions.
 
-Each commit has, in its information, the state that :class:`ServerSink` keeps, and sets transaction identifiers:
-``tentative-spe`` to the version that it was made for, by which two commits of ours exclude each other, and
-``tentative-spe/CLIENT/STREAM/PARTITION`` to the last stable id, which checkpoints of the log keep.
+The information of each commit has the state of :class:`ServerSink`, and sets transaction identifiers: ``tentative-spe``
+to the version that the commit was made for, by which two of our commits exclude each other, and
+``tentative-spe/CLIENT/STREAM/PARTITION`` to the last stable id, which checkpoints of the log retain.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ try:
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
     raise ConfigError(["Delta tables need deltalake and pyarrow: pip install '.[delta]'"]) from error
 
-#: What is taken before it is committed: of small files a table becomes slow.
+#: Rows that are buffered before a commit: small files make a table slow.
 ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 128 << 20
 #: Longest time of a commit with its files, before the store counts as away.
 ANSWER_S: Final = 120.0
-#: The identifier that each commit of ours sets, and what it adds to a commit's information.
+#: Identifier that each commit of this sink sets, and key of the state in a commit's information.
 APP: Final = "tentative-spe"
-#: Attempts to commit beside others, and the time before the second one.
+#: Attempts to commit while other writers do, and the time before the second one.
 _ATTEMPTS: Final = 10
 _AGAIN_S: Final = 0.05
-#: Features of a table for which a writer need not do anything; and the protocol in which they have no names.
+#: Table features that demand nothing of a writer; and the protocol version in which features have no names.
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _WRITER_VERSION: Final = 2
 
 
 class _Written(NamedTuple):
-    """Files that a commit will name, and the channels of which tentative rows go."""
+    """Files that a commit will name, and the channels whose tentative rows are removed."""
 
     files: list[AddAction]
     withdrawn: frozenset[int]
@@ -66,13 +66,13 @@ class _Written(NamedTuple):
 
 
 class DeltaSink(ServerSink):
-    """See the module.
+    """A Delta table as a sink; see the module.
 
     Args:
-      options: those of ``spe.connectors.delta.DeltaKeys``.
+      options: options of ``spe.connectors.delta.DeltaKeys``.
 
     Raises:
-      ConfigError: several streams would go to one table, or an attribute has the name of a column that we write.
+      ConfigError: several streams would be written to one table, or an attribute has the name of a column of the sink.
     """
 
     rows_max: ClassVar[int] = ROWS_MAX
@@ -91,7 +91,7 @@ class DeltaSink(ServerSink):
         self._partition_by = [TENTATIVE] if mode == CURRENT else []
         self._client = ""
         self._table: DeltaTable | None = None
-        #: Version of the table of which we have seen the state, and that the columns fit.
+        #: Last version of the table whose state is known and whose columns fit.
         self._seen = -1
         #: Number of the next change, in mode corrections.
         self._change = 0
@@ -132,7 +132,7 @@ class DeltaSink(ServerSink):
         return await env.compute.run(self._forget)
 
     async def disconnect(self) -> None:
-        """At the end commits what was taken: commits are far apart, and a run that is over ends us."""
+        """Commits buffered changes at the end: commits are far apart, and the end of a run cancels the client."""
         try:
             if self._connected and self._table is not None:
                 with suppress(SpeError):
@@ -143,14 +143,14 @@ class DeltaSink(ServerSink):
     # --- in a thread ---
 
     def _load(self) -> bytes:
-        """Finds or makes the table, and gives the state."""
+        """Finds or makes the table, and returns the state."""
         table = self._place.open()
         if table is None:
             table = self._place.make(self._columns, self._partition_by)
         with self._place.errors_told_apart():
             self._check(table)
             state, self._change, version = self._state(table)
-            self._place.sync(range(version, version + 1))  # the last process may have ended before that
+            self._place.sync(range(version, version + 1))  # the last process may have ended before the sync
             if not state and not self._append and table.get_add_actions().num_rows:
                 raise SpeError(
                     f"{self.name}: the table has rows, and its log does not say how far we are; expected an empty "
@@ -160,7 +160,7 @@ class DeltaSink(ServerSink):
         return state
 
     def _forget(self) -> str:
-        """First the state: with rows and without it, a sink refuses the table."""
+        """Removes the state first: with rows and without state, a sink refuses the table."""
         table = self._place.open()
         if table is None or table.transaction_version(APP) is None:
             return NOTHING_KEPT
@@ -179,7 +179,7 @@ class DeltaSink(ServerSink):
         return f"its position and {rows:,} rows are removed"
 
     def _check(self, table: DeltaTable) -> None:
-        """Raises SpeError where our rows do not fit into the table."""
+        """Raises SpeError: our rows do not fit the table."""
         there = pa.schema(table.schema().to_arrow())
         problems = differences(there, self._columns)
         if (parts := table.metadata().partition_columns) != self._partition_by:
@@ -196,10 +196,10 @@ class DeltaSink(ServerSink):
             raise SpeError(f"{self.name}: the table does not fit mode {self.mode}: {'; '.join(problems)}")
 
     def _state(self, table: DeltaTable) -> tuple[bytes, int, int]:
-        """What our last commit says, and its version: the state, and the number of the next change.
+        """Returns the state of our last commit, the number of the next change, and the version.
 
         Raises:
-          SpeError: it is gone.
+          SpeError: the commit is gone.
         """
         last = table.transaction_version(APP)
         if last is None:
@@ -209,8 +209,8 @@ class DeltaSink(ServerSink):
             if commit is None:
                 break
             if (ours := commit.get(APP)) is not None:
-                found = json.loads(ours)
-                return str(found["state"]).encode(), int(found["change"]), version
+                information = json.loads(ours)
+                return str(information["state"]).encode(), int(information["change"]), version
             if commit.get("operation") == "RESTORE":
                 raise SpeError(
                     f"{self.name}: the table was restored to an older version, and rows that it had will not come "
@@ -230,19 +230,19 @@ class DeltaSink(ServerSink):
     def _write(self, entries: Sequence[ChannelEntry]) -> _Written:
         """Writes the rows, and syncs them, before a commit names them."""
         withdrawn: set[int] = set()
-        kept: list[ChannelEntry] = list(entries)
+        remaining: list[ChannelEntry] = list(entries)
         if self.mode == CURRENT:
-            kept = []
+            remaining = []
             for entry in entries:
                 if entry.batch is None:
-                    kept = [e for e in kept if e.channel != entry.channel or not is_tentative(e)]
+                    remaining = [e for e in remaining if e.channel != entry.channel or not is_tentative(e)]
                     withdrawn.add(entry.channel.partition)
                 else:
-                    kept.append(entry)
-        groups: list[list[ChannelEntry]] = [kept]
-        if self.mode == CURRENT:  # a file of tentative rows has those of one channel, so that it can go as a whole
-            groups = [[e for e in kept if not is_tentative(e)]]
-            groups += [[e for e in kept if is_tentative(e) and e.channel == channel] for channel in self.schemas]
+                    remaining.append(entry)
+        groups: list[list[ChannelEntry]] = [remaining]
+        if self.mode == CURRENT:  # a file of tentative rows has one channel, so that it can be removed as a whole
+            groups = [[e for e in remaining if not is_tentative(e)]]
+            groups += [[e for e in remaining if is_tentative(e) and e.channel == channel] for channel in self.schemas]
         files = []
         change = self._change
         for group in groups:
@@ -262,7 +262,9 @@ class DeltaSink(ServerSink):
         return AddAction(name, size, values, _now_ms(), True, statistics_of(rows))
 
     def _commit(self, before: bytes, after: bytes, written: _Written) -> bool | None:
-        """Commits behind whatever others have; False: the state is another one; None: they were quicker."""
+        """Commits after other writers' commits; returns False: the state is another one; None: another commit was
+        faster.
+        """
         table = self._table
         if table is None:
             raise ServerAway("the connection is lost")
@@ -276,7 +278,7 @@ class DeltaSink(ServerSink):
             removed, left = self._withdraw(table, written.withdrawn)
             properties = CommitProperties(
                 custom_metadata={APP: json.dumps({"state": after.decode(), "change": written.change})},
-                # A commit of others may take away the files that we remove: then it has to be seen first.
+                # A commit of another writer may remove the same files: then it has to be read first.
                 max_commit_retries=0 if removed else None,
                 app_transactions=self._transactions(table, after),
             )
@@ -295,11 +297,14 @@ class DeltaSink(ServerSink):
 
     def _transactions(self, table: DeltaTable, after: bytes) -> list[Transaction]:
         state = json.loads(after)
-        found = [Transaction(APP, table.version() + 1)]
-        return found + [Transaction(_app(state["client"], c), one["id"]) for c, one in state["channels"].items()]
+        transactions = [Transaction(APP, table.version() + 1)]
+        return transactions + [
+            Transaction(_app(state["client"], c), state_of_channel["id"])
+            for c, state_of_channel in state["channels"].items()
+        ]
 
     def _withdraw(self, table: DeltaTable, channels: frozenset[int]) -> tuple[list[RemoveAction], list[AddAction]]:
-        """Files with tentative rows of channels, and new ones with the rows of other channels that were in them."""
+        """Returns files with tentative rows of channels, and new ones with the rows of other channels in them."""
         removed: list[RemoveAction] = []
         left: list[AddAction] = []
         if not channels:
@@ -307,14 +312,14 @@ class DeltaSink(ServerSink):
         files = pa.table(table.get_add_actions(flatten=True))
         files = files.filter(files[f"partition.{TENTATIVE}"])
         names = set(files.column_names)
-        for one in files.to_pylist():
-            least, largest = (one.get(f"{end}._partition") for end in ("min", "max"))
+        for file in files.to_pylist():
+            least, largest = (file.get(f"{end}._partition") for end in ("min", "max"))
             if least is None or largest is None or "min._partition" not in names:
                 least, largest = 0, max(channel.partition for channel in self.schemas)
             if channels.isdisjoint(range(least, largest + 1)):
                 continue
             if not channels.issuperset(range(least, largest + 1)):
-                rows = self._place.read(one["path"], _without(self._columns, TENTATIVE))
+                rows = self._place.read(file["path"], _without(self._columns, TENTATIVE))
                 ours = np.isin(rows["_partition"].to_numpy(), list(channels))
                 if not ours.any():
                     continue
@@ -324,18 +329,18 @@ class DeltaSink(ServerSink):
                     )
                     left.append(self._file(tentative, True))
             values: dict[str, str | None] = {TENTATIVE: "true"}
-            removed.append(RemoveAction(one["path"], True, _now_ms(), one["size_bytes"], values))
+            removed.append(RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], values))
         return removed, left
 
     def _settled(self) -> None:
-        """Makes our commit safe."""
-        table, seen = self._table, self._seen
+        """Syncs our commit."""
+        table, settled = self._table, self._seen
         assert table is not None
         with self._place.errors_told_apart():
             table.update_incremental()
-        self._place.sync(range(seen + 1, table.version() + 1))
-        if table.version() == seen + 1:
-            self._seen = seen + 1
+        self._place.sync(range(settled + 1, table.version() + 1))
+        if table.version() == settled + 1:
+            self._seen = settled + 1
 
 
 def _app(client: str, channel: str) -> str:

@@ -1,4 +1,4 @@
-"""Where a Delta table is: files that are written and synced, its log, and errors told apart.  Everything blocks."""
+"""Files, log and errors of a Delta table.  All functions block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ S3_OPTIONS: Final = {
     "max_retries": "2",
     "retry_timeout": "15s",
 }
-#: Errors of a folder that trying again does not mend.
+#: Errors of a folder that a retry does not mend.
 _FINAL: Final = {
     1: "not permitted", 13: "permission denied", 20: "a part of the path is no folder", 30: "it may only be read",
 }  # fmt: skip
@@ -44,14 +44,14 @@ _MESSAGE_CHARS: Final = 300
 
 
 class DeltaPlace:
-    """See the module.
+    """The location of a Delta table; see the module.
 
     Args:
-      path: of the table: absolute, or ``s3://BUCKET/PREFIX``.
-      endpoint, region: of S3; "": as the environment says.
+      path: path of the table: absolute, or ``s3://BUCKET/PREFIX``.
+      endpoint, region: settings of S3; "": from the environment.
 
     Attributes:
-      name: in messages.
+      name: name in messages.
     """
 
     def __init__(self, path: str, *, endpoint: str = "", region: str = "") -> None:
@@ -62,11 +62,11 @@ class DeltaPlace:
         self._service: S3Service | None = None
 
     def open(self) -> DeltaTable | None:
-        """The table as it is now; None: there is none.
+        """Returns the current table; None: there is none.
 
         Raises:
           ServerAway: it cannot be reached now.
-          SpeError: trying again will not help.
+          SpeError: a retry will not help.
         """
         with self.errors_told_apart():
             if self._folder is None:
@@ -79,7 +79,7 @@ class DeltaPlace:
                 return None
 
     def make(self, columns: pa.Schema, partition_by: list[str]) -> DeltaTable:
-        """A new table, without rows, or the one that somebody else has made since.  Raises as :meth:`open`."""
+        """Makes a table without rows, or opens one that another process has just made.  Raises as :meth:`open`."""
         with self.errors_told_apart():
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -107,9 +107,9 @@ class DeltaPlace:
         return len(data)
 
     def commit_info(self, version: int) -> Mapping[str, Any] | None:
-        """What a commit says of itself; None: the log has forgotten it.  Raises as :meth:`open`.
+        """Returns the information of a commit; None: it is no longer in the log.  Raises as :meth:`open`.
 
-        ``DeltaTable.history`` keeps other threads waiting until the store has answered.
+        ``DeltaTable.history`` would block other threads until the store has answered.
         """
         name = f"{LOG}/{version:020}.json"
         with self.errors_told_apart():
@@ -122,12 +122,12 @@ class DeltaPlace:
             except FileNotFoundError:
                 return None
         for line in text.splitlines():
-            if (found := json.loads(line).get("commitInfo")) is not None:
-                return dict(found)
+            if (information := json.loads(line).get("commitInfo")) is not None:
+                return dict(information)
         return {}
 
     def read(self, name: str, columns: pa.Schema) -> pa.Table:
-        """A file below the table.  Raises as :meth:`open`; ServerAway also where it is gone."""
+        """Reads a file below the table.  Raises as :meth:`open`; ServerAway also if it is gone."""
         with self.errors_told_apart():
             if self._folder is not None:
                 return pq.read_table(str(self._folder / unquote(name)), partitioning=None, schema=columns)
@@ -135,22 +135,22 @@ class DeltaPlace:
             return pq.read_table(path, filesystem=self._system(), partitioning=None, schema=columns)
 
     def sync(self, versions: range) -> None:
-        """Makes commits safe, with their checkpoints.  Raises SpeError where the disk fails."""
+        """Syncs commits and their checkpoints.  Raises SpeError: the disk fails."""
         if self._folder is None:
             return
         log = self._folder / LOG
         with self.errors_told_apart():
-            for one in versions:
-                _sync_if_there(log / f"{one:020}.json")
-                if _sync_if_there(log / f"{one:020}.checkpoint.parquet"):
+            for version in versions:
+                _sync_if_there(log / f"{version:020}.json")
+                if _sync_if_there(log / f"{version:020}.checkpoint.parquet"):
                     _sync_if_there(log / _CHECKPOINT)
             sync_folder(log)
 
     @contextmanager
     def errors_told_apart(self) -> Iterator[None]:
-        """Errors of disks, S3 and delta-rs become a ServerAway, where trying again may help, or an SpeError.
+        """Converts errors of disks, S3 and delta-rs to ServerAway, where a retry may help, or SpeError.
 
-        A CommitFailedError passes: others have committed.
+        A CommitFailedError passes: another commit was faster.
         """
         try:
             yield
@@ -169,8 +169,8 @@ class DeltaPlace:
                 return SpeError(f"{self.name}: {reason(denied)}")
             if isinstance(error, OSError):
                 return ServerAway(reason(text)[:_MESSAGE_CHARS])
-        found = re.search(r"os error (\d+)", text)
-        number = getattr(error, "errno", None) or (int(found[1]) if found else None)
+        match = re.search(r"os error (\d+)", text)
+        number = getattr(error, "errno", None) or (int(match[1]) if match else None)
         if number in _FINAL:
             return SpeError(f"{self.name}: {_FINAL[number]}; expected a folder that this user may write")
         if isinstance(error, OSError) and number is not None:
@@ -197,9 +197,9 @@ class DeltaPlace:
         sync_folder(path.parent)
 
     def _remove_torn(self, log: Path) -> None:
-        """Removes the newest commit, or checkpoint, where a power failure has torn it: delta-rs does not sync them.
+        """Removes the newest commit or checkpoint if a power failure has torn it: delta-rs does not sync them.
 
-        Nobody was told of a commit that was not synced.
+        An unsynced commit was not acknowledged.
         """
         names = sorted(os.listdir(log)) if log.is_dir() else []
         commits = [name for name in names if re.fullmatch(r"\d{20}\.json", name)]
@@ -218,7 +218,7 @@ class DeltaPlace:
     # --- S3 ---
 
     def _ask_service(self) -> None:
-        """Finds out whether the bucket can be reached: Arrow says more clearly why not."""
+        """Checks whether the bucket can be reached: Arrow explains a failure more clearly."""
         parts = urlsplit(self._path)
         self._service = S3Service.of(parts.netloc, endpoint=self._endpoint, region=self._region)
         self._system().get_file_info(self._object(f"{LOG}/{_CHECKPOINT}"))
@@ -231,15 +231,15 @@ class DeltaPlace:
         return f"{self._path.removeprefix(S3)}/{name}"
 
     def _options(self) -> dict[str, str] | None:
-        """Those of delta-rs; credentials are where the AWS SDK looks for them."""
+        """Returns the options of delta-rs; it finds credentials where the AWS SDK looks for them."""
         if self._service is None:
             return None
-        found = {**S3_OPTIONS, "AWS_REGION": self._service.region}
+        options = {**S3_OPTIONS, "AWS_REGION": self._service.region}
         if self._service.endpoint:
-            found["AWS_ENDPOINT_URL"] = self._service.endpoint
+            options["AWS_ENDPOINT_URL"] = self._service.endpoint
             if self._service.endpoint.startswith("http://"):
-                found["AWS_ALLOW_HTTP"] = "true"
-        return found
+                options["AWS_ALLOW_HTTP"] = "true"
+        return options
 
 
 def _sync(descriptor: int, path: Path) -> None:
@@ -262,7 +262,7 @@ def _sync_if_there(path: Path) -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    """Are these lines of JSON?"""
+    """Returns whether a file consists of whole lines of JSON."""
     try:
         lines = path.read_bytes().splitlines()
         return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines if line)

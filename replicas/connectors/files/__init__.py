@@ -1,1 +1,1 @@
-"""Sources and sinks that are files, one or a directory of them, on a disk or in object storage."""
+"""Sources and sinks of files, single or in a directory, on a disk or in object storage."""

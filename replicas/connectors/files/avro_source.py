@@ -1,4 +1,4 @@
-"""Avro container files."""
+"""Reads Avro container files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.errors import SpeError
 from spe.problems import one_of
 from spe.stream.schema import Schema
 
-#: What a file begins with.
+#: The first bytes of a file.
 MAGIC: Final = b"Obj\x01"
 _HEADER: Final = {
     "type": "record",
@@ -29,7 +29,7 @@ _HEADER: Final = {
 
 
 class AvroFiles(FileFormat):
-    """Each file with the schema in its header.  Blocks before the first row that is wanted are not decoded."""
+    """Reads each file with the schema in its header.  Blocks before the first requested row are not decoded."""
 
     def __init__(
         self, schema: Schema, time: str | None, reader: Mapping[str, Any], codecs: Sequence[str] | None = None
@@ -64,7 +64,9 @@ class AvroFiles(FileFormat):
 
 
 def _header(file: io.BufferedReader, name: str) -> tuple[Any, bytes, str]:
-    """The schema of a file, a header for AvroBlocks in which it has no logical types, and how blocks are compressed."""
+    """Returns the schema of a file, a header for AvroBlocks without its logical types, and the compression of
+    blocks.
+    """
     import fastavro
 
     if file.read(len(MAGIC)) != MAGIC:

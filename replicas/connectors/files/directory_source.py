@@ -1,7 +1,7 @@
 """Reads files of a directory as they appear, each once (rule S9).
 
-Before a file is read, its name is in a list on the source's disk, which fixes the order; a cursor in the log says how
-many files of that list are behind us, and how many rows of the next one.
+Before a file is read, its name is written to a list on the source's disk, which fixes the order; a cursor in the log
+has the number of files of that list that were read, and the number of rows of the next one.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Accept = Callable[[RowChunk], Awaitable[None]]
 
 
 class BadFile(SpeError):
-    """A file cannot be read, and trying again does not mend it."""
+    """A file cannot be read, and a retry does not help."""
 
 
 class DirectoryReader(Resumable):
-    """See the module; options are those that ``spe.connectors.directory`` declares.
+    """Follows a directory; see the module.  Options are declared in ``spe.connectors.directory``.
 
     Raises:
-      SpeError: schema and options do not go together, or a package is missing.
+      SpeError: schema and options do not fit, or a package is missing.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -46,14 +46,14 @@ class DirectoryReader(Resumable):
         self._options = reader
         self._every_s = reader.get("every", 1_000_000) / 1e6
         self._skips = reader.get("bad_files") == "skip"
-        #: Rows that were handed over since the start.
+        #: Number of rows passed on since the start.
         self._count = 0
-        #: Records of the list that are still to be written, and files in them; and whether all is synced.
+        #: Unwritten records of the list, the number of files in them, and whether all records are synced.
         self._unwritten: list[bytes] = []
         self._listed: list[Listed] = []
 
     async def read(self, env: Env, accept: Accept) -> None:
-        """Raises SpeError: see the declaration."""
+        """Reads files until nothing more will come.  Raises SpeError: see the declaration."""
         self._env, self.first_reading = env, True
         self._position = FilePosition.decode(self.cursor)
         self._files = FileList(self._options, self._position)
@@ -70,7 +70,7 @@ class DirectoryReader(Resumable):
             self._log.close()
 
     async def _follow(self, accept: Accept) -> None:
-        """Reads what there is, and looks again, until nothing more will come."""
+        """Reads the files, and looks for new ones, until nothing more will come."""
         backoff, last = Backoff(self._env), False
         while True:
             try:
@@ -90,24 +90,24 @@ class DirectoryReader(Resumable):
                 continue
             if last and ends:
                 return
-            # Files may have come while we looked, before the one that says that none does: so one more look.
+            # Files may have come before the end marker but after the look, so one more look follows.
             last = ends
             if not ends:
                 await self._env.clock.sleep(max(self._every_s, took_s))
 
-    # --- what is there ---
+    # --- looking for files ---
 
     async def _look(self, accept: Accept) -> tuple[bool, bool]:
-        """Writes down which files are new.  Returns: are there any; and is that all that will come?
+        """Lists new files.  Returns whether there are any, and whether no more will come.
 
         Raises:
           ServerAway: the folder cannot be read now, or the disk of the source is full.
         """
         await self._write()
-        found = await self._run(self._store.list)
+        versions = await self._run(self._store.list)
         self._reached = True
         files = self._files
-        for changed in await self._run(partial(files.changed, found)):
+        for changed in await self._run(partial(files.changed, versions)):
             known = files.version(changed.path)
             why = f"it changed after it was read, {_difference(known, changed.version)}; what is new in it is not taken"
             if not self._skips:
@@ -117,20 +117,20 @@ class DirectoryReader(Resumable):
                 )
             await self._note([changed])
             await self._leave_out(accept, changed.path, why, self._position)
-        news = await self._run(partial(files.news, found, self._env.clock.monotonic_us()))
+        news = await self._run(partial(files.news, versions, self._env.clock.monotonic_us()))
         await self._note(news)
-        ends = files.ends(found) or not self._options.get("follow", True)
+        ends = files.ends(versions) or not self._options.get("follow", True)
         return bool(news), ends and not news and not files.settling
 
     async def _note(self, files: list[Listed]) -> None:
-        """Puts files into the list, on the disk first."""
+        """Adds files to the list, on the disk first."""
         if files:
             self._unwritten += encoded(files)
             self._listed += files
             await self._write()
 
     async def _write(self) -> None:
-        """Raises ServerAway while there is no room for what is to be written."""
+        """Writes the list.  Raises ServerAway: the disk is full."""
         try:
             while self._unwritten:
                 self._log.append(self._unwritten[0])
@@ -144,7 +144,7 @@ class DirectoryReader(Resumable):
     # --- one file ---
 
     async def _read_next(self, accept: Accept) -> None:
-        """Raises ServerAway: the rest of the file cannot be read now; SpeError: it stops the source."""
+        """Reads the next file.  Raises ServerAway: the rest cannot be read now; SpeError: the file stops the source."""
         path, position = self._files.waiting[0], self._position
         behind = FilePosition(position.files + 1)
         try:
@@ -172,24 +172,24 @@ class DirectoryReader(Resumable):
         self._files.waiting.popleft()
 
     async def _renew(self, path: str) -> None:
-        """A file of which nothing was read is read as it is now, not as it was when it was new."""
-        found = await self._run(partial(self._store.look, path))
-        if found is None:
+        """Updates the version of a file of which nothing was read, so that it is read as it is now."""
+        version = await self._run(partial(self._store.look, path))
+        if version is None:
             raise BadFile("it was removed before it was read")
-        if found != self._files.version(path):
-            await self._note([Listed(path, found)])
+        if version != self._files.version(path):
+            await self._note([Listed(path, version)])
 
     async def _renew_left_out(self, path: str) -> None:
-        """What is left out is known as it is, so that it is not said again."""
-        found = await self._run(partial(self._store.look, path))
-        if found is not None and found != self._files.version(path):
-            await self._note([Listed(path, found)])
+        """Updates the version of a file that is left out, so that it is not reported again."""
+        version = await self._run(partial(self._store.look, path))
+        if version is not None and version != self._files.version(path):
+            await self._note([Listed(path, version)])
 
     async def _next(self, chunks: Iterator[RowChunk]) -> RowChunk | None:
         return await self._run(lambda: next(chunks, None))
 
     async def _run(self, function: Callable[[], T]) -> T:
-        """Off the loop.  A folder that could be read once will be again: then FolderRefused becomes ServerAway."""
+        """Runs a function off the loop.  After the folder could be read once, FolderRefused becomes ServerAway."""
         try:
             return await self._env.compute.run(function)
         except FolderRefused as error:
@@ -198,7 +198,7 @@ class DirectoryReader(Resumable):
             raise
 
     def _chunks(self, path: str, skip: int) -> Generator[RowChunk, None, None]:
-        """The rows of a file, from row ``skip`` on.  Blocks.  Raises BadFile, ServerAway."""
+        """Yields the rows of a file from row ``skip`` on.  Blocks.  Raises BadFile, ServerAway."""
         store, version = self._store, self._files.version(path)
         if skip and (now := store.look(path)) != version:
             raise BadFile("it was removed" if now is None else f"it changed, {_difference(version, now)}")
@@ -219,7 +219,7 @@ class DirectoryReader(Resumable):
         if (now := store.look(path)) is not None and now != version:
             raise BadFile(f"it changed while it was read, {_difference(version, now)}")
 
-    # --- what goes into the log ---
+    # --- the log ---
 
     async def _hand_over(self, accept: Accept, chunk: RowChunk, position: FilePosition) -> None:
         chunk.first, self._count = self._count, self._count + chunk.taken
@@ -228,7 +228,7 @@ class DirectoryReader(Resumable):
         self._position = position
 
     async def _leave_out(self, accept: Accept, path: str, why: str, position: FilePosition) -> None:
-        """A file counts as one row that cannot be understood."""
+        """Counts a file as one malformed row."""
         columns = Rows.empty(self._schema).columns
         events = np.zeros(0, np.int64)
         bad = Malformed(0, why, "", path)

@@ -1,4 +1,4 @@
-"""Which files of a directory are known, which are new and complete, and which have changed.  Pure."""
+"""Tracks the files of a directory: known ones, new complete ones, and changed ones.  Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple
 from replicas.connectors.files.file_store import FileVersion, hidden
 from spe.errors import SpeError
 
-#: Files that one source may know.  All of their names are in memory.
+#: Largest number of files of a source.  All of their names are in memory.
 FILES_MAX: Final = 1_000_000
 #: Files in one record of the list on disk.
 _RECORD_FILES: Final = 1_000
 
 
 class FilePosition(NamedTuple):
-    """How far the files are read: a cursor.
+    """The position in the files: a cursor.
 
     Attributes:
-      files: that are behind us, in the order of the list.
-      path: of the next one, where something of it was read; else "".
-      rows: of that one that were read.
+      files: number of files that were read, in the order of the list.
+      path: path of the next file if a part of it was read; else "".
+      rows: number of rows of that file that were read.
     """
 
     files: int = 0
@@ -35,7 +35,7 @@ class FilePosition(NamedTuple):
 
     @classmethod
     def decode(cls, cursor: bytes) -> FilePosition:
-        """Raises SpeError where another reader made it."""
+        """Decodes a cursor.  Raises SpeError: another reader made it."""
         if not cursor:
             return cls()
         try:
@@ -46,16 +46,18 @@ class FilePosition(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A file as the list on disk has it: new at the end of the list, or another version of one that is there."""
+    """An entry of the list on disk: a new file, or another version of a listed one."""
 
     path: str
     version: FileVersion
 
 
 class FileList:
-    """Attributes:
-    count: files that the list has.
-    waiting: paths of those that are still to be read, in order.
+    """The files of a directory.
+
+    Attributes:
+      count: number of files in the list.
+      waiting: paths of the files that are still to be read, in order.
     """
 
     def __init__(self, reader: Mapping[str, Any], position: FilePosition) -> None:
@@ -68,12 +70,12 @@ class FileList:
         self._versions: dict[str, FileVersion] = {}
         self.count = 0
         self.waiting: deque[str] = deque()
-        #: Files that are new, as they were seen last, and since when they are so.
+        #: Last versions of new files, and since when they are unchanged.
         self._seen: dict[str, tuple[FileVersion, int]] = {}
         self._first_look_us: int | None = None
 
     def add(self, files: Iterable[Listed]) -> None:
-        """What stands in the list on disk."""
+        """Adds entries of the list on disk."""
         for path, version in files:
             if path not in self._versions:
                 self.count += 1
@@ -82,7 +84,7 @@ class FileList:
             self._versions[path] = version
 
     def check(self, position: FilePosition, where: str) -> None:
-        """Raises SpeError where the list does not have all that was read."""
+        """Raises SpeError: the list lacks files that were read."""
         nxt = self.waiting[0] if self.waiting else ""
         if self.count < position.files or (position.path and position.path != nxt):
             raise SpeError(
@@ -91,34 +93,34 @@ class FileList:
             )
 
     def version(self, path: str) -> FileVersion:
-        """Of a file that the list has."""
+        """Returns the version of a listed file."""
         return self._versions[path]
 
-    def changed(self, found: Mapping[str, FileVersion]) -> list[Listed]:
-        """Files that were read and are not any more what they were, by path."""
+    def changed(self, versions: Mapping[str, FileVersion]) -> list[Listed]:
+        """Returns files that have changed after they were read, by path."""
         waiting = set(self.waiting)
         known = self._versions
-        changed = [p for p, version in found.items() if known.get(p, version) != version and p not in waiting]
-        return [Listed(path, found[path]) for path in sorted(changed)]
+        changed = [p for p, version in versions.items() if known.get(p, version) != version and p not in waiting]
+        return [Listed(path, versions[path]) for path in sorted(changed)]
 
-    def news(self, found: Mapping[str, FileVersion], now_us: int) -> list[Listed]:
-        """Complete files that the list does not have, in the order in which they are to be read.
+    def news(self, versions: Mapping[str, FileVersion], now_us: int) -> list[Listed]:
+        """Returns complete files that are not in the list, in reading order.
 
         Args:
-          now_us: on a clock that never goes back.
+          now_us: time of a clock that never goes back.
 
         Raises:
-          SpeError: there are too many.
+          SpeError: there are too many files.
         """
         if self._first_look_us is None:
             self._first_look_us = now_us
-        fresh = {path: found[path] for path in found if path not in self._versions and self._wanted(path)}
+        fresh = {path: versions[path] for path in versions if path not in self._versions and self._wanted(path)}
         if self._marker is not None:
-            fresh = {path: v for path, v in fresh.items() if path + self._marker in found}
+            fresh = {path: v for path, v in fresh.items() if path + self._marker in versions}
         if self._settle_us is not None:
-            seen = self._seen
+            before = self._seen
             self._seen = {
-                path: seen[path] if path in seen and seen[path][0] == version else (version, now_us)
+                path: before[path] if path in before and before[path][0] == version else (version, now_us)
                 for path, version in fresh.items()
             }
             fresh = {path: v for path, (v, since_us) in self._seen.items() if now_us - since_us >= self._settle_us}
@@ -129,18 +131,18 @@ class FileList:
 
     @property
     def settling(self) -> bool:
-        """Are there files that may be complete soon?"""
+        """Returns whether there are files that may be complete soon."""
         return any(path not in self._versions for path in self._seen)
 
     @property
     def first_left(self) -> bool:
-        """May files of the first look be complete soon?  One that has grown since then is input that comes now."""
+        """Whether files of the first look may be complete soon.  A file that has grown since then is new input."""
         first_us = self._first_look_us
         return first_us is None or any(at == first_us and p not in self._versions for p, (_, at) in self._seen.items())
 
-    def ends(self, found: Mapping[str, FileVersion]) -> bool:
-        """Does the file lie there that says that no more files come?"""
-        return self._until is not None and self._until in found
+    def ends(self, versions: Mapping[str, FileVersion]) -> bool:
+        """Returns whether the end marker exists, after which no more files come."""
+        return self._until is not None and self._until in versions
 
     def _wanted(self, path: str) -> bool:
         name = path.rpartition("/")[2]
@@ -150,13 +152,13 @@ class FileList:
 
 
 def encoded(files: Sequence[Listed]) -> list[bytes]:
-    """Records of the list on disk."""
+    """Encodes records of the list on disk."""
     parts = [files[at : at + _RECORD_FILES] for at in range(0, len(files), _RECORD_FILES)]
     return [json.dumps([(f.path, *f.version) for f in part], separators=(",", ":")).encode() for part in parts]
 
 
 def decoded(record: bytes) -> list[Listed]:
-    """Raises SpeError where it is none."""
+    """Decodes a record.  Raises SpeError: not a record of the list."""
     try:
         return [Listed(str(path), FileVersion(int(size), int(at))) for path, size, at in json.loads(record)]
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Rows of files with the columns that stand in the names of their folders, in chunks that a record of the log takes."""
+"""Reads rows of files, adds the columns in their folders' names, and divides them into chunks that fit a log record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spe.stream.batch import Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
 
-#: How Hive and Spark write null.
+#: Null, as Hive and Spark write it.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -25,7 +25,7 @@ class FileRows:
     """Reads files of one format.
 
     Raises:
-      SpeError: schema and options do not go together.
+      SpeError: schema and options do not fit.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class FileRows:
         wanted: Sequence[str] = reader.get("partitions") or ()
         if stray := [name for name in wanted if name not in folders.values()]:
             raise SpeError(f"directory.partitions: no attribute has the column {', '.join(stray)}")
-        #: Attributes whose column is a folder's, and its name there.
+        #: Attributes whose values are folder names, and the column's name there.
         self._folders = {attribute: name for attribute, name in folders.items() if name in wanted}
         inside = Schema(tuple(a for a in schema if a.name not in self._folders))
         if not len(inside):
@@ -45,22 +45,24 @@ class FileRows:
         self._format = file_format(inside, None if time in self._folders else time, reader)
 
     def read(self, file: BinaryIO, path: str, skip: int) -> Generator[RowChunk, None, None]:
-        """From row ``skip`` on; raises as ``FileFormat.rows``."""
+        """Yields chunks from row ``skip`` on; raises as ``FileFormat.rows``."""
         folders = [self._of_folder(a, path) for a in self._schema if a.name in self._folders]
         for chunk in self._format.rows(file, path, skip):
             chunk.malformed = [row._replace(place=f"{path}, {row.where}") for row in chunk.malformed]
             for piece in pieces(chunk, CHUNK_BYTES):
-                piece.where = partial(_place, path, piece.first)  # in the file, which its number will not be
+                piece.where = partial(
+                    _place, path, piece.first
+                )  # the place in the file, which differs from the row's number
                 yield self._with_folders(piece, folders) if folders else piece
 
     def _of_folder(self, attribute: Attribute, path: str) -> Column:
-        """A column of one value."""
+        """Returns a column of one value."""
         name = self._folders[attribute.name]
-        found = [part.removeprefix(f"{name}=") for part in path.split("/")[:-1] if part.startswith(f"{name}=")]
-        if len(found) != 1:
+        values = [part.removeprefix(f"{name}=") for part in path.split("/")[:-1] if part.startswith(f"{name}=")]
+        if len(values) != 1:
             raise SpeError(f"{path}: expected one folder {name}=… in its path")
-        text = unquote(found[0])
-        if found[0] == _NULL:
+        text = unquote(values[0])
+        if values[0] == _NULL:
             if not attribute.nullable or attribute.name == self._time:
                 raise SpeError(f"{path}: folder {name}: null; expected a value")
             dictionary = StringDictionary([""]) if attribute.type is AttributeType.STRING else None
@@ -89,12 +91,12 @@ def _place(path: str, first: int, row: int) -> str:
 
 
 def pieces(chunk: RowChunk, size: int) -> Iterator[RowChunk]:
-    """A chunk as several, none of which has more bytes than ``size``, but for a single row that has."""
+    """Divides a chunk into pieces of at most ``size`` bytes; a single larger row is a piece of its own."""
     count, at, begins = len(chunk), 0, chunk.first
     if chunk.stop_within(0, count, size) == count:
         yield chunk
         return
-    #: Rows that are malformed, in the order of ``chunk.malformed``.
+    #: Malformed rows, in the order of ``chunk.malformed``.
     missing: list[int] = []
     if chunk.places is not None:
         missing = np.setdiff1d(np.arange(chunk.taken), chunk.places).tolist()

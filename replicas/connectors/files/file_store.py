@@ -1,4 +1,4 @@
-"""Where the files of a directory are: on a disk, or in object storage.  Everything here blocks."""
+"""Access to the files of a directory, on a disk or in object storage.  All functions block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spe.values import S3
 
 
 class FileVersion(NamedTuple):
-    """What tells whether a file is still the one that it was.
+    """Identifies a version of a file, to detect changes.
 
     Attributes:
       modified_ns: time of the last change, since the epoch.
@@ -28,38 +28,38 @@ class FileVersion(NamedTuple):
 
 
 class FolderRefused(SpeError):
-    """A folder cannot be read, and trying again is not likely to mend it: it is missing, or not for us."""
+    """A folder cannot be read, and a retry is unlikely to help: it is missing, or access is denied."""
 
 
 class FileStore(Protocol):
     """Files below one folder; their paths are relative to it, and use ``/``.
 
     Attributes:
-      name: of the folder, for messages; without secrets.
+      name: name of the folder in messages; without secrets.
     """
 
     name: str
 
     def list(self) -> dict[str, FileVersion]:
-        """All files.  Raises FolderRefused, ServerAway."""
+        """Returns all files.  Raises FolderRefused, ServerAway."""
         ...
 
     def look(self, path: str) -> FileVersion | None:
-        """None: there is no such file.  Raises FolderRefused, ServerAway."""
+        """Returns the version of a file; None: there is no such file.  Raises FolderRefused, ServerAway."""
         ...
 
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
-        """For a FileFormat.  Raises OSError."""
+        """Opens a file for a FileFormat.  Raises OSError."""
         ...
 
     def trouble(self, error: OSError) -> SpeError:
-        """What an error of a file says of the storage: FolderRefused or ServerAway."""
+        """Converts an error of a file to FolderRefused or ServerAway."""
         ...
 
 
 def hidden(name: str) -> bool:
-    """Files that are not complete have such names, and those that programs keep for themselves."""
+    """Returns whether a name marks an incomplete file, or a private one of a program."""
     return name.startswith((".", "_"))
 
 
@@ -71,7 +71,7 @@ class LocalStore:
         self._folder = Path(folder)
 
     def list(self) -> dict[str, FileVersion]:
-        found: dict[str, FileVersion] = {}
+        versions: dict[str, FileVersion] = {}
         try:
             folders = [""]
             while folders:
@@ -82,16 +82,16 @@ class LocalStore:
                             if not hidden(entry.name):
                                 folders.append(f"{below}{entry.name}/")
                         elif (version := _version(entry)) is not None:
-                            found[below + entry.name] = version
+                            versions[below + entry.name] = version
         except OSError as error:
             raise self.trouble(error) from error
-        return found
+        return versions
 
     def look(self, path: str) -> FileVersion | None:
         try:
-            if (found := _version(self._folder / path)) is None:
-                self._folder.stat()  # a folder that is away is no reason to think that its files are gone
-            return found
+            if (version := _version(self._folder / path)) is None:
+                self._folder.stat()  # an unreachable folder does not mean that its files are gone
+            return version
         except OSError as error:
             raise self.trouble(error) from error
 
@@ -107,16 +107,16 @@ class LocalStore:
 
 
 def _version(file: os.DirEntry[str] | Path) -> FileVersion | None:
-    """None: it is no plain file, or gone, or a link that leads nowhere."""
+    """Returns the version of a file; None: not a plain file, or gone, or a dangling link."""
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:
             return None
         raise
-    return FileVersion(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+    return FileVersion(status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 class S3Store:
@@ -129,7 +129,7 @@ class S3Store:
         self._service: S3Service | None = None
 
     def _connected(self) -> Any:
-        """Raises SpeError, OSError."""
+        """Returns a connection.  Raises SpeError, OSError."""
         if self._service is None:
             self._service = S3Service.of(self._base.partition("/")[0], **self._options)
         return self._service.system
@@ -147,8 +147,8 @@ class S3Store:
         except OSError as error:
             raise self.trouble(error) from error
         skip = len(self._base) + 1
-        found = {i.path[skip:]: FileVersion(i.size, i.mtime_ns) for i in infos if i.type is fs.FileType.File}
-        return {path: version for path, version in found.items() if not any(map(hidden, path.split("/")[:-1]))}
+        versions = {i.path[skip:]: FileVersion(i.size, i.mtime_ns) for i in infos if i.type is fs.FileType.File}
+        return {path: version for path, version in versions.items() if not any(map(hidden, path.split("/")[:-1]))}
 
     def look(self, path: str) -> FileVersion | None:
         from pyarrow import fs
@@ -169,10 +169,10 @@ class S3Store:
 
 
 def file_store(reader: Mapping[str, Any]) -> FileStore:
-    """By the option ``folder``."""
+    """Returns the store named by the option ``folder``."""
     return S3Store(reader) if str(reader["folder"]).startswith(S3) else LocalStore(str(reader["folder"]))
 
 
 def may_come_back(error: OSError) -> bool:
-    """Is a file that cannot be read still there, as far as the error says?"""
+    """Returns whether an unreadable file may still exist, as far as the error shows."""
     return is_of_storage(error) and not isinstance(error, FileNotFoundError)

@@ -1,8 +1,8 @@
-"""Changes as Parquet: a folder per stream, in it part files that appear when they are complete.
+"""Writes changes as Parquet: a folder per stream, with part files that appear when they are complete.
 
-A part's name says how far it reaches: PARTITION-NUMBER-POSITION.parquet, and ``-tentative`` before the suffix when it
-ends in tentative tuples that it does not undo.  So a restart needs no other state, and a crash leaves readable parts
-and one hidden file, which the next start removes.
+A part's name has its position: PARTITION-NUMBER-POSITION.parquet, with ``-tentative`` before the suffix if it ends in
+tentative tuples that it does not undo.  So a restart needs no other state, and a crash leaves readable parts and one
+hidden file, which the next start removes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ try:
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
     raise ConfigError(["Parquet needs pyarrow: pip install '.[parquet]'"]) from error
 
-#: Rows in a row group: what is held in memory per channel, and what a reader loads at least.
+#: Rows in a row group: held in memory per channel, and the least that a reader loads.
 GROUP_ROWS: Final = 64_000
 #: A part is complete at this size, …
 PART_ROWS: Final = 2_000_000
-#: … or when it has been open for this long, at most: acknowledgements wait for it.
+#: … or when it has been open for this long: acknowledgements wait for it.
 PART_US: Final = 10_000_000
 
 _NAME: Final = re.compile(r"(\d{4,})-(\d{8,})-(\d+)(-tentative)?\.parquet")
@@ -53,7 +53,7 @@ ARROW_TYPES: Final[Mapping[AttributeType, Any]] = {
 
 
 def arrow_schema(schema: Schema, mode: str) -> Any:
-    """Columns of a part: what the sink adds, then the attributes."""
+    """Returns the columns of a part: those of the sink, then the attributes."""
     fields = [
         pa.field("_partition", pa.int32(), nullable=False),
         pa.field("_id", pa.int64(), nullable=False),
@@ -70,7 +70,7 @@ def arrow_schema(schema: Schema, mode: str) -> Any:
 
 
 def arrow_array(column: Column, type_: AttributeType) -> Any:
-    """An Arrow array of a column; numbers by their buffers, strings per distinct text."""
+    """Converts a column to an Arrow array; numbers by their buffers, strings per distinct text."""
     mask = None if column.valid is None else ~column.valid
     if type_ is AttributeType.STRING:
         assert column.dictionary is not None
@@ -83,12 +83,12 @@ def arrow_array(column: Column, type_: AttributeType) -> Any:
 
 
 class ParquetSink:
-    """See the module.
+    """A sink of Parquet files; see the module.
 
     Args:
       folder: made if it does not exist; each stream gets a folder below it.
       group_rows, part_rows: largest row group and part.
-      files: where the folder is.
+      files: file system of the folder.
 
     Raises:
       LogCorrupt: an older part has other columns: another schema or mode was written here.
@@ -138,7 +138,7 @@ class _ChannelParts:
     """The parts of one channel.
 
     Attributes:
-      complete: last stable id in a part that is complete.
+      complete: last stable id in a complete part.
     """
 
     def __init__(
@@ -166,13 +166,13 @@ class _ChannelParts:
         self._part: _OpenPart | None = None
         files.make_folder(folder)
         self._number, self.complete, held = self._find_end()
-        files.sync_folder(folder)  # the last session may have ended between a part's name and its sync
+        files.sync_folder(folder)  # the last session may have ended before it synced a part's name
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
         self._cursor = SinkCursor(mode, self.complete, held)
         self._take(self._cursor.begin())
 
     def _find_end(self) -> tuple[int, int, bool]:
-        """(number of the next part, last stable id, tentative tuples follow); removes what a crash left open."""
+        """Returns (number of the next part, last stable id, tentative tuples follow); removes an incomplete part."""
         last, path = (0, 0, False), None
         for name in self._files.names(self._folder):
             if name.startswith(f".{self._channel.partition:04d}-") and name.endswith(".open"):
@@ -193,11 +193,11 @@ class _ChannelParts:
     def write(self, change: Change) -> None:
         self._store()
         self._take(self._cursor.take(change))
-        with suppress(DiskFull):  # it is taken: what has no room is stored before the next one is
+        with suppress(DiskFull):  # the change is taken: its rows are stored before the next one
             self._store()
 
     def _store(self) -> None:
-        """Stores what was encoded.  Raises DiskFull where there is no room; nothing is lost by that."""
+        """Stores encoded rows.  Raises DiskFull: there is no room; nothing is lost by that."""
         if self._written + self._buffered >= self._part_rows or (self._part is not None and self._writer is None):
             self.complete_part()
         elif self._part is not None:
@@ -228,7 +228,7 @@ class _ChannelParts:
         self._entries, self._buffered = [], 0
 
     def _table(self, entries: list[SinkEntry]) -> Any:
-        """The rows of inserts of one kind, or of one marker."""
+        """Returns the rows of inserts of one kind, or of one marker."""
         batches = [e.batch for e in entries if e.batch is not None]
         if batches:
             ids = np.concatenate([b.row_ids() for b in batches])
@@ -250,8 +250,8 @@ class _ChannelParts:
         """Ends the open part: all its rows are on disk before its name appears.
 
         Raises:
-          DiskFull: there is no room; the same can be called again.
-          OSError: the disk failed, for good; a part of which a sync failed gets no name.
+          DiskFull: there is no room; can be called again.
+          OSError: the disk failed permanently; a part with a failed sync gets no name.
         """
         if self._entries:
             self._write_groups()
@@ -275,9 +275,9 @@ class DiskFull(OSError):
 
 
 class _OpenPart(io.RawIOBase):
-    """The file of an open part, as Arrow writes it: what the disk has no room for yet is kept.
+    """The file of an open part, as Arrow writes it: buffers what the disk has no room for yet.
 
-    Arrow cannot go on with a file that has refused a write, so it never sees that.
+    Arrow cannot continue with a file that has refused a write, so it never sees a refusal.
     """
 
     def __init__(self, files: PartFiles, path: Path) -> None:
@@ -296,7 +296,7 @@ class _OpenPart(io.RawIOBase):
         return len(data)
 
     def store(self) -> None:
-        """Writes what there is to the file.  Raises DiskFull; another OSError for good, also when a sync has failed."""
+        """Writes the buffer to the file.  Raises DiskFull; another OSError permanently, also after a failed sync."""
         if self._failed is not None:
             raise sync_failed(self._failed, self._path)
         with _noticing_full():
@@ -312,7 +312,7 @@ class _OpenPart(io.RawIOBase):
 
         Raises:
           DiskFull: can be called again.
-          OSError: the disk failed.  A failed sync is never tried again: the next one would say that all is well.
+          OSError: the disk failed.  A failed sync is never repeated: the next one would report success.
         """
         self.store()
         assert self._file is not None

@@ -1,4 +1,4 @@
-"""Parquet files."""
+"""Reads Parquet files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spe.stream.schema import Schema
 if TYPE_CHECKING:
     import pyarrow
 
-#: Columns up to which one thread is enough: to hand each of them to another one takes a fifth of the time to decode it.
+#: Largest number of columns for one thread: passing a column to another thread takes a fifth of its decoding time.
 _THREADED_COLUMNS: Final = 8
 
 
 class ParquetFiles(FileFormat):
-    """Parquet: row groups before the first row that is wanted are not read."""
+    """Reads Parquet; row groups before the first requested row are skipped."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._columns = ArrowColumns(schema, time, reader)
@@ -43,21 +43,21 @@ class ParquetFiles(FileFormat):
                 first += batch.num_rows
 
     def parts(self, file: BinaryIO, name: str, size: int) -> list[FilePart]:
-        """Parts of whole row groups; ``sort`` makes no difference."""
+        """Returns parts of whole row groups; ``sort`` makes no difference."""
         with self._opened(file, name) as opened:
             groups = [opened.metadata.row_group(n).total_byte_size for n in range(opened.metadata.num_row_groups)]
-        found, first, held = [], 0, 0
+        parts, first, held = [], 0, 0
         for n, bytes_ in enumerate(groups):
             if n > first and held + bytes_ > size:
-                found.append(FilePart(first, n))
+                parts.append(FilePart(first, n))
                 first, held = n, 0
             held += bytes_
-        return [*found, FilePart(first, len(groups))]
+        return [*parts, FilePart(first, len(groups))]
 
-    def part(self, file: BinaryIO, name: str, one: FilePart) -> Iterator[RowChunk]:
+    def part(self, file: BinaryIO, name: str, file_part: FilePart) -> Iterator[RowChunk]:
         first = 0
         with self._opened(file, name) as opened:
-            for batch in self._batches(opened, range(one.first, one.until or 0)):
+            for batch in self._batches(opened, range(file_part.first, file_part.until or 0)):
                 yield self._columns.chunk(first, batch)
                 first += batch.num_rows
 
@@ -67,13 +67,13 @@ class ParquetFiles(FileFormat):
         group, names = opened.metadata.row_group(groups[0]), self._names()
         columns = (group.column(n) for n in range(group.num_columns))
         size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema in names)
-        found: Iterator[pyarrow.RecordBatch] = opened.iter_batches(
+        batches: Iterator[pyarrow.RecordBatch] = opened.iter_batches(
             chunk_rows(group.num_rows, size),
             row_groups=groups,
             columns=names,
             use_threads=len(names) > _THREADED_COLUMNS,
         )
-        return found
+        return batches
 
     def _names(self, *more: str) -> list[str]:
         return [*dict.fromkeys([*self._columns.names, *more])]
@@ -83,7 +83,7 @@ class ParquetFiles(FileFormat):
         with arrow_reads(name):
             import pyarrow.parquet
 
-            # The dictionaries of texts as they are in the file; to sort by one it must be decoded.
+            # The dictionaries of texts as stored in the file; a column to sort by must be decoded.
             texts = self._columns.texts if self._sort is None else None
             options = {"read_dictionary": texts, "page_checksum_verification": True}
             checked = PageCheckedFile(file, name)
@@ -99,7 +99,7 @@ class ParquetFiles(FileFormat):
 
 
 def _behind(opened: pyarrow.parquet.ParquetFile, skip: int) -> tuple[int, range]:
-    """Where reading begins to get to a row: the number of a group's first row, and the groups from it on."""
+    """Returns where reading for a row begins: the number of a group's first row, and the groups from it on."""
     first, count = 0, opened.metadata.num_row_groups
     for n in range(count):
         rows = opened.metadata.row_group(n).num_rows

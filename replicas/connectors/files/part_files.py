@@ -1,4 +1,4 @@
-"""The files of Parquet parts: the few things that a sink asks of a file system, where a simulation has its own."""
+"""File system operations of a Parquet sink; a simulation has its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spe.runtime.storage import sync_folder
 
 
 class PartFiles:
-    """On disk.  Raises OSError."""
+    """The operations on a disk.  Raises OSError."""
 
     def make_folder(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -19,14 +19,14 @@ class PartFiles:
         return os.listdir(folder)
 
     def readable(self, path: Path) -> Any:
-        """What Arrow reads a file from."""
+        """Returns the object that Arrow reads a file from."""
         return path
 
     def remove(self, path: Path) -> None:
         path.unlink()
 
     def create(self, path: Path) -> Any:
-        """The descriptor of a new file."""
+        """Creates a file; returns its descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
     def write(self, file: Any, data: memoryview) -> int:

@@ -1,1 +1,1 @@
-"""Formats of rows: text, Avro, Arrow and Parquet, from bytes to columns and back."""
+"""Formats of rows: converts text, Avro, Arrow and Parquet to columns and back."""

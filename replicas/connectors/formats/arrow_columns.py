@@ -1,4 +1,4 @@
-"""Columns of Arrow to ours, without an object per row.  Arrow is imported when a file is opened."""
+"""Converts Arrow columns, without an object per row.  Arrow is imported when a file is opened."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def chunk_rows(rows: int, size: int) -> int:
-    """How many rows a chunk is to have of columns in which ``rows`` take ``size`` bytes."""
+    """Returns the number of rows per chunk, for columns in which ``rows`` take ``size`` bytes."""
     return min(COLUMN_ROWS, max(CHUNK_ROWS, CHUNK_BYTES * rows // max(1, size)))
 
 
 class ArrowColumns:
-    """Batches of Arrow to chunks.
+    """Converts Arrow batches to chunks.
 
     Attributes:
-      names: of the column of each attribute.
+      names: column name of each attribute.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class ArrowColumns:
         mapping: Mapping[str, Any] = reader.get("columns") or {}
         self.names = [str(mapping.get(a.name, a.name)) for a in schema]
         self._unit: str | None = reader.get("timestamps")
-        #: By attribute: the dictionary of the last batch.
+        #: Dictionary of the last batch, by attribute.
         self._dictionaries: dict[str, _Known] = {}
 
     @property
@@ -57,19 +57,19 @@ class ArrowColumns:
         """Names of columns whose attributes are texts."""
         return [name for a, name in zip(self._schema, self.names) if a.type is AttributeType.STRING]
 
-    def check(self, found: pyarrow.Schema, where: str, more: tuple[str, ...] = ()) -> None:
-        """Raises SpeError where a column is missing, or of a type that its attribute does not take.
+    def check(self, columns: pyarrow.Schema, where: str, more: tuple[str, ...] = ()) -> None:
+        """Raises SpeError: a column is missing, or its type does not fit its attribute.
 
         Args:
-          more: columns that are needed as well, of any type.
+          more: further required columns, of any type.
         """
-        missing = sorted({*self.names, *more} - set(found.names))
+        missing = sorted({*self.names, *more} - set(columns.names))
         if missing:
-            raise SpeError(f"{where}: no column {', '.join(missing)}; the file has: {', '.join(found.names)}")
+            raise SpeError(f"{where}: no column {', '.join(missing)}; the file has: {', '.join(columns.names)}")
         for attribute, name in zip(self._schema, self.names):
-            if found.names.count(name) > 1:
+            if columns.names.count(name) > 1:
                 raise SpeError(f"{where}: several columns are named {name}; expected one")
-            type_ = found.field(name).type
+            type_ = columns.field(name).type
             if not _fits(attribute.type, type_, self._unit):
                 hint = ""
                 if attribute.type is AttributeType.TIMESTAMP:
@@ -77,7 +77,7 @@ class ArrowColumns:
                 raise SpeError(f"{where}: column {name} is {type_}; {attribute.type.value} was expected{hint}")
 
     def chunks(self, first: int, batch: pyarrow.RecordBatch) -> Iterator[RowChunk]:
-        """A batch of any size in chunks."""
+        """Divides a batch of any size into chunks."""
         count = chunk_rows(batch.num_rows, batch.nbytes)
         for at in range(0, batch.num_rows, count):
             yield self.chunk(first + at, batch.slice(at, count))
@@ -101,7 +101,7 @@ class ArrowColumns:
         return Column(canonical(_values(attribute.type, array)), valid)
 
     def _timestamps(self, attribute: Attribute, array: pyarrow.Array, bad: dict[int, str]) -> AnyArray:
-        """Microseconds since the epoch; 0 under nulls and where a value is bad."""
+        """Returns microseconds since the epoch; 0 for nulls and bad values."""
         import pyarrow
 
         types = pyarrow.types
@@ -123,7 +123,7 @@ class ArrowColumns:
         return np.asarray(values if divide == 1 else values // divide)
 
     def _timestamp_by_timestamp(self, attribute: Attribute, items: list[Any], bad: dict[int, str]) -> AnyArray:
-        """Of texts, and of floats since the epoch."""
+        """Converts texts, and floats since the epoch."""
         unit = self._unit or "iso"
         values = np.zeros(len(items), np.int64)
         for i, item in enumerate(items):
@@ -137,7 +137,9 @@ class ArrowColumns:
     def _strings(
         self, attribute: Attribute, array: pyarrow.Array, valid: BoolArray | None, bad: dict[int, str]
     ) -> Column:
-        """Arrow finds the distinct texts; only those become Python strings.  It does not look whether they are any."""
+        """Encodes texts: Arrow finds the distinct ones, and only those become Python strings.  Arrow does not validate
+        them.
+        """
         import pyarrow
 
         if pyarrow.types.is_dictionary(array.type):
@@ -158,18 +160,20 @@ class ArrowColumns:
         return _column_of(encoded.indices, valid, table, dictionary, dictionary.code("") if valid is not None else 0)
 
     def _by_dictionary(self, name: str, array: pyarrow.Array, valid: BoolArray | None) -> Column:
-        """With the dictionary of the batch before, where it is the same: one of a row group, or of a file."""
-        given = array.dictionary
+        """Encodes texts by the dictionary of the last batch if it is the same: it may be that of a row group, or of a
+        file.
+        """
+        entries = array.dictionary
         known = self._dictionaries.get(name)
-        if known is None or not known.given.equals(given):
+        if known is None or not known.entries.equals(entries):
             dictionary = StringDictionary()
-            table = dictionary.encode(given.to_pylist())  # it may have doubles
-            known = self._dictionaries[name] = _Known(given, dictionary, table, dictionary.code(""))
+            table = dictionary.encode(entries.to_pylist())  # it may have doubles
+            known = self._dictionaries[name] = _Known(entries, dictionary, table, dictionary.code(""))
         return _column_of(array.indices, valid, known.table, known.dictionary, known.empty)
 
 
 def _shown(row: pyarrow.RecordBatch) -> str:
-    """A row for people, also where a text is none."""
+    """Formats a row for a message, even if a text is invalid."""
     return str({name: _cell(row.column(n)) for n, name in enumerate(row.schema.names)})
 
 
@@ -184,14 +188,14 @@ def _cell(array: pyarrow.Array) -> Any:
 
 
 class _Known(NamedTuple):
-    """A dictionary of Arrow as ours.
+    """An Arrow dictionary, encoded.
 
     Attributes:
       table: our code of each entry.
       empty: code of the empty text.
     """
 
-    given: pyarrow.Array
+    entries: pyarrow.Array
     dictionary: StringDictionary
     table: AnyArray
     empty: int
@@ -231,28 +235,28 @@ def _is_text(type_: pyarrow.DataType) -> bool:
 
 
 def _values(type_: AttributeType, array: pyarrow.Array) -> AnyArray:
-    """Numbers of our dtype; 0 under nulls."""
+    """Returns numbers of our dtype; 0 for nulls."""
     values = _plain(array, False if type_ is AttributeType.BOOL else 0)
     return np.asarray(values.astype(type_.dtype, copy=False))
 
 
 def _plain(array: pyarrow.Array, null: int) -> AnyArray:
-    """Numbers, or truth values, with ``null`` in place of nulls."""
+    """Returns numbers, or booleans, with ``null`` in place of nulls."""
     import pyarrow
 
     if array.null_count:
         array = array.fill_null(null)
     if pyarrow.types.is_boolean(array.type):
         return np.from_dlpack(array.cast(pyarrow.uint8())).view(np.bool_)
-    return np.from_dlpack(array)  # Arrow's to_numpy imports pandas where it is installed, which takes 0.2 s
+    return np.from_dlpack(array)  # Arrow's to_numpy imports pandas if it is installed, which takes 0.2 s
 
 
 @contextmanager
 def arrow_reads(where: str) -> Iterator[None]:
-    """Errors of Arrow in words, but for those of the storage: OSErrors, which stay as they are.
+    """Converts errors of Arrow to SpeError; OSErrors of the storage pass.
 
     Raises:
-      SpeError: what is read is torn, or is something else; or Arrow is not installed.
+      SpeError: the data is torn, or of another kind; or Arrow is not installed.
     """
     try:
         import pyarrow
@@ -262,7 +266,7 @@ def arrow_reads(where: str) -> Iterator[None]:
         yield
     except SpeError:
         raise
-    except Exception as error:  # of damaged metadata, Arrow raises what Python does
+    except Exception as error:  # for damaged metadata, Arrow raises any Python error
         if is_of_storage(error):
             raise
         kind = "" if isinstance(error, pyarrow.ArrowException | OSError) else f"{type(error).__name__}: "
@@ -270,7 +274,7 @@ def arrow_reads(where: str) -> Iterator[None]:
 
 
 def arrow_file(file: Any) -> Any:
-    """An open file as Arrow takes it; its own ones as they are."""
+    """Returns an open file for Arrow; Arrow's own files are returned unchanged."""
     import pyarrow
 
     return file if isinstance(file, pyarrow.NativeFile) else pyarrow.PythonFile(file, "r")

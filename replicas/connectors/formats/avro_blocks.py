@@ -1,4 +1,4 @@
-"""Blocks of Avro container files, with a bound on what each becomes when it is decompressed."""
+"""Blocks of Avro container files, with a limit on their decompressed size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOUNDED: Final[Mapping[str, Callable[[], Any]]] = {
     "xz": lambda: lzma.LZMADecompressor(memlimit=2 * file_format.UNPACKED_BYTES_MAX),
     "zstandard": lambda: import_module("backports.zstd").ZstdDecompressor(),
 }
-#: Size that a block says at its beginning, and that its decompressor does not exceed.
+#: Size at the beginning of a compressed block, which its decompressor does not exceed.
 _SIZED: Final[Mapping[str, Callable[[bytes], int]]] = {
     "snappy": lambda data: _varint(io.BytesIO(data))[1],
     "lz4": lambda data: int.from_bytes(data[:4], "little"),
@@ -28,18 +28,18 @@ _SIZED: Final[Mapping[str, Callable[[bytes], int]]] = {
 
 
 def left_compressed(codec: str) -> str:
-    """The codec of what :class:`AvroBlocks` gives for a file of this one."""
+    """Returns the codec of the output of :class:`AvroBlocks` for a file of this codec."""
     return "null" if codec in _BOUNDED else codec
 
 
 class AvroBlocks:
-    """A container file, as fastavro reads one.
+    """A container file with decompressed blocks, for fastavro.
 
     Args:
       head: the header, with the codec of :func:`left_compressed`.
-      file: what follows it.
-      codec: of the file.
-      name: for messages.
+      file: the file after its header.
+      codec: codec of the file.
+      name: name for messages.
     """
 
     def __init__(self, head: bytes, file: io.BufferedReader, codec: str, name: str) -> None:
@@ -50,18 +50,18 @@ class AvroBlocks:
         self._at = 0
 
     def read(self, count: int) -> bytes:
-        found = self._part.read(count)
-        while len(found) < count and (block := self._block()):
+        data = self._part.read(count)
+        while len(data) < count and (block := self._block()):
             self._part = io.BytesIO(block)
-            found += self._part.read(count - len(found))
-        self._at += len(found)
-        return found
+            data += self._part.read(count - len(data))
+        self._at += len(data)
+        return data
 
     def tell(self) -> int:
         return self._at
 
     def _block(self) -> bytes:
-        """The next block; empty: there is none."""
+        """Returns the next block; empty at the end."""
         count, rows = _varint(self._file)
         if not count:
             return b""
@@ -83,7 +83,7 @@ class AvroBlocks:
 
 
 def _varint(file: io.BufferedReader | io.BytesIO) -> tuple[bytes, int]:
-    """The bytes of a number, and the number; at the end of the file there are none."""
+    """Returns the bytes of a number, and the number; no bytes at the end of the file."""
     data, number = b"", 0
     while byte := file.read(1):
         number |= (byte[0] & 127) << 7 * len(data)
@@ -94,7 +94,7 @@ def _varint(file: io.BufferedReader | io.BytesIO) -> tuple[bytes, int]:
 
 
 def encoded(number: int) -> bytes:
-    """A varint."""
+    """Encodes a varint."""
     data = b""
     while number > 127:
         data, number = data + bytes((number & 127 | 128,)), number >> 7

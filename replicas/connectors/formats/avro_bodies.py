@@ -1,4 +1,4 @@
-"""Bodies of requests in Avro: a container file, or one message."""
+"""Reads bodies of requests in Avro: a container file, or one message."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ _NAME: Final = "the body"
 
 
 class AvroBodies:
-    """Args:
-    reader: options as ``spe.connectors.http`` has them.
+    """Reads bodies.
+
+    Args:
+      reader: options of ``spe.connectors.http``.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._schema = schema
-        self._files = AvroFiles(schema, time, reader, ("null",))  # what is compressed has no bound
+        self._files = AvroFiles(schema, time, reader, ("null",))  # the size of compressed blocks has no limit
         self._messages = AvroMessages(schema, time, reader, reader["avro"]) if "avro" in reader else None
 
     async def learn(self, env: Env, body: bytes) -> None:
-        """Asks for the schema of a message.  Raises ServerAway; SpeError: the registry refuses us."""
+        """Asks for the schema of a message.  Raises ServerAway; SpeError: the registry refuses access."""
         if self._messages is None or body.startswith(MAGIC):
             return
         if ids := self._messages.unknown([body], env.clock.monotonic_us()):
             await self._messages.learn(env, ids)
 
     def chunk(self, body: bytes) -> RowChunk | int:
-        """The rows of a body; how many at least, where a chunk may not have all.  Raises SpeError: it is no Avro."""
+        """Returns the rows of a body; their least number, if they are too many for a chunk.  Raises SpeError: not
+        Avro.
+        """
         if self._messages is not None and not body.startswith(MAGIC):
             return self._messages.chunk([body])
-        # Two chunks are enough to know that there are too many.
+        # Two chunks are enough to know that there are too many rows.
         chunks = list(islice(self._files.rows(cast(BinaryIO, io.BytesIO(body)), _NAME, 0), 2))
         if not chunks:
             return RowChunk(0, 0, None, Rows.empty(self._schema).columns, [])

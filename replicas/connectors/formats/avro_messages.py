@@ -1,4 +1,4 @@
-"""Messages of Avro to columns, each a record: with the id of its schema before it, or all of one schema."""
+"""Converts Avro messages to columns: each is a record, preceded by the id of its schema, or all have one schema."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from spe.stream.strings import StringDictionary
 if TYPE_CHECKING:
     from replicas.connectors.formats.schema_registry import SchemaRegistry
 
-#: What a message of Confluent's format begins with: a byte of zero, and the id of its schema.
+#: Head of a message in Confluent's format: a byte of zero, and the id of its schema.
 _HEAD: Final = struct.Struct(">bI")
-#: The id where all messages have one schema.
+#: The id if all messages have one schema.
 _ONE: Final = -1
 
 
 class _Writer(NamedTuple):
-    """Whoever wrote messages with one schema.
+    """Reads the messages written with one schema.
 
     Attributes:
       made: makes chunks of them.
-      units: of timestamps, by field.
+      units: units of timestamps, by field.
     """
 
     schema: Any
@@ -41,11 +41,13 @@ class _Writer(NamedTuple):
 
 
 class AvroMessages:
-    """Args:
-      keys: as ``spe.connectors.avro.AvroKeys`` has them.
+    """Converts messages to chunks.
+
+    Args:
+      keys: keys of ``spe.connectors.avro.AvroKeys``.
 
     Raises:
-      SpeError: the file of the schema cannot be used, or fastavro is missing.
+      SpeError: the schema file cannot be used, or fastavro is missing.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
@@ -65,23 +67,25 @@ class AvroMessages:
             self._writers[_ONE] = self._writer(written, path)
 
     def unknown(self, values: Sequence[bytes | None], now_us: int) -> set[int]:
-        """Ids of schemas that must be asked for first.
+        """Returns the ids of schemas that must be fetched first.
 
         Args:
-          now_us: as ``Clock.monotonic_us`` has it.
+          now_us: time of ``Clock.monotonic_us``.
         """
         if self._registry is None:
             return set()
         ids = {self._head(value)[0] for value in values if value is not None}
-        return {one for one in ids if one >= 0 and one not in self._writers and self._registry.missing(one, now_us)}
+        return {id_ for id_ in ids if id_ >= 0 and id_ not in self._writers and self._registry.missing(id_, now_us)}
 
     async def learn(self, env: Env, ids: Collection[int]) -> None:
-        """Asks the registry.  Raises ServerAway; SpeError where trying again does not help."""
+        """Fetches schemas from the registry.  Raises ServerAway; SpeError: a retry does not help."""
         assert self._registry is not None
         await self._registry.fetch(env, ids)
 
     def chunk(self, values: Sequence[bytes | None], dictionary: StringDictionary | None = None) -> RowChunk:
-        """Rows of messages whose schemas were asked for, numbered from 1; None is left to the caller, as malformed."""
+        """Returns rows of messages whose schemas were fetched, numbered from 1; a None value is malformed, for the
+        caller.
+        """
         records: list[Any] = [{}] * len(values)
         writers: list[_Writer | None] = [None] * len(values)
         bad: dict[int, str] = {}
@@ -95,15 +99,15 @@ class AvroMessages:
                 records[i] = _record(writer, value, start)
             except SpeError as error:
                 bad[i] = str(error)
-        used = {id(one): one for one in writers if one is not None}
+        used = {id(writer): writer for writer in writers if writer is not None}
         made = next(iter(used.values())).made if used else self._rows.made({})
-        if len({tuple(sorted(one.units.items())) for one in used.values()}) > 1:
+        if len({tuple(sorted(writer.units.items())) for writer in used.values()}) > 1:
             records = [r if w is None else _in_us(r, w.units) for r, w in zip(records, writers)]
-            made = self._rows.made(dict.fromkeys({name for one in used.values() for name in one.units}, "us"))
+            made = self._rows.made(dict.fromkeys({name for writer in used.values() for name in writer.units}, "us"))
         return made.chunk_of_values(records, 0, str, bad, dictionary)
 
     def _head(self, value: bytes) -> tuple[int, int]:
-        """Id of its schema, -2: it has none; and where the record begins."""
+        """Returns the id of a message's schema, -2: it has none; and the offset of the record."""
         if self._registry is None:
             return _ONE, 0
         if len(value) < _HEAD.size or value[0]:
@@ -111,19 +115,19 @@ class AvroMessages:
         return int(_HEAD.unpack_from(value)[1]), _HEAD.size
 
     def _writer_of(self, id_: int) -> _Writer:
-        found = self._writers.get(id_)
-        if found is None:
+        writer = self._writers.get(id_)
+        if writer is None:
             if id_ < 0 or self._registry is None:
                 raise SpeError("expected a byte of zero and the id of a schema")
-            written = self._registry.schema(id_)  # its refusals are not kept for ever
+            written = self._registry.schema(id_)  # its refusals expire
             try:
-                found = self._writer(written, f"schema {id_}")
+                writer = self._writer(written, f"schema {id_}")
             except SpeError as error:
-                found = str(error)
-            self._writers[id_] = found
-        if isinstance(found, str):
-            raise SpeError(found)
-        return found
+                writer = str(error)
+            self._writers[id_] = writer
+        if isinstance(writer, str):
+            raise SpeError(writer)
+        return writer
 
     def _writer(self, written: Any, where: str) -> _Writer:
         made, units = self._rows.of(written, where)
@@ -132,22 +136,22 @@ class AvroMessages:
 
 
 def _record(writer: _Writer, value: bytes, start: int) -> Any:
-    """Raises SpeError."""
+    """Decodes a record.  Raises SpeError."""
     import fastavro
 
     file = io.BytesIO(value)
     file.seek(start)
     with avro_reads("the record"):
-        found = fastavro.schemaless_reader(file, writer.schema, None)
+        record = fastavro.schemaless_reader(file, writer.schema, None)
     if file.tell() != len(value):
         raise SpeError(f"{len(value) - file.tell()} bytes behind the record; was it written with another schema?")
-    return found
+    return record
 
 
 def _in_us(record: Mapping[str, Any], units: Mapping[str, str]) -> Mapping[str, Any]:
-    """With timestamps of one unit, where messages of several schemas came together."""
-    found = dict(record)
+    """Converts timestamps to one unit, if messages of several schemas came together."""
+    converted = dict(record)
     for name, unit in units.items():
-        if isinstance(found.get(name), int):
-            found[name] = epoch_number(found[name], unit)
-    return found
+        if isinstance(converted.get(name), int):
+            converted[name] = epoch_number(converted[name], unit)
+    return converted

@@ -1,4 +1,4 @@
-"""Records of Avro to columns.  fastavro decodes them, and gives a dict per record; columns are made of many at once."""
+"""Converts Avro records to columns.  fastavro decodes them to a dict per record; columns are made of many at once."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from replicas.connectors.reader import RowChunk
 from spe.errors import SpeError
 from spe.stream.schema import Attribute, AttributeType, Schema
 
-#: Unit of a timestamp by its logical type; one without a time zone is taken for one of UTC.
+#: Unit of a timestamp by its logical type; one without a time zone is taken as UTC.
 _UNITS: Final = {
     f"{local}timestamp-{long}": unit
     for local in ("", "local-")
     for long, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
 }
-#: Types of Avro that an attribute takes.
+#: Avro types that an attribute takes.
 _TAKES: Final = {
     AttributeType.INT64: ("int", "long"),
     AttributeType.FLOAT64: ("float", "double", "int", "long"),
     AttributeType.BOOL: ("boolean",),
     AttributeType.STRING: ("string", "enum"),
 }
-#: What a type has besides its kind: without it fastavro gives numbers, not an object for each timestamp.
+#: Attributes of logical types: without them fastavro returns numbers, not an object for each timestamp.
 _LOGICAL: Final = ("logicalType", "precision", "scale")
 
 
 class AvroRows:
-    """Makes chunks of records that were written with one schema after the other.
+    """Makes chunks of records that were written with various schemas.
 
     Args:
-      nulls: a field that a schema lacks is null, where its attribute may be.
+      nulls: a field that a schema lacks is null, if its attribute may be.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any], *, nulls: bool = False) -> None:
@@ -45,10 +45,10 @@ class AvroRows:
         self._names = {a.name: str(mapping.get(a.name, a.name)) for a in schema}
 
     def of(self, written: Any, where: str) -> tuple[JsonLines, Mapping[str, str]]:
-        """What makes chunks of records of a schema, and the units of its timestamps, by attribute.
+        """Returns a chunk maker for records of a schema, and the units of its timestamps, by attribute.
 
         Raises:
-          SpeError: it is no schema, or lacks a field, or has one of another type; begins with ``where``.
+          SpeError: not a schema, or a field is missing or of another type; begins with ``where``.
         """
         with avro_reads(where):
             if name := _itself(parsed(written), frozenset()):
@@ -56,7 +56,7 @@ class AvroRows:
             record = parsed(written, expand=True)
         if not isinstance(record, dict) or record.get("type") != "record":
             raise SpeError(f"{where}: expected records, got {_named(record)}")
-        if not _has_bytes(record) or _has_empty_items(record):  # a few bytes would be any number of them
+        if not _has_bytes(record) or _has_empty_items(record):  # a few bytes could hold any number of them
             raise SpeError(f"{where}: expected records, and items of arrays, each of which has bytes")
         fields = {f["name"]: f["type"] for f in record["fields"]}
         needed = {
@@ -65,26 +65,26 @@ class AvroRows:
         if missing := sorted(needed - set(fields)):
             raise SpeError(f"{where}: no field {', '.join(missing)}; the schema has: {', '.join(fields)}")
         there = [a for a in self._schema if self._names[a.name] in fields]
-        found = {a.name: self._unit(a, fields[self._names[a.name]], where) for a in there}
-        units = {name: unit for name, unit in found.items() if unit}
+        unit_of = {a.name: self._unit(a, fields[self._names[a.name]], where) for a in there}
+        units = {name: unit for name, unit in unit_of.items() if unit}
         return JsonLines(self._schema, self._time, self._reader, units), units
 
     def by_field(self, units: Mapping[str, str]) -> Mapping[str, str]:
         return {self._names[attribute]: unit for attribute, unit in units.items()}
 
     def made(self, units: Mapping[str, str]) -> JsonLines:
-        """What makes chunks of records whose timestamps have these units, by field."""
+        """Returns a chunk maker for records whose timestamps have these units, by field."""
         known = {a: units[field] for a, field in self._names.items() if field in units}
         return JsonLines(self._schema, self._time, self._reader, known)
 
     def _unit(self, attribute: Attribute, field: Any, where: str) -> str:
-        """The unit of a timestamp, where the type of its field says it, else "".  Raises SpeError."""
+        """Returns the unit of a timestamp, if the type of its field determines it, else "".  Raises SpeError."""
         units = set()
-        for one in field if isinstance(field, list) else [field]:
-            kind = one.get("type") if isinstance(one, dict) else one
+        for branch in field if isinstance(field, list) else [field]:
+            kind = branch.get("type") if isinstance(branch, dict) else branch
             if kind == "null":
                 continue
-            unit = _UNITS.get(one.get("logicalType", ""), "") if isinstance(one, dict) else ""
+            unit = _UNITS.get(branch.get("logicalType", ""), "") if isinstance(branch, dict) else ""
             if not self._fits(attribute.type, kind, unit):
                 hint = ""
                 if attribute.type is AttributeType.TIMESTAMP:
@@ -101,10 +101,10 @@ class AvroRows:
     def _fits(self, wanted: AttributeType, kind: Any, unit: str) -> bool:
         if wanted is not AttributeType.TIMESTAMP:
             return kind in _TAKES[wanted]
-        given = self._reader.get("timestamps")
+        configured = self._reader.get("timestamps")
         if kind == "string":
-            return given in (None, "iso")
-        return bool(unit) or (given not in (None, "iso") and kind in _TAKES[AttributeType.FLOAT64])
+            return configured in (None, "iso")
+        return bool(unit) or (configured not in (None, "iso") and kind in _TAKES[AttributeType.FLOAT64])
 
 
 def chunk_of_records(made: JsonLines, records: Sequence[Any], first: int) -> RowChunk:
@@ -118,22 +118,23 @@ def parsed(schema: Any, *, expand: bool = False) -> Any:
 
 
 def plain(schema: Any) -> Any:
-    """A schema without logical types: the bytes of a value are the same."""
+    """Returns a schema without logical types, which have no effect on the encoding."""
     if isinstance(schema, dict):
         return {key: plain(value) for key, value in schema.items() if key not in _LOGICAL}
-    return [plain(one) for one in schema] if isinstance(schema, list) else schema
+    return [plain(branch) for branch in schema] if isinstance(schema, list) else schema
 
 
 def _itself(schema: Any, around: frozenset[str]) -> str:
-    """A type that contains itself; "": none does.  fastavro crashes where such values are nested deeply.
+    """Returns a type that contains itself; "" if there is none.  fastavro crashes on deeply nested values of such
+    types.
 
     Args:
-      around: names of the types that this one is in.
+      around: names of the enclosing types.
     """
     if isinstance(schema, str):
         return schema if schema in around else ""
     if isinstance(schema, list):
-        return next((found for one in schema if (found := _itself(one, around))), "")
+        return next((name for branch in schema if (name := _itself(branch, around))), "")
     kind = schema.get("type")
     if kind in ("array", "map"):
         return _itself(schema["items" if kind == "array" else "values"], around)
@@ -143,9 +144,9 @@ def _itself(schema: Any, around: frozenset[str]) -> str:
 
 
 def _has_bytes(schema: Any) -> bool:
-    """Does each value take a byte at least?  Of an expanded schema."""
+    """Returns whether each value of an expanded schema takes at least a byte."""
     if isinstance(schema, list):
-        return True  # which of them it is
+        return True  # the index of the branch
     if not isinstance(schema, dict):
         return bool(schema != "null")
     if schema["type"] == "fixed":
@@ -156,7 +157,7 @@ def _has_bytes(schema: Any) -> bool:
 
 
 def _has_empty_items(schema: Any) -> bool:
-    """Is there an array in it that has any number of items in a few bytes?  Of an expanded schema."""
+    """Returns whether an expanded schema has an array with any number of items in a few bytes."""
     if isinstance(schema, list):
         return any(map(_has_empty_items, schema))
     if not isinstance(schema, dict):
@@ -181,11 +182,11 @@ def _named(type_: Any) -> str:
 
 @contextmanager
 def avro_reads(where: str) -> Iterator[None]:
-    """Errors of fastavro in words, which raises what it likes for bytes that are not what they should be.
+    """Converts errors of fastavro, which raises various types for invalid data.
 
     Raises:
-      SpeError: they are not; or fastavro is not installed.
-      OSError: they could not be read.
+      SpeError: the data is invalid, or fastavro is not installed.
+      OSError: the data could not be read.
     """
     try:
         import fastavro  # noqa: F401

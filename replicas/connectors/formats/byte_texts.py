@@ -1,7 +1,7 @@
-"""Many values as texts at once: arrays of bytes that stand side by side.
+"""Formats many values as texts at once: arrays of bytes, side by side.
 
-A text is as wide as the longest of its column, with NULs wherever there is nothing, in its middle as well;
-:func:`packed` leaves them out.  So nothing has to be aligned: a digit that is not there costs a byte and no decision.
+A text is as wide as the longest of its column, padded with NULs, in its middle as well; :func:`packed` removes them.
+So no text has to be aligned: a missing digit costs a byte and no decision.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import numpy.typing as npt
 from spe.stream.batch import AnyArray, BoolArray, Int64Array
 from spe.stream.times import iso_timestamp
 
-#: The parts of a text, from left to right: an array with a part for each row, of bytes or of a number that has as many
+#: The parts of a text, from left to right: an array with a part for each row, of bytes or of a number of the same size
 #: (numbers are copied faster), or the same bytes in each row.  No text has a NUL of its own.
 Texts = list[AnyArray | bytes]
 
 _HOUR_US: Final = 3_600_000_000
-#: What four digits make.
+#: Number of values of four digits.
 _GROUP: Final = 10_000
-#: Of floats with at most four decimals, an integer.
+#: Factor that makes an integer of a float with at most four decimals.
 _SCALE: Final = 10_000
-#: Of the longest text of a float: -2.2250738585072014e-308.
+#: Length of the longest text of a float: -2.2250738585072014e-308.
 _FLOAT_BYTES: Final = 24
-#: Fewer floats are made one by one in less time.
+#: Below this number, formatting floats one by one is faster.
 _MANY_FLOATS: Final = 100
 
 
 def _digits_of(numbers: Int64Array, places: int) -> npt.NDArray[np.uint8]:
-    """Shape (numbers, places)."""
+    """Returns digits of shape (numbers, places)."""
     powers = 10 ** np.arange(places - 1, -1, -1)
     return (numbers[:, np.newaxis] // powers % 10 + ord("0")).astype(np.uint8)
 
 
 def _as_numbers(texts: npt.NDArray[np.uint8], width: int) -> AnyArray:
-    """Texts of at most 4 or 8 bytes, each as one number."""
+    """Returns texts of at most 4 or 8 bytes as numbers."""
     return np.pad(texts, ((0, 0), (0, width - texts.shape[1]))).view(np.uint32 if width == 4 else np.uint64)[:, 0]
 
 
 def _table_of_digits() -> AnyArray:
-    """Four digits; then the first digits of a number, of which there may be fewer; then none."""
+    """Table of four digits; then of the first digits of a number, with leading zeros removed; then an empty entry."""
     numbers = np.arange(_GROUP)
     inner = _digits_of(numbers, 4)
     shown = numbers[:, np.newaxis] >= [1_000, 100, 10, 0]
@@ -50,14 +50,14 @@ def _table_of_digits() -> AnyArray:
 
 
 def _table_of_fractions() -> AnyArray:
-    """A point, and four digits without zeros at the end, but for the first."""
+    """Table of a point and four digits, without trailing zeros except for the first digit."""
     numbers = np.arange(_SCALE)
     shown = (numbers[:, np.newaxis] % [_SCALE, 1_000, 100, 10] != 0) | [True, False, False, False]
     return _as_numbers(_behind(b".", _digits_of(numbers, 4) * shown), 8)
 
 
 def _table_of_minutes() -> AnyArray:
-    """By second of an hour."""
+    """Table of texts by second of an hour."""
     seconds = np.arange(3_600)
     minutes = _behind(b":", _digits_of(seconds // 60, 2))
     return _as_numbers(np.hstack([minutes, _behind(b":", _digits_of(seconds % 60, 2))]), 8)
@@ -70,25 +70,26 @@ def _behind(sign: bytes, texts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 _DIGITS: Final = _table_of_digits()
 _FRACTIONS: Final = _table_of_fractions()
 _MINUTES: Final = _table_of_minutes()
-#: Three digits; and no text in the end, for whole seconds.
+#: Three digits; and an empty entry, for whole seconds.
 _THREE: Final = np.pad(_digits_of(np.arange(1_000), 3), ((0, 1), (0, 0)))
 _MILLISECONDS: Final = _as_numbers(np.pad(_behind(b".", _THREE[:-1]), ((0, 1), (0, 0))), 4)
 _MICROSECONDS: Final = _as_numbers(_THREE, 4)
 
 
 def integers(values: AnyArray) -> Texts:
-    """As ``str`` gives them."""
+    """Formats integers as ``str`` does."""
     values = np.asarray(values, np.int64)
     negative = values < 0
-    digits = _digits(np.abs(values).view(np.uint64))  # also of the least one, which has no int64 without its sign
+    digits = _digits(np.abs(values).view(np.uint64))  # including the least one, whose negation exceeds int64
     return [_minus(negative), *digits] if negative.any() else digits
 
 
 def floats(values: AnyArray) -> Texts:
-    """As ``repr`` gives them: the shortest text of which the same number is read; ``nan``, ``inf`` and ``-inf``.
+    """Formats floats as ``repr`` does: the shortest text from which the same number is read; ``nan``, ``inf``,
+    ``-inf``.
 
-    Those with at most four decimals are made at once.  Their digits are those of an integer below 10**15: two texts of
-    at most 15 digits are two numbers, so none is shorter.  All others are made one by one.
+    Floats with at most four decimals are formatted at once.  Their digits are those of an integer below 10**15: two
+    texts of at most 15 digits are two numbers, so none is shorter.  All others are formatted one by one.
     """
     values = np.asarray(values, np.float64)
     if len(values) < _MANY_FLOATS:
@@ -107,11 +108,11 @@ def floats(values: AnyArray) -> Texts:
 
 
 def timestamps(values: AnyArray) -> Texts:
-    """``2026-01-01T00:00:00.500000Z``, microseconds only where there are any."""
+    """Formats ``2026-01-01T00:00:00.500000Z``, with microseconds only if they are not zero."""
     values = np.asarray(values, np.int64)
     hours = values // _HOUR_US
     rest = (values - hours * _HOUR_US).astype(np.uint32)
-    distinct, of = np.unique(hours, return_inverse=True)
+    distinct, places = np.unique(hours, return_inverse=True)
     begins = [iso_timestamp(hour * _HOUR_US).removesuffix(":00:00") for hour in distinct.tolist()]
     seconds = rest // 1_000_000
     micros = rest - seconds * 1_000_000
@@ -119,7 +120,7 @@ def timestamps(values: AnyArray) -> Texts:
     last = micros - millis * 1_000
     whole = micros == 0
     millis[whole] = last[whole] = 1_000
-    first = np.array(begins, np.bytes_).take(of)
+    first = np.array(begins, np.bytes_).take(places)
     return [first, _MINUTES.take(seconds), _MILLISECONDS.take(millis), _MICROSECONDS.take(last), b"Z"]
 
 
@@ -128,34 +129,34 @@ def booleans(values: AnyArray) -> Texts:
 
 
 def replaced(texts: Texts, places: AnyArray, others: AnyArray | Sequence[bytes]) -> Texts:
-    """The texts, with others at some places: one for each of these, or one for all."""
+    """Replaces the texts at some places, each by its own text, or all by one."""
     if not len(places):
         return texts
     rows = next(len(part) for part in texts if not isinstance(part, bytes))
     block, new = _beside(texts, rows), np.asarray(others, np.bytes_)
     old = np.frombuffer(block, f"S{len(block) // rows}")
-    found = old.astype(f"S{max(old.itemsize, new.itemsize)}")
-    found[places] = new
-    return [found]
+    wider = old.astype(f"S{max(old.itemsize, new.itemsize)}")
+    wider[places] = new
+    return [wider]
 
 
 def packed(texts: Texts, rows: int) -> bytes:
-    """The texts of all rows one behind the other, with nothing between them."""
+    """Joins the texts of all rows, with nothing between them."""
     return bytes(_beside(texts, rows).translate(None, b"\0")) if rows else b""
 
 
 def _beside(texts: Texts, rows: int) -> bytearray:
-    """The parts of each text one beside the other, in as many bytes for each row."""
+    """Joins the parts of each text, with the same number of bytes for each row."""
     model = b"".join(part if isinstance(part, bytes) else bytes(part.itemsize) for part in texts)
-    found = bytearray(model) * rows
+    joined = bytearray(model) * rows
     at = 0
     for part in texts:
         if isinstance(part, bytes):
             at += len(part)
         else:
-            np.ndarray((rows,), part.dtype, found, at, (len(model),))[:] = part
+            np.ndarray((rows,), part.dtype, joined, at, (len(model),))[:] = part
             at += part.itemsize
-    return found
+    return joined
 
 
 def _digits(magnitudes: npt.NDArray[np.uint64]) -> Texts:

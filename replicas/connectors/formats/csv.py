@@ -1,4 +1,4 @@
-"""CSV: a file with or without a header, or lines as they come."""
+"""Reads CSV: a file with or without a header, or live lines."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from spe.errors import SpeError
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
 
-#: Characters of a file that are read at once: more than a cell may have.
+#: Characters read from a file at once; a cell may have fewer.
 _BLOCK: Final = 256 << 10
 
 
 class NoCsv(NamedTuple):
-    """In place of the cells of a row."""
+    """Replaces the cells of an invalid row."""
 
     reason: str
     text: str
 
 
-#: Of a line without anything: it is a row, so that lines and rows have the same numbers.
+#: Stands for an empty line, which counts as a row, so that lines and rows have the same numbers.
 _EMPTY: Final = NoCsv("no CSV: an empty line", "")
 
 
 class CsvRows:
-    """CSV rows to chunks; options are those that ``spe.connectors`` declares.
+    """Converts CSV rows to chunks; options are declared in ``spe.connectors``.
 
     Attributes:
-      quote: what a cell stands in that has a delimiter or the end of a line.
+      quote: quotes a cell that has a delimiter or a line end.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -43,7 +43,8 @@ class CsvRows:
         self._cells = ColumnsOfCells(schema, time, CellFormat.of(reader))
         self._delimiter = str(reader.get("delimiter", ","))
         self.quote = str(reader.get("quote", '"'))
-        #: The cell of each attribute, and how many cells a row has (None: enough); the header may set both.
+        #: Cell of each attribute, and the number of cells per row (None: any sufficient number); the header may set
+        #: both.
         self._places = self._by_number()
         self._width: int | None = None
 
@@ -61,13 +62,13 @@ class CsvRows:
         return places
 
     def use_header(self, names: Sequence[str], where: str) -> None:
-        """Finds each attribute's cell by the header.  Raises SpeError naming the columns that are missing."""
-        found = {name.strip(): i for i, name in enumerate(names)}
+        """Finds each attribute's cell by the header.  Raises SpeError with the columns that are missing."""
+        index_of = {name.strip(): i for i, name in enumerate(names)}
         wanted = {a.name: self._mapping.get(a.name, a.name) for a in self._schema}
-        missing = sorted(str(w) for w in wanted.values() if not isinstance(w, int) and w not in found)
+        missing = sorted(str(w) for w in wanted.values() if not isinstance(w, int) and w not in index_of)
         if missing:
-            raise SpeError(f"{where}: no column {', '.join(missing)}; the header has: {', '.join(found)}")
-        self._places = [w if isinstance(w, int) else found[w] for w in wanted.values()]
+            raise SpeError(f"{where}: no column {', '.join(missing)}; the header has: {', '.join(index_of)}")
+        self._places = [w if isinstance(w, int) else index_of[w] for w in wanted.values()]
         self._width = len(names)
 
     def chunk(
@@ -77,12 +78,13 @@ class CsvRows:
         dictionary: StringDictionary | None = None,
         raw: Callable[[int], str] | None = None,
     ) -> RowChunk:
-        """
+        """Makes a chunk.
+
         Args:
           first: number of the first row.
-          rows: line number, and the cells or why this is no CSV.
+          rows: line number, and the cells or why the row is not CSV.
           dictionary: for texts; None: a new one.
-          raw: the text of row i; None: its cells, joined again, or what stands in their place.
+          raw: returns the text of row i; None: its cells, joined again, or their replacement.
         """
         least, most = max(self._places, default=-1) + 1, self._width
         bad: dict[int, str] = {}
@@ -108,17 +110,19 @@ class CsvRows:
 
 
 class KeptLines:
-    """The lines of a file for a csv.reader.  The last ones are kept: of a row that is no CSV nothing else is known."""
+    """The lines of a file for a csv.reader.  Stores the last ones: they are all that is known of a row that is not
+    CSV.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        #: Two blocks, and how many lines came before them.
+        #: Two blocks, and the number of lines before them.
         self._older: list[str] = []
         self._newer: list[str] = []
         self._gone = 0
 
     def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._blocks())  # no step of Python for a line
+        return chain.from_iterable(self._blocks())  # no Python step per line
 
     def _blocks(self) -> Iterator[list[str]]:
         while block := self._file.readlines(_BLOCK):
@@ -127,16 +131,16 @@ class KeptLines:
             yield block
 
     def text(self, first: int, last: int) -> str:
-        """Lines, from 1, without the end of the last one; "" where they are not there any more."""
+        """Returns lines, from 1, without the end of the last one; "" if they are no longer stored."""
         lines = [*self._older, *self._newer][max(0, first - 1 - self._gone) : last - self._gone]
         return "".join(lines).rstrip("\r\n") if first > self._gone else ""
 
 
 def numbered(rows: Any, text: Callable[[int, int], str]) -> Iterator[tuple[int, list[str] | NoCsv]]:
-    """What a csv.reader reads: line number, and the cells or why this is no CSV.  Blank lines are no rows.
+    """Yields the output of a csv.reader: line number, and the cells or why the row is not CSV.  Skips blank lines.
 
     Args:
-      text: of the lines first … last.
+      text: returns the lines first … last.
     """
     line = rows.line_num
     while True:
@@ -153,7 +157,7 @@ def numbered(rows: Any, text: Callable[[int, int], str]) -> Iterator[tuple[int, 
 
 
 class CsvFiles(FileFormat):
-    """CSV files, each with its own header, or none with one."""
+    """Reads CSV files, each with its own header, or none with one."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._header = bool(reader.get("header", True))
@@ -164,14 +168,14 @@ class CsvFiles(FileFormat):
             yield from self.lines(text, name, skip)
 
     def lines(self, file: TextIO, name: str, skip: int) -> Iterator[RowChunk]:
-        """From row ``skip`` on, behind the header."""
-        kept = KeptLines(file)
-        rows = self.table.reader(kept)
+        """Yields chunks from row ``skip`` on, after the header."""
+        stored = KeptLines(file)
+        rows = self.table.reader(stored)
         self.read_header(rows, name)
-        yield from self.chunks(rows, skip, kept)
+        yield from self.chunks(rows, skip, stored)
 
     def read_header(self, rows: Any, name: str, *, use: bool = True) -> None:
-        """Where there is one.  Raises SpeError naming the columns that are missing."""
+        """Reads the header if the files have one.  Raises SpeError with the columns that are missing."""
         if not self._header:
             return
         try:
@@ -181,8 +185,8 @@ class CsvFiles(FileFormat):
         if use:
             self.table.use_header(names, name)
 
-    def chunks(self, rows: Any, skip: int, kept: KeptLines) -> Iterator[RowChunk]:
-        lines = numbered(rows, kept.text)
+    def chunks(self, rows: Any, skip: int, stored: KeptLines) -> Iterator[RowChunk]:
+        lines = numbered(rows, stored.text)
         first = sum(1 for _ in islice(lines, skip))
         while taken := list(islice(lines, CHUNK_ROWS)):
             yield self.table.chunk(first, taken)
@@ -190,7 +194,7 @@ class CsvFiles(FileFormat):
 
 
 class CsvReplay(Replay):
-    """A CSV file."""
+    """Replays a CSV file."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._path = str(reader["path"])
@@ -201,28 +205,28 @@ class CsvReplay(Replay):
             yield from self._format.lines(file, self._path, skip)
 
     def parts(self, size: int) -> list[FilePart]:
-        """One part where any cell may be in quotes, for a quoted cell may have lines."""
+        """Returns one part if cells may be quoted, because a quoted cell may have several lines."""
         table = self._format.table
         with open_text(self._path) as file:
             self._format.read_header(table.reader(file), self._path)
         return [FilePart(0, None)] if holds(self._path, table.quote) else text_parts(self._path, size)
 
-    def part(self, one: FilePart) -> Iterator[RowChunk]:
-        if one.first == 0 and one.until is None:
+    def part(self, file_part: FilePart) -> Iterator[RowChunk]:
+        if file_part.first == 0 and file_part.until is None:
             yield from self.chunks(0)
             return
         with open_text(self._path) as file:
             self._format.read_header(self._format.table.reader(file), self._path)
-        with opened_part(self._path, one) as file:
-            kept = KeptLines(file)
-            rows = self._format.table.reader(kept)
-            if one.first == 0:
+        with opened_part(self._path, file_part) as file:
+            stored = KeptLines(file)
+            rows = self._format.table.reader(stored)
+            if file_part.first == 0:
                 self._format.read_header(rows, self._path, use=False)
-            yield from self._format.chunks(rows, 0, kept)
+            yield from self._format.chunks(rows, 0, stored)
 
 
 class CsvLines:
-    """CSV from a live stream: one row per line, no header."""
+    """Reads CSV from a live stream: one row per line, no header."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._rows = CsvRows(schema, time, reader)
@@ -230,7 +234,7 @@ class CsvLines:
     def chunk(self, first: int, lines: list[str], dictionary: StringDictionary | None = None) -> RowChunk:
         rows: list[tuple[int, list[str] | NoCsv]] = []
         for number, line in enumerate(lines, first + 1):
-            # One reader per line, so that an open quote spoils its own line only.
+            # One reader per line, so that an open quote spoils only its own line.
             try:
                 rows.append((number, next(self._rows.reader([line]), None) or _EMPTY))
             except csv.Error as error:

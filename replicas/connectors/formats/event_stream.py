@@ -1,20 +1,22 @@
-"""The format of server-sent events, as the HTML standard has it: bytes to events."""
+"""Parses server-sent events, as defined by the HTML standard."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: Longest line, and longest data of an event: what is longer is left out.
+#: Longest line, and longest data of an event: longer ones are left out.
 EVENT_BYTES: Final = 1 << 20
 _BOM: Final = b"\xef\xbb\xbf"
-#: Longer ones are no durations.
+#: More digits are not a duration.
 _RETRY_DIGITS: Final = 9
 
 
 class ServerEvent(NamedTuple):
-    """Attributes:
-    id: None: the event itself has none.
-    data: None: there was too much of it.
+    """An event.
+
+    Attributes:
+      id: None: the event has no id of its own.
+      data: None: it was too long.
     """
 
     id: bytes | None
@@ -23,10 +25,10 @@ class ServerEvent(NamedTuple):
 
 
 class EventParser:
-    """One stream.  Memory is bounded by EVENT_BYTES and what is fed at a time.
+    """Parses one stream.  Memory is bounded by EVENT_BYTES and the size of one feed.
 
     Attributes:
-      retry_ms: time before a reconnect, as the stream has set it; None: it has not.
+      retry_ms: time before a reconnect, as set by the stream; None: not set.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class EventParser:
         self._size = 0
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """The events that are complete now; those without data are none."""
+        """Returns the events that are complete now; events without data are ignored."""
         data = self._rest + data
         if self._begins:
             if len(data) < len(_BOM) and _BOM.startswith(data):
@@ -61,7 +63,7 @@ class EventParser:
             self._rest = lines.pop()
         elif lines:
             self._after_cr = lines[-1].endswith(b"\r")
-        found = []
+        events = []
         for line in lines:
             line = line.rstrip(b"\r\n")
             if self._skipping:
@@ -71,13 +73,13 @@ class EventParser:
             else:
                 if self._data or self._size:
                     data_ = b"\n".join(self._data).decode("utf-8", "surrogateescape")
-                    found.append(ServerEvent(self._id, self._type or "message", self._whole(data_)))
+                    events.append(ServerEvent(self._id, self._type or "message", self._whole(data_)))
                 self._begin_event()
         if len(self._rest) > EVENT_BYTES:
             if not self._skipping:
                 self._too_long(self._rest)
             self._rest, self._skipping = b"", True
-        return found
+        return events
 
     def _whole(self, data: str) -> str | None:
         return data if self._size <= EVENT_BYTES else None

@@ -1,4 +1,4 @@
-"""Formats of files whose rows can be read from any row on; and one file as a replay."""
+"""Formats of files whose rows can be read from any row on; and a replay of one file."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from replicas.connectors.reader import FilePart, Replay, RowChunk
 from spe.errors import SpeError
 from spe.stream.schema import Schema
 
-#: A read of a file elsewhere is a request, so it should be large.
+#: Size of a read; a remote read is a request, so it should be large.
 _BLOCK: Final = 1 << 20
-#: Most that a block, or a page, becomes when it is decompressed.  DuckDB writes pages of 100 MiB.
+#: Largest decompressed size of a block or a page.  DuckDB writes pages of 100 MiB.
 UNPACKED_BYTES_MAX: Final = 128 << 20
 
 
 class FileFormat(ABC):
-    """A format, made with the schema, the name of the attribute with the event time, and the options of the reader."""
+    """A file format, made with the schema, the name of the event time attribute, and the options of the reader."""
 
     @abstractmethod
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None: ...
 
     @abstractmethod
     def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
-        """Chunks of an open file, from row ``skip`` on; rows are counted from the beginning of the file.  Blocks.
+        """Yields chunks of an open file, from row ``skip`` on; rows are counted from the beginning of the file.
+        Blocks.
 
         Args:
-          file: of Python, or of Arrow; it is not closed.
-          name: for messages.
+          file: a Python or an Arrow file; it is not closed.
+          name: name for messages.
 
         Raises:
-          SpeError: it is torn, of another format, or of another schema; begins with its name.
+          SpeError: the file is torn, of another format, or of another schema; begins with its name.
           OSError: it cannot be read now (:func:`is_of_storage`).
         """
 
     def parts(self, file: BinaryIO, name: str, size: int) -> list[FilePart]:
-        """As ``Replay.parts``."""
+        """Returns parts, as ``Replay.parts``."""
         return [FilePart(0, None)]
 
-    def part(self, file: BinaryIO, name: str, one: FilePart) -> Iterator[RowChunk]:
-        """As ``Replay.part``."""
+    def part(self, file: BinaryIO, name: str, file_part: FilePart) -> Iterator[RowChunk]:
+        """Yields a part, as ``Replay.part``."""
         return self.rows(file, name, 0)
 
 
 class FileReplay(Replay):
-    """One file of a format."""
+    """Replays one file of a format."""
 
     FORMAT: ClassVar[type[FileFormat]]
 
@@ -65,9 +66,9 @@ class FileReplay(Replay):
         with self._opened() as file:
             return self._format.parts(file, self._path, size)
 
-    def part(self, one: FilePart) -> Iterator[RowChunk]:
+    def part(self, file_part: FilePart) -> Iterator[RowChunk]:
         with self._opened() as file:
-            yield from self._format.part(file, self._path, one)
+            yield from self._format.part(file, self._path, file_part)
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
@@ -78,7 +79,7 @@ class FileReplay(Replay):
             raise SpeError(f"{self._path}: cannot be read: {error.strerror or error}") from error
 
 
-#: Module and class of each format; imported when a source reads it.
+#: Module and class of each format; imported on first use.
 _FORMATS: Final = {
     "csv": ("replicas.connectors.formats.csv", "CsvFiles"),
     "jsonl": ("replicas.connectors.formats.jsonl", "JsonFiles"),
@@ -89,10 +90,10 @@ _FORMATS: Final = {
 
 
 def file_format(schema: Schema, time: str | None, reader: Mapping[str, Any]) -> FileFormat:
-    """By the option ``format``.  Raises SpeError where schema and options do not go together."""
+    """Returns the format named by the option ``format``.  Raises SpeError: schema and options do not fit."""
     module, name = _FORMATS[reader.get("format", "jsonl")]
-    found: FileFormat = getattr(import_module(module), name)(schema, time, reader)
-    return found
+    made: FileFormat = getattr(import_module(module), name)(schema, time, reader)
+    return made
 
 
 def too_large(name: str, what: str) -> str:
@@ -101,7 +102,7 @@ def too_large(name: str, what: str) -> str:
 
 
 def is_of_storage(error: BaseException) -> bool:
-    """Does an error say that bytes could not be read?  Else it says that they are not what they should be.
+    """Returns whether an error means that bytes could not be read, rather than that they are invalid.
 
     Arrow raises OSErrors of both kinds: those of the operating system have its number, those of S3 its name.
     """
@@ -110,25 +111,25 @@ def is_of_storage(error: BaseException) -> bool:
 
 @contextmanager
 def text_of(file: BinaryIO) -> Iterator[TextIO]:
-    """An open file as UTF-8, with or without a byte order mark; it stays open.
+    """Opens a file as UTF-8 text, with or without a byte order mark; the file stays open.
 
-    Bytes that are no UTF-8 become lone surrogates, which make their row malformed instead of stopping the file.
+    Bytes that are not UTF-8 become lone surrogates, which make their row malformed instead of stopping the file.
     """
     text = io.TextIOWrapper(buffered(file), encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         yield text
     finally:
-        if not file.closed:  # a generator that nobody ends may end after its file
+        if not file.closed:  # an unfinished generator may end after its file
             text.detach()
 
 
 def buffered(file: BinaryIO) -> io.BufferedReader:
-    """An open file for many small reads."""
+    """Returns a file with a buffer, for many small reads."""
     return file if isinstance(file, io.BufferedReader) else io.BufferedReader(_Raw(file), _BLOCK)
 
 
 class _Raw(io.RawIOBase):
-    """A file of Arrow for Python's buffers; it is not closed with them."""
+    """Adapts an Arrow file to Python's buffers; it is not closed with them."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

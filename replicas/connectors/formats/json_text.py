@@ -1,4 +1,4 @@
-"""Rows as lines of JSON, column by column: what ``json.dumps`` gives of each row, at a small part of its time."""
+"""Formats rows as lines of JSON, column by column: the same as ``json.dumps`` per row, in a small part of its time."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from spe.stream.batch import AnyArray, Batch, Column
 from spe.stream.names import Kind
 from spe.stream.schema import AttributeType, Schema
 
-#: Rows that are made at once, so that their columns stay in a processor's cache; of many attributes fewer, but some.
+#: Largest number of rows formatted at once, so that their columns stay in the cache; with many attributes fewer.
 _MOST_ROWS: Final = 2_048
 _LEAST_ROWS: Final = 256
 _VALUES: Final = 1 << 16
-#: Bytes of the longest text of an attribute up to which all are given as much room, if together they have a part of it.
+#: Largest length of an attribute's texts for which all get the same room, if they fill a part of it.
 _NARROW: Final = 128
 _MUCH_ROOM: Final = 4
 
 
 class _Uneven(list[bytes]):
-    """The texts of a member one by one, where they differ much in length."""
+    """The texts of a member one by one, if their lengths differ much."""
 
 
 _Member = Texts | _Uneven
 
 
 def json_text(batch: Batch, schema: Schema, corrections: bool, begin: str = "") -> Iterator[bytes]:
-    """One line per tuple of a batch, each with its end, up to some thousands at once.
+    """Yields one line per tuple of a batch, each with its end, some thousands at once.
 
     Args:
       corrections: with ``_kind`` and ``_tentative``.
@@ -50,25 +50,25 @@ def json_text(batch: Batch, schema: Schema, corrections: bool, begin: str = "") 
         part = slice(start, start + step)
         time = times[part]
         stamp = _timestamps(time)
-        # An attribute may have a name of ours, and stands for it then.
+        # An attribute may have one of our names, and then replaces our member.
         members: dict[str, _Member] = {**kind, "_id": integers(ids[part]), "_time": stamp}
         for attribute, whole, texts in zip(schema, columns, strings):
             column = whole.slice(start, start + step)
             is_time = attribute.type is AttributeType.TIMESTAMP and column.valid is None
             if is_time and np.array_equal(column.values, time):
-                members[attribute.name] = stamp  # the attribute by which its source has a time
+                members[attribute.name] = stamp  # the attribute with the source's event time
             else:
                 members[attribute.name] = _member(column, attribute.type, None if texts is None else texts.part(part))
         yield _lines(members, len(time), begin)
 
 
 def json_lines(batch: Batch, schema: Schema, corrections: bool, begin: str = "") -> list[str]:
-    """The lines of :func:`json_text`, each alone and without its end.  Raises as that."""
+    """Returns the lines of :func:`json_text`, each without its end.  Raises as it does."""
     return [line.decode() for text in json_text(batch, schema, corrections, begin) for line in text.splitlines()]
 
 
 def json_rows(columns: Sequence[Column], schema: Schema) -> list[str]:
-    """One object per row, of its attributes alone.  Half a surrogate pair stays what it is."""
+    """Returns one object per row, of its attributes alone.  Half a surrogate pair is kept."""
     members: dict[str, _Member] = {}
     for attribute, column in zip(schema, columns):
         texts = None if column.dictionary is None else _Strings(column, "surrogatepass").part(slice(None))
@@ -77,7 +77,7 @@ def json_rows(columns: Sequence[Column], schema: Schema) -> list[str]:
 
 
 def _lines(members: Mapping[str, _Member], count: int, begin: str = "") -> bytes:
-    """What stands between uneven texts is made for all rows at once."""
+    """Formats lines; the parts between uneven texts are made for all rows at once."""
     pieces: list[Iterable[bytes]] = []
     even: Texts = []
     before = f"{begin[:-1]}, " if begin else "{"
@@ -96,7 +96,7 @@ def _lines(members: Mapping[str, _Member], count: int, begin: str = "") -> bytes
 
 
 def _each(texts: Texts, count: int) -> Iterable[bytes]:
-    """Of each row alone."""
+    """Yields the text of each row."""
     constant = [text for text in texts if isinstance(text, bytes)]
     if len(constant) == len(texts):
         return repeat(b"".join(constant), count)
@@ -104,7 +104,7 @@ def _each(texts: Texts, count: int) -> Iterable[bytes]:
 
 
 def _member(column: Column, type_: AttributeType, strings: _Member | None) -> _Member:
-    """``strings``: texts of a column of strings."""
+    """Formats a member; ``strings``: texts of a column of strings."""
     texts = _MADE[type_](column.values) if strings is None else strings
     if column.valid is None:
         return texts
@@ -135,13 +135,13 @@ _MADE: Final[Mapping[AttributeType, Callable[[AnyArray], Texts]]] = {
 
 
 class _Strings:
-    """A column of strings, of which parts are made.  Each distinct one is encoded once."""
+    """A column of strings, formatted in parts.  Each distinct string is encoded once."""
 
     def __init__(self, column: Column, errors: str = "strict") -> None:
         assert column.dictionary is not None
         strings = column.dictionary.strings
         used, self._at = np.unique(column.values, return_inverse=True)
-        together = "\0".join([encode_basestring(strings[code]) for code in used.tolist()])  # none has a NUL
+        together = "\0".join([encode_basestring(strings[code]) for code in used.tolist()])  # no string has a NUL
         texts = together.encode(errors=errors).split(b"\0")
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         longest, total = int(sizes.max()), int(sizes.take(self._at).sum())

@@ -1,4 +1,4 @@
-"""JSON lines: one object per line, from a file or as they come."""
+"""Reads JSON lines: one object per line, from a file or a live stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.times import parse_timestamp
 
-#: JSON types that an attribute takes; a bool is no number here.
+#: JSON types that an attribute takes; a bool does not count as a number.
 _TAKES: Final[Mapping[AttributeType, frozenset[type]]] = {
     AttributeType.INT64: frozenset((int,)),
     AttributeType.FLOAT64: frozenset((float, int)),
@@ -36,22 +36,22 @@ _TAKES: Final[Mapping[AttributeType, frozenset[type]]] = {
     AttributeType.TIMESTAMP: frozenset((str, int, float)),
 }
 
-#: Lines of a file that are taken before it is looked how long they are.
+#: Lines of a file that are taken before their length is checked.
 _LINES: Final = 256
-#: One value at a place of a text, and where it ends.
+#: Returns the value at a place of a text, and its end.
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def number_or_text(text: str) -> float | str:
-    """``parse_float`` of json: a number beyond float64, which Python reads as infinity, stays a text."""
+    """Parses a float for json: a number beyond float64, which Python reads as infinity, stays a text."""
     return text if isinf(value := float(text)) else value
 
 
 class JsonLines:
-    """Lines to chunks.  A missing key is null; other keys are ignored.
+    """Converts lines to chunks.  A missing key is null; other keys are ignored.
 
     Args:
-      units: of the timestamps of some attributes, where they are not all as the option says.
+      units: units of the timestamps of some attributes, where they differ from the option.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class JsonLines:
         numbers: Sequence[int] | None = None,
         dictionary: StringDictionary | None = None,
     ) -> RowChunk:
-        """
+        """Makes a chunk.
+
         Args:
           first: number of the first row.
           numbers: line number of each line; None: first + 1 and so on.
@@ -92,13 +93,14 @@ class JsonLines:
         dictionary: StringDictionary | None = None,
         exact: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> RowChunk:
-        """The elements of a JSON array, or rows of another format that came as such, numbered from ``first`` + 1.
+        """Makes a chunk of the elements of a JSON array, or of rows decoded from another format, numbered from
+        ``first`` + 1.
 
         Args:
-          write: how a value is shown that cannot be understood.
-          bad: those that are known to be bad already, and why; any object may stand in their place.
+          write: formats an invalid value.
+          bad: rows known to be bad, with reasons; any object may stand in their place.
           dictionary: for texts; None: a new one.
-          exact: gives a value with :func:`number_or_text`; None: infinities are meant.
+          exact: returns a value with :func:`number_or_text`; None: infinities are intended.
         """
         wrong = {
             i: f"expected a JSON object, got {type(v).__name__}" for i, v in enumerate(values) if type(v) is not dict
@@ -109,7 +111,7 @@ class JsonLines:
         return self._chunk(first, objects, wrong, numbers, lambda i: _shown(values[i], write), dictionary, exact)
 
     def chunks(self, file: TextIO, skip: int) -> Iterator[RowChunk]:
-        """The rows of a file from row ``skip`` on."""
+        """Yields the rows of a file from row ``skip`` on."""
         lines = ((n, line.rstrip("\r\n")) for n, line in enumerate(file, 1) if not line.isspace())
         first = sum(1 for _ in islice(lines, skip))
         while taken := _some(lines):
@@ -137,7 +139,7 @@ class JsonLines:
     def _note_beyond(
         self, columns: Sequence[Column], exact: Callable[[int], Mapping[str, Any]], bad: dict[int, str]
     ) -> None:
-        """Finds the infinities that are numbers beyond float64."""
+        """Notes infinities that are numbers beyond float64."""
         for attribute, key, column in zip(self._schema, self._keys, columns):
             if attribute.type is AttributeType.FLOAT64:
                 for i in np.flatnonzero(np.isinf(column.values)).tolist():
@@ -145,27 +147,27 @@ class JsonLines:
                         bad.setdefault(i, f"{attribute.name}: {text[:40]} is beyond float64")
 
     def _objects(self, lines: Sequence[str], bad: dict[int, str]) -> list[Mapping[str, Any]]:
-        """What ``json.loads`` makes of each line, by its scanner alone where a line is an object and nothing else."""
-        found: list[Mapping[str, Any]] = []
+        """Returns the result of ``json.loads`` for each line, by its scanner alone if a line is just an object."""
+        objects: list[Mapping[str, Any]] = []
         for i, line in enumerate(lines):
             try:
                 value, end = _SCAN(line, 0)
                 good = end == len(line) and type(value) is dict
             except (StopIteration, ValueError, RecursionError):
                 good = False
-            found.append(value if good else self._object(i, line, bad))
-        return found
+            objects.append(value if good else self._object(i, line, bad))
+        return objects
 
     def _object(self, i: int, line: str, bad: dict[int, str]) -> Mapping[str, Any]:
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
             bad[i] = f"no JSON: {error}"
             return {}
-        if not isinstance(found, dict):
-            bad[i] = f"expected a JSON object, got {type(found).__name__}"
+        if not isinstance(value, dict):
+            bad[i] = f"expected a JSON object, got {type(value).__name__}"
             return {}
-        return found
+        return value
 
     def _column(
         self, attribute: Attribute, items: list[Any], dictionary: StringDictionary, bad: dict[int, str]
@@ -205,7 +207,7 @@ class JsonLines:
             return numbers
 
     def _whole_timestamps(self, unit: str, items: list[Any]) -> AnyArray | None:
-        """Whole numbers since the epoch, all at once; None: it must be looked at each."""
+        """Converts whole numbers since the epoch, all at once; None: they must be converted one by one."""
         if unit == "iso" or not set(map(type, items)) <= {int}:
             return None
         try:
@@ -234,7 +236,7 @@ class JsonLines:
 
 
 def _shown(value: Any, write: Callable[[Any], str] = str) -> str:
-    """A value of JSON, for a message: one that is nested deeply could be read, but not be written."""
+    """Formats a value of JSON for a message; a deeply nested one can be read, but not written."""
     try:
         return write(value)
     except RecursionError:
@@ -242,17 +244,17 @@ def _shown(value: Any, write: Callable[[Any], str] = str) -> str:
 
 
 def _some(lines: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The next lines, as many as a chunk may have."""
-    found: list[tuple[int, str]] = []
+    """Returns the next lines, as many as fit a chunk."""
+    taken: list[tuple[int, str]] = []
     size = 0
-    while size <= CHUNK_BYTES and (more := list(islice(lines, min(_LINES, CHUNK_ROWS - len(found))))):
-        found += more
+    while size <= CHUNK_BYTES and (more := list(islice(lines, min(_LINES, CHUNK_ROWS - len(taken))))):
+        taken += more
         size += sum([len(line) for _, line in more])
-    return found
+    return taken
 
 
 class JsonFiles(FileFormat):
-    """Files of JSON lines."""
+    """Reads files of JSON lines."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._lines = JsonLines(schema, time, reader)
@@ -263,7 +265,7 @@ class JsonFiles(FileFormat):
 
 
 class JsonReplay(Replay):
-    """A file of JSON lines."""
+    """Replays a file of JSON lines."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._path = str(reader["path"])
@@ -276,6 +278,6 @@ class JsonReplay(Replay):
     def parts(self, size: int) -> list[FilePart]:
         return text_parts(self._path, size)
 
-    def part(self, one: FilePart) -> Iterator[RowChunk]:
-        with opened_part(self._path, one) as file:
+    def part(self, file_part: FilePart) -> Iterator[RowChunk]:
+        with opened_part(self._path, file_part) as file:
             yield from self._lines.chunks(file, 0)

@@ -1,4 +1,4 @@
-"""A Parquet file whose pages have a bound on what they become; only their own headers say that."""
+"""Limits the decompressed size of a Parquet file's pages, which is only in their own headers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from replicas.connectors.formats import file_format
 if TYPE_CHECKING:
     import pyarrow
 
-#: Fields of a header, which is in Thrift's compact protocol: bytes of the page when it is decompressed, and before.
+#: Fields of a header, in Thrift's compact protocol: bytes of the page when decompressed, and before.
 _UNPACKED, _PACKED = 2, 3
-#: Types of the protocol; and bytes of those that have always as many: flags, a byte, a double.
+#: Types of the protocol; and sizes of those of fixed size: flags, a byte, a double.
 _BYTE, _INTEGERS, _BYTES, _LISTS, _STRUCT = 3, (4, 5, 6), 8, (9, 10), 12
 _SIZES: Final = {1: 0, 2: 0, _BYTE: 1, 7: 8}
 
 
 class PageCheckedFile:
-    """An open file, of Python or of Arrow, that checks the pages in what is read.
+    """An open file, of Python or of Arrow, that checks the pages in each read.
 
     Arrow reads a column of a row group as a whole, perhaps with its neighbours.
 
@@ -31,7 +31,7 @@ class PageCheckedFile:
         self._file = file
         self._name = name
         self.fault: str | None = None
-        #: Where columns begin; and of each its name and size.
+        #: Offsets of columns; and the name and size of each.
         self._starts: list[int] = []
         self._columns: dict[int, tuple[str, int]] = {}
 
@@ -39,18 +39,18 @@ class PageCheckedFile:
         return getattr(self._file, name)
 
     def learn(self, metadata: pyarrow.parquet.FileMetaData) -> None:
-        """Called before the first column is read."""
+        """Learns the offsets of columns; called before the first column is read."""
         for n in range(metadata.num_row_groups):
             group = metadata.row_group(n)
             for column in (group.column(i) for i in range(group.num_columns)):
                 if not column.num_values:
-                    continue  # Arrow looks at none of its pages, and where they are may not be said
+                    continue  # Arrow reads none of its pages, and their offset may be missing
                 start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
                 self._columns[start] = column.path_in_schema, column.total_compressed_size
         self._starts = sorted(self._columns)
 
     def read(self, size: int = -1) -> bytes:
-        """Bytes of the file; none where a page becomes too large."""
+        """Reads bytes; returns none if a page would become too large."""
         begin = self._file.tell()
         data: bytes = self._file.read(size)
         starts = self._starts
@@ -70,7 +70,7 @@ class _Pages:
     """The pages of a column in a row group.
 
     Attributes:
-      at: where the next header begins.
+      at: offset of the next header.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -78,18 +78,18 @@ class _Pages:
         self.at = 0
 
     def unpacked(self) -> int:
-        """What a page becomes; goes behind it."""
+        """Returns the decompressed size of a page; advances to the next one."""
         header = self._struct()
         self.at += max(0, header[_PACKED])
         return header[_UNPACKED]
 
     def _struct(self) -> dict[int, int]:
-        """Values by the number of their field, those that are no integers as 0."""
-        found, field = dict[int, int](), 0
+        """Returns values by field number; values other than integers are 0."""
+        values, field = dict[int, int](), 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._integer()
-            found[field] = self._value(head & 15)
-        return found
+            values[field] = self._value(head & 15)
+        return values
 
     def _value(self, kind: int) -> int:
         if kind in _INTEGERS:

@@ -1,4 +1,6 @@
-"""Text cells to columns: a whole column at once if all cells are valid, else cell by cell to find the bad ones."""
+"""Converts text cells to columns: a whole column at once if all cells are valid, else cell by cell to find the bad
+ones.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ _BOOLS: Final = {"true": True, "t": True, "yes": True, "1": True, "false": False
 
 @dataclass(frozen=True, slots=True)
 class CellFormat:
-    """How cells are written.
+    """The notation of cells.
 
     Attributes:
-      nulls: texts that mean null.
+      nulls: texts for null.
       timestamps: ``iso``, or the unit of numbers since the epoch: ``s``, ``ms``, ``us``, ``ns``.
     """
 
@@ -37,7 +39,7 @@ class CellFormat:
 
     @classmethod
     def of(cls, reader: Mapping[str, Any]) -> CellFormat:
-        """From a reader's options ``null`` (a text or a list of them) and ``timestamps``."""
+        """Reads a reader's options ``null`` (a text or a list of them) and ``timestamps``."""
         null = reader.get("null", "")
         unit = str(reader.get("timestamps", "iso"))
         if unit != "iso" and unit not in UNITS_US:
@@ -46,19 +48,19 @@ class CellFormat:
 
 
 def expected_timestamp(unit: str) -> str:
-    """What a timestamp should look like, for messages."""
+    """Describes a valid timestamp, for messages."""
     return "an ISO 8601 timestamp" if unit == "iso" else f"a number of {unit} since the epoch"
 
 
 def _number(text: str) -> str:
-    """Refuses ``1_000``, and digits beyond ASCII, which Python alone reads as a number.  Raises ValueError."""
+    """Refuses ``1_000``, and digits beyond ASCII, which Python accepts as numbers.  Raises ValueError."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
 
 
 def _float(text: str) -> float:
-    """Raises ValueError: no number, or one beyond float64, which Python reads as infinity."""
+    """Parses a float.  Raises ValueError: no number, or one beyond float64, which Python reads as infinity."""
     value = float(_number(text))
     if isinf(value) and any(c.isdigit() for c in text):
         raise ValueError(text)
@@ -66,7 +68,7 @@ def _float(text: str) -> float:
 
 
 def epoch_number(value: float | str, unit: str) -> int:
-    """Microseconds of a number since the epoch; exact for integers."""
+    """Converts a number since the epoch to microseconds; exact for integers."""
     scale = UNITS_US[unit]
     try:
         whole = int(value) if isinstance(value, int | str) else None
@@ -84,7 +86,7 @@ def _timestamp(unit: str) -> Callable[[str], int]:
 
 
 def cell_parser(type_: AttributeType, unit: str) -> Callable[[str], Any]:
-    """Text to value; raises ValueError, KeyError or OverflowError."""
+    """Returns a parser of texts, which raises ValueError, KeyError or OverflowError."""
     if type_ is AttributeType.INT64:
         return lambda text: int(_number(text))
     if type_ is AttributeType.FLOAT64:
@@ -95,7 +97,7 @@ def cell_parser(type_: AttributeType, unit: str) -> Callable[[str], Any]:
 
 
 def _whole_column(type_: AttributeType, cells: Sequence[str], unit: str) -> AnyArray:
-    """All cells at once; raises when any of them is bad."""
+    """Parses all cells at once; raises if one is bad."""
     n = len(cells)
     if type_ in (AttributeType.INT64, AttributeType.FLOAT64):
         _number("".join(cells))
@@ -110,7 +112,7 @@ def _whole_column(type_: AttributeType, cells: Sequence[str], unit: str) -> AnyA
 
 
 class ColumnsOfCells:
-    """Makes a chunk of text cells, one sequence per attribute, keeping aside the rows that do not fit."""
+    """Makes a chunk of text cells, one sequence per attribute, and sets invalid rows aside."""
 
     def __init__(self, schema: Schema, time: str | None, form: CellFormat) -> None:
         self._schema = schema
@@ -126,13 +128,14 @@ class ColumnsOfCells:
         dictionary: StringDictionary,
         bad: dict[int, str],
     ) -> RowChunk:
-        """
+        """Makes a chunk.
+
         Args:
           first: number of the first row among all input rows.
           cells: per attribute, the texts of all rows.
           lines: line number of each row.
-          raw: the text of row i, for those that are kept aside.
-          bad: rows that are known to be bad already, and why; any text may stand in their cells.
+          raw: returns the text of row i, for rows that are set aside.
+          bad: rows known to be bad, with reasons; any text may stand in their cells.
         """
         columns = [self._column(a, c, dictionary, bad) for a, c in zip(self._schema, cells)]
         return chunk_of(self._time, first, columns, bad, lines, raw)
@@ -155,7 +158,7 @@ class ColumnsOfCells:
         return Column(canonical(values), valid)
 
     def _filler(self, type_: AttributeType) -> str:
-        """The text under a null: any that parses."""
+        """Returns a text for nulls: any that parses."""
         if type_ is AttributeType.STRING:
             return ""
         return "1970-01-01" if type_ is AttributeType.TIMESTAMP and self._form.timestamps == "iso" else "0"
@@ -183,7 +186,7 @@ class ColumnsOfCells:
 
 
 def note_nulls(attribute: Attribute, valid: BoolArray, bad: dict[int, str]) -> None:
-    """Rows in which an attribute is null that must not be."""
+    """Notes rows in which an attribute is null that must not be."""
     if not attribute.nullable:
         for i in np.flatnonzero(~valid).tolist():
             bad.setdefault(i, f"{attribute.name}: null, but the attribute is not nullable")
@@ -192,7 +195,7 @@ def note_nulls(attribute: Attribute, valid: BoolArray, bad: dict[int, str]) -> N
 def encode_texts(
     attribute: Attribute, texts: Sequence[str], dictionary: StringDictionary, bad: dict[int, str]
 ) -> AnyArray:
-    """String codes; texts that are no Unicode (half a surrogate pair) are bad and become empty."""
+    """Returns string codes; texts that are not Unicode (half a surrogate pair) are bad and become empty."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
@@ -215,10 +218,10 @@ def chunk_of(
     lines: Sequence[int],
     raw: Callable[[int], str],
 ) -> RowChunk:
-    """A chunk of whole columns, less the bad rows.
+    """Makes a chunk of whole columns, without the bad rows.
 
     Args:
-      time: index of the attribute that holds the event time; its nulls are bad as well.
+      time: index of the event time attribute; its nulls are bad as well.
     """
     if time is not None and (valid := columns[time].valid) is not None:
         for i in np.flatnonzero(~valid).tolist():
@@ -233,7 +236,7 @@ def chunk_of(
     good = np.ones(len(lines), np.bool_)
     good[list(bad)] = False
     chunk = chunk.select(good)
-    # The nulls may have gone with the bad rows, and an attribute that is never null must have no mask at all.
+    # The nulls may have been in bad rows, and an attribute that is never null must have no mask.
     chunk.columns = tuple(_without_idle_mask(column) for column in chunk.columns)
     return chunk
 
@@ -245,5 +248,5 @@ def _without_idle_mask(column: Column) -> Column:
 
 
 def printable(text: str) -> str:
-    """The beginning of a row, with what is no Unicode escaped."""
+    """Returns the beginning of a row, with invalid Unicode escaped."""
     return text[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()

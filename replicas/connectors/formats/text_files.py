@@ -1,4 +1,4 @@
-"""Files of lines, whole and in parts."""
+"""Opens files of lines, whole and in parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK: Final = 1 << 20
 def open_text(path: str) -> TextIO:
     """Opens a file as UTF-8, with or without a byte order mark.
 
-    Bytes that are no UTF-8 become lone surrogates, which make their row malformed instead of stopping the file.
+    Bytes that are not UTF-8 become lone surrogates, which make their row malformed instead of stopping the file.
 
     Raises:
       SpeError: it cannot be read; names it.
@@ -29,7 +29,7 @@ def open_text(path: str) -> TextIO:
 
 
 def holds(path: str, text: str) -> bool:
-    """Is a text of one character anywhere in a file?"""
+    """Returns whether a file has a text of one character."""
     wanted = text.encode()
     with _open(path) as file:
         tail = b""
@@ -41,23 +41,23 @@ def holds(path: str, text: str) -> bool:
 
 
 def text_parts(path: str, size: int) -> list[FilePart]:
-    """Parts of about ``size`` bytes that end with lines; one at least."""
+    """Returns parts of about ``size`` bytes that end with lines; at least one."""
     with _open(path) as file:
         end = file.seek(0, 2)
-        found, first = [], 0
+        parts, first = [], 0
         while end - first > size:
             file.seek(first + size)
             file.readline()
             if file.tell() >= end:
                 break
-            found.append(FilePart(first, file.tell()))
+            parts.append(FilePart(first, file.tell()))
             first = file.tell()
-    return [*found, FilePart(first, None)]
+    return [*parts, FilePart(first, None)]
 
 
 @contextmanager
 def opened_part(path: str, part: FilePart) -> Iterator[TextIO]:
-    """A part as a file, decoded as by :func:`open_text`."""
+    """Opens a part as a file, decoded as by :func:`open_text`."""
     with _open(path) as file:
         file.seek(part.first)
         left = None if part.until is None else part.until - part.first
@@ -68,7 +68,7 @@ def opened_part(path: str, part: FilePart) -> Iterator[TextIO]:
 
 
 class _Beginning(io.RawIOBase):
-    """What follows in a file, up to so many bytes."""
+    """The next bytes of a file, up to a number."""
 
     def __init__(self, file: BinaryIO, left: int | None) -> None:
         self._file = file

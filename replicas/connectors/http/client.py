@@ -1,4 +1,4 @@
-"""HTTP/1.1 of a client: one request after the other on a connection, over any Network."""
+"""An HTTP/1.1 client: one request after the other on a connection, over any Network."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ try:
 except ImportError as error:
     raise SpeError(f"http needs the extra http: pip install '.[http]' ({error})") from error
 
-#: Longest time to connect, with the handshake of TLS.
+#: Longest time to connect, including the TLS handshake.
 CONNECT_S: Final = 5.0
 #: Longest status line with all headers.
 HEAD_BYTES: Final = 32 << 10
-#: Of a body that says why: what is read, and what is shown.
+#: Bytes of an error body that are read, and characters that are shown.
 _WHY_BYTES: Final = 4 << 10
 _WHY_SHOWN: Final = 200
-#: Longest time for the rest of an answer that nobody needs.
+#: Longest time for the rest of an answer that is not needed.
 _REST_S: Final = 1.0
 _READ_BYTES: Final = 64 << 10
-#: Longest time that a server may ask us to wait.
+#: Longest delay that a server may ask for.
 _WAIT_S: Final = 300.0
-#: Statuses below 500 that trying again may mend.
+#: Statuses below 500 for which a retry may help.
 _AGAIN: Final = (408, 425, 429)
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class HttpClient:
-    """Connections to one server, one at a time.
+    """Connects to one server, one connection at a time.
 
     Args:
-      name: for messages.
+      name: name for messages.
       token: for ``Authorization: Bearer``; None: none.
       ca: file with certificates of authorities; None: those of the system.
 
@@ -68,11 +68,11 @@ class HttpClient:
 
     @property
     def connected(self) -> bool:
-        """Is there a connection that another request may go over?"""
+        """Whether there is a connection for another request."""
         return self._stream is not None and self._http.our_state is h11.IDLE
 
     async def connect(self, env: Env) -> None:
-        """A new connection.  Raises LinkBroken."""
+        """Makes a new connection.  Raises LinkBroken."""
         await self.close()
         address = f"{self._url.host}:{self._url.port}"
         stream: trio.abc.Stream = await outside(env).connect(address, CONNECT_S)
@@ -92,16 +92,17 @@ class HttpClient:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
 
     async def ask(self, method: str, headers: Headers = (), body: bytes = b"") -> h11.Response:
-        """The head of the answer; its body, by :meth:`data` or :meth:`rest`, must be read before another request.
+        """Returns the head of the answer; its body, by :meth:`data` or :meth:`rest`, must be read before another
+        request.
 
         Raises:
-          EOFError, trio.BrokenResourceError: the connection is gone, or what came is no answer of HTTP/1.1.
+          EOFError, trio.BrokenResourceError: the connection is gone, or the answer is not HTTP/1.1.
         """
         assert self._stream is not None
-        http, given = self._http, [*self._headers, *headers]
+        http, all_headers = self._http, [*self._headers, *headers]
         if method == "POST":
-            given.append((b"Content-Length", b"%d" % len(body)))
-        data = http.send(h11.Request(method=method, target=self._url.target, headers=given)) or b""
+            all_headers.append((b"Content-Length", b"%d" % len(body)))
+        data = http.send(h11.Request(method=method, target=self._url.target, headers=all_headers)) or b""
         if body:
             data += http.send(h11.Data(data=body)) or b""
         data += http.send(h11.EndOfMessage()) or b""
@@ -112,27 +113,27 @@ class HttpClient:
         return event
 
     async def data(self) -> bytes:
-        """Some of the body; b"": it has ended.  Raises as :meth:`ask`."""
+        """Returns a piece of the body; b"" at its end.  Raises as :meth:`ask`."""
         event = await self._event()
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def why(self) -> str:
-        """The beginning of a body that says why, in one line; the connection is closed."""
-        found = b""
+        """Returns the beginning of an error body, in one line; closes the connection."""
+        body = b""
         try:
             with trio.move_on_after(_REST_S):
-                while len(found) < _WHY_BYTES and (data := await self.data()):
-                    found += data
+                while len(body) < _WHY_BYTES and (data := await self.data()):
+                    body += data
         except (EOFError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
             await self.close()
-        return " ".join(found.decode("utf-8", "replace").split())[:_WHY_SHOWN]
+        return " ".join(body.decode("utf-8", "replace").split())[:_WHY_SHOWN]
 
     async def done(self) -> None:
         """Reads the rest of a short body, so that the connection can be used again, or closes it."""
         left = _WHY_BYTES
-        with trio.move_on_after(_REST_S), suppress(EOFError, trio.BrokenResourceError):  # the head has said it all
+        with trio.move_on_after(_REST_S), suppress(EOFError, trio.BrokenResourceError):  # the head is sufficient
             while left > 0 and (data := await self.data()):
                 left -= len(data)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
@@ -146,10 +147,10 @@ class HttpClient:
             await trio.aclose_forcefully(stream)
 
     async def failure(self, response: h11.Response, what: str = "it") -> SpeError:
-        """Why a request failed, in words: :exc:`ServerAway` where trying again may help.
+        """Returns the error of a failed request: :exc:`ServerAway` if a retry may help.
 
         Args:
-          what: is refused.
+          what: the refused thing, for the message.
         """
         status, why = response.status_code, await self.why()
         text = f"{status} {response.reason.decode('latin-1')}".strip() + (f": {why}" if why else "")
@@ -173,13 +174,13 @@ class HttpClient:
 
 
 def header(response: h11.Response, name: str) -> str:
-    """The first header of a name, in lower case; "": there is none."""
+    """Returns the first header of a name, in lower case; "" if there is none."""
     wanted = name.encode()
     return next((value.decode("latin-1") for key, value in response.headers if key == wanted), "")
 
 
 def retry_after_s(response: h11.Response, now_us: int) -> float:
-    """How long the server asks us to wait, 5 minutes at most; 0: it does not."""
+    """Returns the delay that the server asks for, 5 minutes at most; 0 without one."""
     text = header(response, "retry-after")
     try:
         if text.isascii() and text.isdigit():

@@ -1,4 +1,4 @@
-"""Server-sent events as rows, resumed behind the last event that the source's log has (rule S9)."""
+"""Reads server-sent events as rows, and resumes after the last event in the source's log (rule S9)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from spe.stream.schema import Schema
 ANSWER_S: Final = 15.0
 #: Longest time between two connections that a server may set.
 _RETRY_S: Final = 60.0
-#: A pause in which time does not pass in the source.
+#: During a longer pause, time does not pass in the source.
 _PAUSE_S: Final = 1.0
 _ID_BYTES: Final = 1_024
-#: What can be sent in a header as it is.
+#: An id that can be sent in a header unchanged.
 _ID: Final = re.compile(rb"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
-#: A cursor is this and the last id, if there is one.
+#: Prefix of a cursor, followed by the last id, if there is one.
 _CURSOR: Final = b":"
 
 
 class _Row(NamedTuple):
-    """Attributes:
-    data: None: it has more bytes than an event may have.
+    """An event to be taken.
+
+    Attributes:
+      data: None: it was too long.
     """
 
     id: bytes
@@ -43,10 +45,10 @@ class _Row(NamedTuple):
 
 
 class EventReader(Resumable):
-    """See the module.  Ends when the server answers 204.
+    """Reads server-sent events; see the module.  Ends when the server answers 204.
 
     Args:
-      reader: options as ``spe.connectors.http`` has them.
+      reader: options of ``spe.connectors.http``.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -61,11 +63,11 @@ class EventReader(Resumable):
         self._last = b""
         #: Whether no row has come over this connection.
         self._fresh = True
-        #: Before the next connection: what an answer asks for, and what the stream has asked for; 0: nothing.
+        #: Delays before the next connection, from an answer and from the stream; 0: none.
         self._asked_s = self._retry_s = 0.0
 
     async def read(self, env: Env, accept: Accept) -> None:
-        """Raises SpeError: the server refuses it, or what it sends is no stream that can be resumed."""
+        """Reads events.  Raises SpeError: the server refuses the request, or its stream cannot be resumed."""
         place = self._options.get("token")
         token = None if place is None else secret("sse.token", place)
         client = HttpClient(self._name, self._url, token=token, ca=self._options.get("ca"))
@@ -83,12 +85,12 @@ class EventReader(Resumable):
                 backoff.over()
             wait_s = max(self._asked_s, self._retry_s)
             if trouble or wait_s > _PAUSE_S:
-                said = trouble or "it has ended the stream"
-                self.away = self.away or f"{self._name} does not answer: {said}; trying again"
+                reason = trouble or "it has ended the stream"
+                self.away = self.away or f"{self._name} does not answer: {reason}; trying again"
             await (env.clock.sleep(wait_s) if wait_s else backoff.wait())
 
     async def _listen(self, env: Env, client: HttpClient, accept: Accept) -> bool:
-        """Takes what comes over one connection.  Returns: whether the server has said that nothing more comes."""
+        """Takes the events of one connection.  Returns whether the server has said that no more come."""
         await client.connect(env)
         headers = [(b"Accept", b"text/event-stream"), (b"Cache-Control", b"no-store")]
         if self._last:
@@ -122,7 +124,7 @@ class EventReader(Resumable):
             raise ServerAway(f"nothing came for {self._silence_s:g} s, not even a comment") from None
 
     def _rows(self, events: Sequence[ServerEvent]) -> tuple[list[_Row], str]:
-        """The rows of events, and why nothing behind them may be taken; "" where all may."""
+        """Returns the rows of events, and why the rows after them are refused; "" if none is."""
         rows: list[_Row] = []
         for event in events:
             if self._types is not None and event.type not in self._types:
@@ -134,7 +136,7 @@ class EventReader(Resumable):
                     more = "after a reconnect rows would be missing or come twice; with ids: optional it is taken"
                     return rows, f"an event {shown}: {more}"
                 if id_ == self._last:
-                    if self._fresh:  # a server that begins with the last one
+                    if self._fresh:  # a server that repeats the last one
                         continue
                     return rows, f"two events with the id {id_[:100]!r}; expected one id for each"
             elif id_ is None or not _ID.fullmatch(id_) or len(id_) > _ID_BYTES:

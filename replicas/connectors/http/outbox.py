@@ -1,4 +1,4 @@
-"""What is under way to a receiver, on our disk: so a request is the same each time, also after a crash."""
+"""Stores unanswered requests to a receiver, so that a request is the same each time, even after a crash."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Outbox:
     """Requests that are numbered 1, 2, 3, … and sent one after the other.
 
     Attributes:
-      sender: who they come from; another one each time that the file is made.
-      state: that the sink has, with all requests up to ``number``.
-      number: of the last request that was answered.
-      bodies: of the requests behind it.
+      sender: name of the sender; a new one each time that the file is made.
+      state: state of the sink after all requests up to ``number``.
+      number: number of the last answered request.
+      bodies: bodies of the requests after it.
     """
 
     def __init__(self, storage: Storage, path: PurePosixPath, sender: str) -> None:
@@ -36,9 +36,10 @@ class Outbox:
 
     @classmethod
     def open(cls, storage: Storage, folder: PurePosixPath, id_: str, random: Random) -> Outbox:
-        """
+        """Opens an outbox.
+
         Args:
-          id_: begins the name of a new sender.
+          id_: beginning of the name of a new sender.
 
         Raises:
           LogError: another process has it.
@@ -53,35 +54,35 @@ class Outbox:
 
     def _read(self) -> None:
         try:
-            found = msgpack.unpackb(self._storage.read(self._path))
-            if found["version"] != _VERSION:
-                raise ValueError(f"version {found['version']}")
-            self.sender, self.number = str(found["sender"]), int(found["number"])
-            self.state, self._after = bytes(found["state"]), bytes(found["after"])
-            self.bodies = [bytes(body) for body in found["bodies"]]
+            stored = msgpack.unpackb(self._storage.read(self._path))
+            if stored["version"] != _VERSION:
+                raise ValueError(f"version {stored['version']}")
+            self.sender, self.number = str(stored["sender"]), int(stored["number"])
+            self.state, self._after = bytes(stored["state"]), bytes(stored["after"])
+            self.bodies = [bytes(body) for body in stored["bodies"]]
         except (ValueError, KeyError, TypeError) as error:
             raise LogCorrupt(f"{self._path} is no outbox of a sink: {error}") from error
 
     async def put(self, after: bytes, bodies: Sequence[bytes]) -> None:
-        """Requests to be sent, and the state that holds when all are answered.  Raises ServerAway: no room."""
+        """Stores requests to be sent, and the state after all of them.  Raises ServerAway: the disk is full."""
         self.bodies, self._after = list(bodies), after
         if not bodies:
             self.state = after
         await self._write()
 
     def answered(self) -> None:
-        """The first of them is."""
+        """Notes that the first request was answered."""
         self.number += 1
         del self.bodies[0]
 
     async def done(self) -> None:
-        """All of them are.  Raises as :meth:`put`."""
+        """Notes that all requests were answered.  Raises as :meth:`put`."""
         assert not self.bodies
         self.state = self._after
         await self._write()
 
     async def _write(self) -> None:
-        found = {
+        outbox = {
             "version": _VERSION,
             "sender": self.sender,
             "number": self.number,
@@ -90,6 +91,6 @@ class Outbox:
             "bodies": self.bodies,
         }
         try:
-            await self._storage.write_atomic(self._path, msgpack.packb(found))
+            await self._storage.write_atomic(self._path, msgpack.packb(outbox))
         except OSError as error:
             raise ServerAway(f"{self._path} cannot be written: {error.strerror or error}") from error

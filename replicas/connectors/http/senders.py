@@ -1,4 +1,4 @@
-"""How far each sender is: what the cursor of an HTTP source says."""
+"""Positions of the senders: the cursor of an HTTP source."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import msgpack
 from spe.connectors.http import SENDER
 from spe.errors import LogCorrupt
 
-#: Senders that are known by their keys: each record of the source's log has them all.
+#: Largest number of senders with keys: each record of the source's log has all of them.
 SENDERS_MAX: Final = 256
 _DIGEST_BYTES: Final = 8
 _KEY: Final = re.compile(rf'"?({SENDER}):([1-9][0-9]{{0,17}})"?')
-#: Requests in the log.
+#: Number of requests in the log.
 _COUNT: Final = struct.Struct("<Q")
 
 
 class RequestKey(NamedTuple):
-    """Which request of which sender: its first one is 1, and each next one a number more."""
+    """Identifies a request of a sender, which numbers its requests from 1 on."""
 
     sender: str
     number: int
 
     @classmethod
     def parse(cls, text: str) -> RequestKey:
-        """Raises ValueError."""
-        if (found := _KEY.fullmatch(text)) is None:
+        """Parses a key.  Raises ValueError."""
+        if (match := _KEY.fullmatch(text)) is None:
             raise ValueError(
                 "Idempotency-Key: expected SENDER:NUMBER, 64 letters, digits, '.', '_' or '-' at most, and a number "
                 f"that begins with 1 and grows by 1, got {text[:100]!r}"
             )
-        return cls(found[1], int(found[2]))
+        return cls(match[1], int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.sender}:{self.number}"
@@ -54,8 +54,10 @@ class _Last(NamedTuple):
 
 
 class SenderNumbers:
-    """Attributes:
-    count: requests in the log.
+    """The last request of each sender.
+
+    Attributes:
+      count: number of requests in the log.
     """
 
     def __init__(self, count: int = 0, senders: Mapping[str, _Last] | None = None) -> None:
@@ -63,15 +65,15 @@ class SenderNumbers:
         self._senders = dict(senders or {})
 
     def numbers(self) -> dict[str, int]:
-        """The last number of each sender."""
+        """Returns the last number of each sender."""
         return {sender: last.number for sender, last in self._senders.items()}
 
     def reached(self, until: Mapping[str, int]) -> bool:
-        """Has each of these senders come to its number?"""
+        """Returns whether each of these senders has reached its number."""
         return all((last := self._senders.get(s)) is not None and last.number >= n for s, n in until.items())
 
     def repeated(self, key: RequestKey, digest: bytes) -> bool:
-        """Is the request there already?
+        """Returns whether the request is in the log already.
 
         Raises:
           OutOfTurn: it must not be taken.
@@ -87,12 +89,12 @@ class SenderNumbers:
         return key.number <= number
 
     def refused_us(self, key: RequestKey) -> int | None:
-        """The time at which rows of a repeated request were refused; 0: none were; None: it is not the last one."""
+        """Returns when rows of a repeated request were refused; 0: none were; None: it is not the last request."""
         last = self._senders[key.sender]
         return last.refused_us if key.number == last.number else None
 
     def take(self, key: RequestKey | None, digest: bytes, refused_us: int = 0) -> None:
-        """A request is taken, without the rows that were refused at that time."""
+        """Notes that a request is taken, without the rows that were refused at that time."""
         self.count += 1
         if key is not None:
             self._senders[key.sender] = _Last(key.number, digest, refused_us)
@@ -102,20 +104,20 @@ class SenderNumbers:
 
     @classmethod
     def decode(cls, cursor: bytes) -> SenderNumbers:
-        """Raises LogCorrupt."""
+        """Decodes a cursor.  Raises LogCorrupt."""
         if not cursor:
             return cls()
         try:
-            found = msgpack.unpackb(cursor[_COUNT.size :])
+            stored = msgpack.unpackb(cursor[_COUNT.size :])
             # A cursor of an earlier version has no refused_us.
-            senders = {str(s): _Last(int(n), bytes(digest), *map(int, at)) for s, (n, digest, *at) in found.items()}
+            senders = {str(s): _Last(int(n), bytes(digest), *map(int, at)) for s, (n, digest, *at) in stored.items()}
             return cls(count_of(cursor), senders)
         except (struct.error, ValueError, TypeError, AttributeError) as error:
             raise LogCorrupt(f"the cursor of an HTTP source cannot be read: {error}") from error
 
 
 class OutOfTurn(Exception):
-    """A request that must not be taken: the status, why, and the number that is expected."""
+    """A request must not be taken; has the status, the reason, and the expected number."""
 
     def __init__(self, status: int, why: str, expected: int | None) -> None:
         super().__init__(why)
@@ -124,10 +126,10 @@ class OutOfTurn(Exception):
 
 
 def count_of(cursor: bytes) -> int:
-    """Requests in the log up to the record with this cursor."""
+    """Returns the number of requests in the log up to the record with this cursor."""
     return int(_COUNT.unpack_from(cursor)[0])
 
 
 def digest_of(body: bytes | bytearray) -> bytes:
-    """Tells bodies apart."""
+    """Returns a digest that distinguishes bodies."""
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()

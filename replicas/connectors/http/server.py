@@ -1,8 +1,8 @@
-"""HTTP/1.1 of a receiver: what comes in is bounded in bytes and in time before anybody looks at it.
+"""An HTTP/1.1 server for requests with bodies, which are limited in bytes and in time before they are used.
 
-A request has a ``Content-Length``.  Without chunks there is one way only to say where a body ends, so nobody in front
-of us can understand another one, and no chunk has to be counted.  Who does not show the token is answered once, and
-stays a stranger, of whom the network keeps few and not for long.
+A request has a ``Content-Length``.  Without chunks there is only one way to delimit a body, so no proxy in front can
+understand another one, and no chunk has to be counted.  A sender without the token is answered once, and remains a
+stranger; the network limits their number and time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ BODY_S: Final = 10.0
 BODY_BYTES_PER_S: Final = 32 << 10
 #: Bytes of bodies in memory, of all requests together.
 BODIES_BYTES_MAX: Final = 64 << 20
-#: Connections that have shown the token.
+#: Largest number of connections that have shown the token.
 CONNECTIONS_MAX: Final = 256
-#: Longest time for an answer to leave.
+#: Longest time to send an answer.
 _SEND_S: Final = 10.0
-#: What is read of a request that is refused, and how long, before the connection is closed: closing at once would take
-#: the answer away.  More, and longer, of a sender that has shown the token and sends too large a body.
+#: Bytes read from a refused request, and for how long, before the connection is closed, which would discard the answer.
+#: More, and longer, of a sender that has shown the token and sends too large a body.
 _DRAIN_BYTES: Final = 256 << 10
 _DRAIN_S: Final = 1.0
 _BODY_DRAIN_BYTES: Final = 1 << 30
@@ -49,7 +49,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class Answer(NamedTuple):
-    """What is answered: a status, a JSON object, and headers besides those that every answer has."""
+    """An answer: a status, a JSON object, and headers besides the general ones."""
 
     status: int
     body: Mapping[str, Any]
@@ -61,17 +61,17 @@ class Answer(NamedTuple):
 
     @classmethod
     def later(cls, why: str) -> Answer:
-        """Not now: to be sent again."""
+        """Returns an answer that asks for a retry."""
         return cls.error(503, why, [("Retry-After", "1")])
 
 
 @dataclass(frozen=True)
 class Post:
-    """A request that brings something.
+    """A request with a body.
 
     Attributes:
       type: media type of the body, in lower case, without parameters.
-      key: of the header ``Idempotency-Key``; None: there is none.
+      key: value of the header ``Idempotency-Key``; None: there is none.
     """
 
     type: str
@@ -80,7 +80,7 @@ class Post:
 
 
 class RequestRefused(Exception):
-    """A request is not taken; the connection is closed after the answer."""
+    """A request is refused; the connection is closed after the answer."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.body.get("error"))
@@ -88,14 +88,14 @@ class RequestRefused(Exception):
 
 
 class RequestServer:
-    """Attends connections.
+    """Serves connections.
 
     Args:
       get: answers GET.
       post: answers POST.
-      token: what ``Authorization: Bearer`` must say; None: nothing.
+      token: required ``Authorization: Bearer``; None: none.
       max_body: bytes.
-      tls: gives the context of a new connection; None: plain text.
+      tls: returns the context of a new connection; None: plain text.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class RequestServer:
         self._body_bytes = 0
 
     async def attend(self, stream: trio.abc.Stream) -> None:
-        """One connection, until it ends."""
+        """Serves one connection until it ends."""
         known = False
         inner = stream
         if self._tls is not None:
             stream = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
         try:
-            one = _Connection(stream)
-            while (request := await one.head(IDLE_S if known else HEAD_S)) is not None:
+            connection = _Connection(stream)
+            while (request := await connection.head(IDLE_S if known else HEAD_S)) is not None:
                 try:
                     self._check_sender(request)
                     if not known:
@@ -131,16 +131,16 @@ class RequestServer:
                             raise RequestRefused(Answer.later(f"there are {CONNECTIONS_MAX} connections"))
                         self._known, known = self._known + 1, True
                         if hasattr(inner, "peer_name"):
-                            inner.peer_name = "sender"  # the network's limits for strangers are for others
-                    answer = await self._answer(one, request)
+                            inner.peer_name = "sender"  # the network's limits for strangers do not apply
+                    answer = await self._answer(connection, request)
                 except RequestRefused as refused:
-                    await one.send(refused.answer, close=True)
-                    await one.drain(body=known and refused.answer.status == 413)
+                    await connection.send(refused.answer, close=True)
+                    await connection.drain(body=known and refused.answer.status == 413)
                     return
-                if not await one.send(answer):
+                if not await connection.send(answer):
                     return
         except h11.RemoteProtocolError as error:
-            await one.refuse(error)
+            await connection.refuse(error)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             pass  # it is gone, or too slow
         finally:
@@ -148,10 +148,10 @@ class RequestServer:
             await trio.aclose_forcefully(stream)
 
     def _check_sender(self, request: h11.Request) -> None:
-        """Raises RequestRefused."""
+        """Checks the token.  Raises RequestRefused."""
         if self._token is not None:
-            given = _values(request, b"authorization")
-            words = given[0].split(None, 1) if len(given) == 1 else []
+            credentials = _values(request, b"authorization")
+            words = credentials[0].split(None, 1) if len(credentials) == 1 else []
             good = len(words) == 2 and words[0].lower() == b"bearer"
             if not good or not hmac.compare_digest(words[1].strip(), self._token.encode()):
                 more = [("WWW-Authenticate", "Bearer")]
@@ -161,13 +161,13 @@ class RequestServer:
         elif _values(request, b"origin"):
             raise RequestRefused(Answer.error(403, "a web page sends this; a source that takes it needs a token"))
 
-    async def _answer(self, one: _Connection, request: h11.Request) -> Answer:
+    async def _answer(self, connection: _Connection, request: h11.Request) -> Answer:
         method = request.method
         if method not in (b"GET", b"HEAD", b"POST"):
             raise RequestRefused(Answer.error(405, "expected GET or POST", [("Allow", "GET, HEAD, POST")]))
         length = self._length(request)
         if method != b"POST":
-            await self._body(one, length)
+            await self._body(connection, length)
             return await self._get()
         kind, encoding = _value(request, b"content-type"), _value(request, b"content-encoding")
         if encoding.lower() not in ("", "identity"):
@@ -176,29 +176,29 @@ class RequestServer:
         if len(keys) > 1:
             raise RequestRefused(Answer.error(400, "expected one Idempotency-Key"))
         key = keys[0].decode("latin-1") if keys else None
-        body = await self._body(one, length)
+        body = await self._body(connection, length)
         try:
             return await self._post(Post(kind.partition(";")[0].strip().lower(), key, body))
         finally:
             self._body_bytes -= len(body)
 
     def _length(self, request: h11.Request) -> int:
-        """Bytes of the body.  Raises RequestRefused."""
-        given = _values(request, b"content-length")
-        if _values(request, b"transfer-encoding") or (not given and request.method == b"POST"):
+        """Returns the length of the body.  Raises RequestRefused."""
+        lengths = _values(request, b"content-length")
+        if _values(request, b"transfer-encoding") or (not lengths and request.method == b"POST"):
             raise RequestRefused(Answer.error(411, "expected a Content-Length, and no Transfer-Encoding"))
-        length = int(given[0]) if given else 0  # h11 has looked at it
+        length = int(lengths[0]) if lengths else 0  # h11 has validated it
         most = self._max_body if request.method == b"POST" else 0
         if length > most:
             raise RequestRefused(Answer.error(413, f"a body of {length} bytes; expected at most {most}"))
         return length
 
-    async def _body(self, one: _Connection, length: int) -> bytearray:
-        """The whole body, whose bytes are counted until somebody takes them off.  Raises RequestRefused."""
+    async def _body(self, connection: _Connection, length: int) -> bytearray:
+        """Reads the whole body; its bytes count until the caller subtracts them.  Raises RequestRefused."""
         body = bytearray()
         try:
             with trio.fail_after(BODY_S + length / BODY_BYTES_PER_S):
-                while data := await one.data():
+                while data := await connection.data():
                     if self._body_bytes + len(data) > BODIES_BYTES_MAX:
                         raise RequestRefused(Answer.later(f"requests have more than {BODIES_BYTES_MAX >> 20} MiB"))
                     self._body_bytes += len(data)
@@ -213,7 +213,7 @@ class RequestServer:
 
 
 class _Connection:
-    """A connection, as h11 understands it."""
+    """A connection, wrapped in h11."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -221,7 +221,7 @@ class _Connection:
         self._head_only = False
 
     async def head(self, seconds: float) -> h11.Request | None:
-        """The next request; None: there is none.  Raises h11.RemoteProtocolError, trio.TooSlowError."""
+        """Returns the next request; None at the end.  Raises h11.RemoteProtocolError, trio.TooSlowError."""
         with trio.fail_after(seconds):
             event = await self._event(HEAD_BYTES // 2)
         if not isinstance(event, h11.Request):
@@ -230,7 +230,7 @@ class _Connection:
         return event
 
     async def data(self) -> bytes | bytearray:
-        """Some of the body; empty: it has ended."""
+        """Returns a piece of the body; empty at its end."""
         event = await self._event(_READ_BYTES)
         return event.data if isinstance(event, h11.Data) else b""
 
@@ -248,7 +248,7 @@ class _Connection:
                 await self._stream.send_all(data)
 
     async def send(self, answer: Answer, *, close: bool = False) -> bool:
-        """Returns: whether another request may follow."""
+        """Sends an answer; returns whether another request may follow."""
         body = json.dumps(answer.body, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         headers = [
             ("Content-Type", "application/json"),
@@ -271,7 +271,7 @@ class _Connection:
         return True
 
     async def refuse(self, error: h11.RemoteProtocolError) -> None:
-        """Answers what is no request, where an answer can be sent."""
+        """Answers an invalid request, if an answer can be sent."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         try:
@@ -282,7 +282,7 @@ class _Connection:
             pass
 
     async def drain(self, *, body: bool = False) -> None:
-        """Takes some of what is still sent, of a large body nearly all; until the sender is silent."""
+        """Reads the rest of a request, of a large body nearly all, until the sender is silent."""
         left, data = _BODY_DRAIN_BYTES if body else _DRAIN_BYTES, b"-"
         with trio.move_on_after(_BODY_DRAIN_S if body else _DRAIN_S):
             while left > 0 and data:

@@ -1,4 +1,4 @@
-"""The certificate of a server for others than the processes of the cluster, renewed without a restart."""
+"""The certificate of a server for clients outside of the cluster, renewed without a restart."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spe.runtime.watched_files import WatchedFiles
 
 
 class ServerCertificate:
-    """New files are used by new connections; those that cannot be used are told of, and the old ones stay in use.
+    """Loads new files for new connections; reports unusable ones, and continues with the old ones.
 
     Args:
-      name: for messages.
+      name: name for messages.
 
     Raises:
       SpeError: the files cannot be used.
@@ -29,7 +29,7 @@ class ServerCertificate:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For a new connection."""
+        """Returns the context for a new connection."""
         if self._files.changed():
             try:
                 self._context = self._load()

@@ -1,8 +1,8 @@
-"""A client's results as webhooks: POST requests, each with a key by which the receiver knows a repeat.
+"""Sends a client's results as webhooks: POST requests, each with a key by which the receiver recognizes a repeat.
 
-The server of this sink is the outbox on our disk: it has the state that :class:`ServerSink` keeps, and the requests
-that belong to it.  A request is written there before it is sent, and sent again, the same bytes with the same key,
-until it is answered.  Only then has the sink what it says.
+The server of this sink is the outbox on our disk: it has the state of :class:`ServerSink`, and its requests.  A request
+is stored there before it is sent, and sent again, the same bytes with the same key, until it is answered.  Only then is
+the state valid.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 
-#: Lines of a request: no more than a source of ours takes.
+#: Largest number of lines in a request: as many as an HTTP source takes.
 _LINES_MAX: Final = 8_000
 _RESERVED: Final = "_stream"
 
 
 class HttpSink(ServerSink):
-    """See the module.
+    """A webhook as a sink; see the module.
 
     Args:
-      options: as ``spe.connectors.http`` has them.
+      options: options of ``spe.connectors.http``.
 
     Raises:
-      ConfigError: an attribute has a name that we write.
+      ConfigError: an attribute has a reserved name.
     """
 
     rows_max: ClassVar[int] = 5_000
@@ -58,7 +58,7 @@ class HttpSink(ServerSink):
         self._env: Env
         self._client: HttpClient | None = None
         self._outbox: Outbox | None = None
-        #: Time at which the receiver may be asked again, on the clock of deadlines.
+        #: Time of the next allowed request, by the clock of deadlines.
         self._not_before_us = 0
 
     async def load(self, env: Env) -> bytes:
@@ -95,7 +95,7 @@ class HttpSink(ServerSink):
             await self._client.close()
 
     async def _deliver(self, client: HttpClient, outbox: Outbox) -> None:
-        """Sends what is to be sent, until all of it is answered."""
+        """Sends the stored requests, until all are answered."""
         if (wait_us := self._not_before_us - self._env.clock.monotonic_us()) > 0:
             raise ServerAway(f"the receiver asks to wait {wait_us / 1e6:.0f} s")
         while outbox.bodies:
@@ -114,7 +114,7 @@ class HttpSink(ServerSink):
         except (OSError, EOFError, trio.BrokenResourceError):
             if not reused:
                 raise
-            await client.connect(self._env)  # the receiver has closed it meanwhile
+            await client.connect(self._env)  # the receiver has closed the last one
             response = await ask()
         if not 200 <= response.status_code < 300:
             clock = self._env.clock
@@ -125,17 +125,17 @@ class HttpSink(ServerSink):
     # --- bodies; in a thread ---
 
     def _bodies(self, entries: Sequence[ChannelEntry]) -> list[bytes]:
-        """Lines of JSON, in requests that are not too large."""
-        found: list[bytes] = []
+        """Returns lines of JSON, in requests that are not too large."""
+        bodies: list[bytes] = []
         lines: list[bytes] = []
         size = 0
         for line in self._lines(_kept(entries) if self.mode == CURRENT else entries):
             if lines and (size + len(line) > self._max_body or len(lines) >= _LINES_MAX):
-                found.append(b"".join(lines))
+                bodies.append(b"".join(lines))
                 lines, size = [], 0
             lines.append(line)
             size += len(line)
-        return [*found, b"".join(lines)] if lines else found
+        return [*bodies, b"".join(lines)] if lines else bodies
 
     def _lines(self, entries: Sequence[ChannelEntry]) -> Iterator[bytes]:
         for entry in entries:
@@ -149,13 +149,13 @@ class HttpSink(ServerSink):
 
 
 def _kept(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
-    """Without rows that are withdrawn again."""
-    kept: list[ChannelEntry] = []
+    """Returns the entries without rows that are withdrawn later."""
+    remaining: list[ChannelEntry] = []
     for entry in entries:
         if entry.kind == "undo":
-            kept = [e for e in kept if e.channel != entry.channel or not _tentative(e)]
-        kept.append(entry)
-    return kept
+            remaining = [e for e in remaining if e.channel != entry.channel or not _tentative(e)]
+        remaining.append(entry)
+    return remaining
 
 
 def _tentative(entry: ChannelEntry) -> bool:

@@ -1,7 +1,7 @@
-"""Rows in the bodies of POST requests, each answered when its rows are in the source's log and synced (rule S9).
+"""Takes rows in the bodies of POST requests, each answered when its rows are in the source's log and synced (rule S9).
 
-A request is one chunk, and so one record of the log: it is taken whole or not at all.  With it the record says how far
-each sender is, so that a request which comes again, because its answer was lost, is known.
+A request is one chunk, and so one record of the log: it is taken whole or not at all.  The record also has the
+positions of the senders, so that a request that is repeated, because its answer was lost, is recognized.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 #: Longest time until a request's turn comes, and until its rows are synced.
 TURN_S: Final = 5.0
 ANSWER_S: Final = 30.0
-#: So long repeats are answered after the end of the stream.
+#: How long repeats are answered after the end of the stream.
 LINGER_S: Final = 5.0
-#: Bad rows that an answer names.
+#: Number of bad rows in an answer.
 _BAD_ROWS: Final = 20
 _JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl", "application/jsonlines")
 _CSV: Final = ("text/csv",)
@@ -46,10 +46,10 @@ class _Arrived:
     """A request that waits for its turn.
 
     Attributes:
-      decided: when the following are set.
-      answer: why it is not taken; None: it is, or was before (``repeated``).
-      chunk: without the rows that the source refuses, once it is decided.
-      count: requests in the log, once it is there.
+      decided: set when the following are valid.
+      answer: a refusal; None: it is taken, or was taken before (``repeated``).
+      chunk: its rows; without refused ones once it is decided.
+      count: number of requests in the log, once it is there.
     """
 
     def __init__(self, key: RequestKey | None, digest: bytes, chunk: RowChunk) -> None:
@@ -63,13 +63,13 @@ class _Arrived:
 
 
 class HttpReceiver(Resumable):
-    """See the module.  Ends with ``until`` only.
+    """Serves POST requests; see the module.  Ends only with ``until``.
 
     Args:
-      reader: options as ``spe.connectors.http`` has them.
+      reader: options of ``spe.connectors.http``.
 
     Attributes:
-      address: bound, once it listens.
+      address: bound address while it listens.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class HttpReceiver(Resumable):
         self._synced.wake()
 
     async def read(self, env: Env, accept: Accept) -> None:
-        """Raises SpeError: the address is in use, or a secret or a certificate cannot be read."""
+        """Reads requests.  Raises SpeError: the address is in use, or a secret or a certificate cannot be read."""
         self._env = env
         self._positions = SenderNumbers.decode(self.cursor)
         server = RequestServer(
@@ -116,8 +116,8 @@ class HttpReceiver(Resumable):
                 await self._decide(await arrived.receive(), accept)
             # A sender whose last answer is lost asks again.
             with trio.move_on_after(LINGER_S):
-                async for one in arrived:
-                    await self._decide(one, accept)
+                async for request in arrived:
+                    await self._decide(request, accept)
             nursery.cancel_scope.cancel()
 
     def _is_over(self) -> bool:
@@ -138,7 +138,7 @@ class HttpReceiver(Resumable):
     # --- one request ---
 
     async def _get(self) -> Answer:
-        """How far each sender is."""
+        """Answers with the position of each sender."""
         positions, numbers = self._positions.count, self._positions.numbers()
         if not await self._is_synced(positions):
             return Answer.later(_BEHIND)
@@ -168,17 +168,17 @@ class HttpReceiver(Resumable):
         chunk.where = lambda row: f"{where}, row {row + 1}"
         if chunk.malformed:
             chunk.malformed = [row._replace(place=f"{where}, row {row.line}") for row in chunk.malformed]
-        one = _Arrived(key, digest_of(post.body), chunk)
+        request = _Arrived(key, digest_of(post.body), chunk)
         with trio.move_on_after(TURN_S) as turn:
-            await self._send.send(one)
+            await self._send.send(request)
         if turn.cancelled_caught:
             return Answer.later(_BEHIND)
-        await one.decided.wait()
-        if one.answer is not None:
-            return one.answer
-        if not await self._is_synced(one.count):
+        await request.decided.wait()
+        if request.answer is not None:
+            return request.answer
+        if not await self._is_synced(request.count):
             return Answer.later(f"the rows are not synced yet; {_BEHIND}")
-        return _taken(one.chunk, repeated=one.repeated)
+        return _taken(request.chunk, repeated=request.repeated)
 
     async def _is_synced(self, count: int) -> bool:
         with trio.move_on_after(ANSWER_S):
@@ -189,42 +189,44 @@ class HttpReceiver(Resumable):
                 await self._synced.wait(token)
         return False
 
-    async def _decide(self, one: _Arrived, accept: Accept) -> None:
-        """Takes a request, if it is not there yet.  Waits while too much is not synced."""
-        positions, chunk = self._positions, one.chunk
-        one.answer = self._beyond(one.key)
+    async def _decide(self, request: _Arrived, accept: Accept) -> None:
+        """Takes a request, if it is not in the log yet.  Waits while too much is not synced."""
+        positions, chunk = self._positions, request.chunk
+        request.answer = self._beyond(request.key)
         try:
-            one.repeated = one.key is not None and one.answer is None and positions.repeated(one.key, one.digest)
+            request.repeated = (
+                request.key is not None and request.answer is None and positions.repeated(request.key, request.digest)
+            )
         except OutOfTurn as error:
-            one.answer = Answer.error(error.status, str(error), expected=error.expected)
+            request.answer = Answer.error(error.status, str(error), expected=error.expected)
         now_us = self.now_us()
-        if one.repeated:
-            self._recall(one)
-        elif one.answer is None:
-            one.chunk = chunk = self.admit(chunk, now_us)
+        if request.repeated:
+            self._recall(request)
+        elif request.answer is None:
+            request.chunk = chunk = self.admit(chunk, now_us)
             if chunk.malformed and not self._passes:
-                one.answer = _refused(chunk)
-        taken = one.answer is None and not one.repeated
+                request.answer = _refused(chunk)
+        taken = request.answer is None and not request.repeated
         if taken:
-            positions.take(one.key, one.digest, now_us if any(row.refused for row in chunk.malformed) else 0)
+            positions.take(request.key, request.digest, now_us if any(row.refused for row in chunk.malformed) else 0)
             chunk.first, chunk.cursor = self._rows, positions.encode()
             self._rows += chunk.taken
-        one.count = positions.count
-        one.decided.set()
+        request.count = positions.count
+        request.decided.set()
         if taken:
             await accept(chunk)
 
-    def _recall(self, one: _Arrived) -> None:
-        """The rows of a repeated request that were left out: its body and a time give them again."""
-        assert one.key is not None
-        refused_us = self._positions.refused_us(one.key)
+    def _recall(self, request: _Arrived) -> None:
+        """Finds the refused rows of a repeated request again, from its body and the time of the refusal."""
+        assert request.key is not None
+        refused_us = self._positions.refused_us(request.key)
         if refused_us is None:  # the body may be another one
-            one.chunk.malformed = []
+            request.chunk.malformed = []
         elif refused_us:
-            one.chunk = self.admit(one.chunk, refused_us)
+            request.chunk = self.admit(request.chunk, refused_us)
 
     def _beyond(self, key: RequestKey | None) -> Answer | None:
-        """Why a request does not belong to a stream that ends; None: it does."""
+        """Refuses a request that does not belong to a stream that ends; None: it belongs."""
         if not self._until:
             return None
         if key is None or key.sender not in self._until:
@@ -236,7 +238,7 @@ class HttpReceiver(Resumable):
     # --- bodies; in a thread ---
 
     def _wrong_type(self, kind: str) -> str:
-        """Why a body of that media type is not read; "" where it is, as one of an unknown type."""
+        """Explains why a body of a media type is not read; "" if it is, as one of an unknown type."""
         strange: Sequence[str]
         strange, expected = (_CSV, _JSON[0]) if isinstance(self._form, JsonLines) else (_JSON, _CSV[0])
         if self._avro is not None:
@@ -244,13 +246,13 @@ class HttpReceiver(Resumable):
         return f"expected {expected}, for the source's format is another one, got {kind}" if kind in strange else ""
 
     def _chunk(self, post: Post) -> RowChunk | Answer:
-        """The rows of a body, numbered from 1; an answer where it has none, or too many."""
+        """Returns the rows of a body, numbered from 1; an answer if it has none, or too many."""
         if self._avro is not None:
             try:
-                found = self._avro.chunk(bytes(post.body))
+                rows = self._avro.chunk(bytes(post.body))
             except SpeError as error:
                 return Answer.error(400, str(error))
-            return found if isinstance(found, RowChunk) else _too_many(found) or Answer.error(413, "too large")
+            return rows if isinstance(rows, RowChunk) else _too_many(rows) or Answer.error(413, "too large")
         assert self._form is not None
         text = post.body.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
         if isinstance(self._form, JsonLines) and (values := _values(text, post.type)) is not None:
@@ -263,17 +265,17 @@ class HttpReceiver(Resumable):
 
 
 def _values(text: str, kind: str, parse_float: Callable[[str], Any] | None = None) -> Any:
-    """The elements of a JSON array; the object, where a body of JSON is one over several lines; None: it is lines."""
+    """Returns the elements of a JSON array, or a JSON object over several lines; None: the body has lines."""
     stripped = text.lstrip()
     if not stripped.startswith("[") and (kind != "application/json" or "\n" not in stripped.rstrip()):
         return None
     try:
-        found = json.loads(stripped, parse_float=parse_float)
+        value = json.loads(stripped, parse_float=parse_float)
     except (ValueError, RecursionError) as error:
         if stripped.startswith("["):
             return Answer.error(400, f"no JSON array: {error}")
-        return None  # objects, each in a line
-    return found if isinstance(found, list) else [found]
+        return None  # one object per line
+    return value if isinstance(value, list) else [value]
 
 
 def _too_many(count: int) -> Answer | None:

@@ -1,8 +1,8 @@
-"""Brings rows of several partitions into one order, so that none is late because another partition was read first.
+"""Merges rows of several partitions into one order, so that none is late because another partition was read first.
 
-Each partition has an order of its own, and event times that grow but for the disorder of the source.  While one of
-them has more to give, rows of others wait that are later than what it has given; so after a pause, when all catch up,
-partitions advance side by side.  One at its end holds nobody up.  Pure: no client, no clock.
+Each partition has its own order, and event times that grow except for the disorder of the source.  While a partition
+may give more rows, later rows of others wait; so after a pause, when all catch up, partitions advance together.  A
+partition at its end delays no other.  Pure: no client, no clock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 
 class Arrived(NamedTuple):
-    """Messages as they came, those of each partition by offset.
+    """Messages as received, those of each partition by offset.
 
     Attributes:
-      partition, offset, size: shape (n,): of each message; bytes.
+      partition, offset, size: shape (n,): partition, offset and bytes of each message.
       row: shape (n,): the number of its row in ``columns``; -1: it is malformed.
-      columns: of the good rows.
-      events: of the good rows; None: the time of arrival.
-      malformed: by the number of the message.
+      columns: columns of the good rows.
+      events: event times of the good rows; None: the time of arrival.
+      malformed: malformed rows by message number.
     """
 
     partition: Int64Array
@@ -40,11 +40,11 @@ class Arrived(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """Rows in order, and the offsets behind them.
+    """Rows in order, and the offsets after them.
 
     Attributes:
-      next_offset: shape (partitions,): where each goes on; -1: not known.
-      origin: of a place within the chunk, the partition of its message, and the offset.
+      next_offset: shape (partitions,): next offset of each partition; -1: unknown.
+      origin: returns partition and offset of a message, by its place within the chunk.
     """
 
     chunk: RowChunk
@@ -52,22 +52,22 @@ class Merged(NamedTuple):
     origin: Callable[[int], tuple[int, int]]
 
 
-#: Columns of what waits: the number of the batch, of the message in it, its partition, and what it is sorted by.
+#: Columns of waiting messages: the number of the batch, of the message in it, its partition, and the sort key.
 _BATCH, _MESSAGE, _PARTITION, _KEY = range(4)
 _NOTHING: Final = np.empty((4, 0), np.int64)
 
 
 class PartitionMerge:
-    """Takes what arrived, and gives what nobody needs to wait for any more.
+    """Takes arrived messages, and gives those that need not wait any more.
 
     Args:
-      next_offset: shape (partitions,): of the first message that has not been given.
+      next_offset: shape (partitions,): offset of the first message that has not been given.
 
     Attributes:
-      next_offset: the same, behind all that has been given.
-      newest: shape (partitions,): largest event time that has arrived, BEFORE_TIME where none has.
-      count, size: messages that wait, and their bytes.
-      taken: messages that have been given.
+      next_offset: the same, after all given messages.
+      newest: shape (partitions,): largest event time that has arrived, BEFORE_TIME if none has.
+      count, size: number of waiting messages, and their bytes.
+      taken: number of given messages.
     """
 
     def __init__(self, next_offset: Int64Array) -> None:
@@ -83,18 +83,19 @@ class PartitionMerge:
         return self._waiting.shape[1]
 
     def waiting(self) -> Int64Array:
-        """Partitions of which something waits."""
+        """Returns the partitions with waiting messages."""
         return np.unique(self._waiting[_PARTITION])
 
     def grow(self, next_offset: Int64Array) -> None:
-        """There are more partitions: appends them."""
+        """Appends new partitions."""
         self.next_offset = np.concatenate([self.next_offset, next_offset])
         self.newest = np.concatenate([self.newest, np.full(len(next_offset), BEFORE_TIME, np.int64)])
 
     def add(self, arrived: Arrived, refused_us: int = END_OF_TIME) -> None:
-        """
+        """Adds arrived messages.
+
         Args:
-          refused_us: rows whose event time is behind this are not taken, so nothing is ordered by it.
+          refused_us: rows with later event times are refused, so they do not affect the order.
         """
         n = len(arrived.partition)
         if not n:
@@ -109,7 +110,7 @@ class PartitionMerge:
         self.size += int(arrived.size.sum())
 
     def _keys(self, arrived: Arrived, refused_us: int) -> Int64Array:
-        """The largest event time of the partition so far: it never falls, so messages keep their order."""
+        """Returns the largest event time of the partition so far: it never falls, so messages keep their order."""
         events = np.full(len(arrived.partition), BEFORE_TIME, np.int64)
         if arrived.events is None:
             return events
@@ -124,10 +125,10 @@ class PartitionMerge:
         return events
 
     def give(self, ended: BoolArray) -> list[Merged]:
-        """What may go on, in chunks.
+        """Gives messages that need not wait any more, in chunks.
 
         Args:
-          ended: shape (partitions,): which have nothing more for now.
+          ended: shape (partitions,): partitions without more messages for now.
         """
         if not self.count:
             return []
@@ -137,26 +138,26 @@ class PartitionMerge:
         if not len(free):
             return []
         free = free[np.argsort(keys[free], kind="stable")]
-        found = []
-        given = self._waiting[:, free]
-        for chosen in self._cut(given):
-            found.append(self._merged(chosen))
+        merged = []
+        ready = self._waiting[:, free]
+        for chosen in self._cut(ready):
+            merged.append(self._merged(chosen))
         self._keep(np.delete(self._waiting, free, axis=1))
-        return found
+        return merged
 
-    def _cut(self, given: Int64Array) -> list[Int64Array]:
-        """Into pieces that are neither too many rows nor too many bytes."""
-        sizes = np.empty(given.shape[1], np.int64)
-        for number in np.unique(given[_BATCH]).tolist():
-            own = given[_BATCH] == number
-            sizes[own] = self._batches[number].size[given[_MESSAGE, own]]
+    def _cut(self, ready: Int64Array) -> list[Int64Array]:
+        """Divides messages into pieces within the limits of rows and bytes."""
+        sizes = np.empty(ready.shape[1], np.int64)
+        for number in np.unique(ready[_BATCH]).tolist():
+            own = ready[_BATCH] == number
+            sizes[own] = self._batches[number].size[ready[_MESSAGE, own]]
         self.size -= int(sizes.sum())
         pieces, first, sums = [], 0, np.cumsum(sizes)
         while first < len(sizes):
             before = 0 if first == 0 else int(sums[first - 1])
             stop = int(np.searchsorted(sums, before + CHUNK_BYTES, "right"))
             stop = min(max(stop, first + 1), first + CHUNK_ROWS)
-            pieces.append(given[:, first:stop])
+            pieces.append(ready[:, first:stop])
             first = stop
         return pieces
 
@@ -175,14 +176,14 @@ class PartitionMerge:
         columns, events = self._columns(chosen[_BATCH, good], rows[good], numbers)
         places = None if len(good) == len(rows) else good
         malformed.sort(key=itemgetter(0))  # they came batch by batch
-        chunk = RowChunk(self.taken, len(rows), events, columns, [one for _, one in malformed], places)
+        chunk = RowChunk(self.taken, len(rows), events, columns, [row for _, row in malformed], places)
         self.taken += len(rows)
         return Merged(chunk, self.next_offset.copy(), partial(_origin, self._batches, chosen))
 
     def _columns(
         self, batch: Int64Array, row: Int64Array, numbers: list[int]
     ) -> tuple[tuple[Column, ...], Int64Array | None]:
-        """Rows of several batches in one order."""
+        """Brings rows of several batches into one order."""
         if len(numbers) == 1:
             only = self._batches[numbers[0]]
             if len(row) == len(only.columns[0]) and (row == np.arange(len(row))).all():
@@ -198,7 +199,7 @@ class PartitionMerge:
         return columns, np.concatenate([e[row[p]] for e, p in zip(events, places) if e is not None]).take(order)
 
     def _keep(self, waiting: Int64Array) -> None:
-        """Forgets batches of which nothing waits."""
+        """Drops batches without waiting messages."""
         numbers = np.unique(waiting[_BATCH])
         self._batches = [self._batches[n] for n in numbers.tolist()]
         waiting[_BATCH] = np.searchsorted(numbers, waiting[_BATCH])

@@ -1,4 +1,4 @@
-"""Which partitions a source reads, and where each goes on: what the cursor says, what the brokers have.  Pure."""
+"""Partitions that a source reads, and their offsets: in the cursor, and at the brokers.  Pure."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Partition(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a broker has of a partition: offsets first … end − 1."""
+    """Offsets of a partition at its broker: first … end − 1."""
 
     first: int
     end: int
 
 
 class Gone(NamedTuple):
-    """Messages that were removed before we had read them."""
+    """Messages that were removed before they were read."""
 
     partition: Partition
     first: int
@@ -44,11 +44,11 @@ class Gone(NamedTuple):
 
 
 class Offsets(NamedTuple):
-    """Where a source's log ends.
+    """Offsets at the end of a source's log.
 
     Attributes:
-      cluster: the id of the cluster; "" where brokers tell none.
-      topics: by name, per partition the offset of the next message; UNREAD: none was read.
+      cluster: the id of the cluster; "" if brokers have none.
+      topics: by name, the offset of the next message per partition; UNREAD: none was read.
     """
 
     cluster: str = ""
@@ -56,7 +56,7 @@ class Offsets(NamedTuple):
 
     @classmethod
     def decode(cls, cursor: bytes) -> Offsets:
-        """Raises SpeError where another reader made it."""
+        """Decodes a cursor.  Raises SpeError: another reader made it."""
         if not cursor:
             return cls()
         try:
@@ -64,7 +64,7 @@ class Offsets(NamedTuple):
             if version != _VERSION:
                 raise ValueError(f"version {version}")
             return cls(str(cluster), {str(t): [int(o) for o in offsets] for t, offsets in topics.items()})
-        except Exception as error:  # whatever these bytes make the decoder raise
+        except Exception as error:  # the decoder may raise any error for invalid bytes
             raise SpeError(f"the source's log ends with a position that is none of Kafka: {error}") from error
 
     def encode(self) -> bytes:
@@ -72,7 +72,7 @@ class Offsets(NamedTuple):
         return packed
 
     def of(self, partition: Partition) -> int | None:
-        """The next offset of a partition; None: it was never read."""
+        """Returns the next offset of a partition; None: it was never read."""
         known = self.topics.get(partition.topic, ())
         offset = known[partition.number] if partition.number < len(known) else UNREAD
         return None if offset == UNREAD else offset
@@ -81,7 +81,7 @@ class Offsets(NamedTuple):
         return topic in self.topics
 
     def moved(self, partitions: Sequence[Partition], next_offset: Int64Array) -> Offsets:
-        """The same with some partitions at other offsets; topics that are not read any more keep theirs."""
+        """Returns the offsets with new ones for some partitions; topics that are no longer read keep theirs."""
         topics = {topic: list(offsets) for topic, offsets in self.topics.items()}
         for (topic, number), offset in zip(partitions, next_offset.tolist()):
             offsets = topics.setdefault(topic, [])
@@ -91,20 +91,20 @@ class Offsets(NamedTuple):
 
 
 def chosen(topics: Sequence[str], counts: Mapping[str, int], wanted: Sequence[int] | None) -> list[Partition]:
-    """The partitions to read, of topics that have so many.  Raises SpeError where one that is wanted is missing."""
-    found = []
+    """Returns the partitions to read, of topics with these counts.  Raises SpeError: a requested one is missing."""
+    partitions = []
     for topic in topics:
         numbers = range(counts[topic]) if wanted is None else sorted(wanted)
         if missing := [n for n in numbers if n >= counts[topic]]:
             raise SpeError(
                 f"topic {topic} has no partition {', '.join(map(str, missing))}; it has {counts[topic]}, from 0"
             )
-        found += [Partition(topic, number) for number in numbers]
-    return found
+        partitions += [Partition(topic, number) for number in numbers]
+    return partitions
 
 
 def check_counts(offsets: Offsets, counts: Mapping[str, int]) -> None:
-    """Raises SpeError where a topic has fewer partitions than it had."""
+    """Raises SpeError: a topic has fewer partitions than before."""
     for topic, known in offsets.topics.items():
         if topic in counts and len(known) > counts[topic]:
             raise SpeError(
@@ -114,7 +114,7 @@ def check_counts(offsets: Offsets, counts: Mapping[str, int]) -> None:
 
 
 def check_cluster(offsets: Offsets, cluster: str) -> None:
-    """Raises SpeError where it is another one than before."""
+    """Raises SpeError: the cluster is another one than before."""
     if offsets.cluster and cluster and offsets.cluster != cluster:
         raise SpeError(
             f"cluster {cluster} answers, and the source's log was read from cluster {offsets.cluster}: offsets mean "
@@ -123,10 +123,10 @@ def check_cluster(offsets: Offsets, cluster: str) -> None:
 
 
 def gone(partition: Partition, next_offset: int, extent: Kept) -> Gone | None:
-    """What was removed before it was read; None: nothing.
+    """Returns the messages that were removed before they were read; None if there are none.
 
     Raises:
-      SpeError: the topic ends before what was read.
+      SpeError: the topic ends before the last message read.
     """
     if next_offset > extent.end:
         raise SpeError(

@@ -1,4 +1,4 @@
-"""The topic of positions: how far each sink is, the newest message of its id.  All of it blocks."""
+"""The topic of positions: the newest message of a sink's id is its position.  All functions block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 
 def topic_for_positions(producer: Any, common: Mapping[str, Any], topic: str, codes: Codes) -> None:
-    """Makes it where it is missing.  Raises SpeError, KafkaException."""
+    """Makes the topic if it is missing.  Raises SpeError, KafkaException."""
     error = producer.list_topics(topic, timeout=REQUEST_S).topics[topic].error
     if error is None:
         return
@@ -46,17 +46,17 @@ def topic_for_positions(producer: Any, common: Mapping[str, Any], topic: str, co
 
 
 def read_position(common: Mapping[str, Any], topic: str, key: str) -> bytes:
-    """The newest committed message of a key; b"": there is none.
+    """Returns the newest committed message of a key; b"" if there is none.
 
-    Everything that is in the topic now is read, also if transactions of others are open for a while.
+    Reads everything that is in the topic now, even if other transactions are open for a while.
 
     Raises:
       ServerAway: it could not be read to its end.
-      KafkaException: as the client says.
+      KafkaException: an error of the client.
     """
     kafka = library()
     at = kafka.TopicPartition(topic, PARTITION)
-    # The end for readers of what is committed lies before the first open transaction; what is there may lie behind.
+    # For readers of committed messages the end is before the first open transaction; messages may exist after it.
     everything = kafka.Consumer({**_SETTINGS, **common, "isolation.level": "read_uncommitted"})
     committed = kafka.Consumer({**_SETTINGS, **common, "isolation.level": "read_committed"})
     try:
@@ -64,9 +64,9 @@ def read_position(common: Mapping[str, Any], topic: str, key: str) -> bytes:
         size, first = _PIECE, end
         while first > low:
             first, stop = max(low, first - size), first
-            found = _newest(kafka, committed, topic, key.encode(), first, stop)
-            if found is not None:
-                return found
+            value = _newest(kafka, committed, topic, key.encode(), first, stop)
+            if value is not None:
+                return value
             size *= _LARGER
         return b""
     finally:
@@ -75,9 +75,9 @@ def read_position(common: Mapping[str, Any], topic: str, key: str) -> bytes:
 
 
 def _newest(kafka: Any, consumer: Any, topic: str, key: bytes, first: int, stop: int) -> bytes | None:
-    """The newest message of a key among the offsets first … stop − 1."""
+    """Returns the newest message of a key among the offsets first … stop − 1."""
     consumer.assign([kafka.TopicPartition(topic, PARTITION, first)])
-    found, reached, until_s = None, first, time.monotonic() + REQUEST_S
+    newest, reached, until_s = None, first, time.monotonic() + REQUEST_S
     while reached < stop:
         if time.monotonic() > until_s:
             raise ServerAway(f"topic {topic} cannot be read to its end: it stands at offset {reached} of {stop}")
@@ -86,6 +86,6 @@ def _newest(kafka: Any, consumer: Any, topic: str, key: bytes, first: int, stop:
             if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:
                 raise kafka.KafkaException(error)
             if error is None and message.offset() < stop and message.key() == key:
-                found = message.value()
+                newest = message.value()
             reached = max(reached, message.offset() + (error is None))
-    return found
+    return newest

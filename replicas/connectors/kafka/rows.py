@@ -1,4 +1,4 @@
-"""Messages of Kafka to columns."""
+"""Converts Kafka messages to columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KafkaMessage(Protocol):
-    """What is used of ``confluent_kafka.Message``."""
+    """The used part of ``confluent_kafka.Message``."""
 
     def topic(self) -> str: ...
     def partition(self) -> int: ...
@@ -35,26 +35,26 @@ class KafkaMessage(Protocol):
     def headers(self) -> list[tuple[str, bytes | None]] | None: ...
 
 
-#: The type of attribute that a part of a message has.
+#: Attribute types of the parts of a message.
 _TYPES: Final = {
     "timestamp": AttributeType.TIMESTAMP,
     "partition": AttributeType.INT64,
     "offset": AttributeType.INT64,
 }
-#: The type of a timestamp that a message does not have.
+#: Timestamp type of a message without a timestamp.
 _NO_TIMESTAMP: Final = 0
-#: In place of a line that cannot be a row: no format takes it.
+#: Replaces a line that cannot be a row: no format takes it.
 _NO_ROW: Final = '"'
 
 
 class MessageRows:
-    """Rows of messages: some attributes are parts of the message itself, the others are in its value.
+    """Converts messages to rows: some attributes are parts of the message itself, the others are in its value.
 
     Args:
-      reader: options, as ``spe.connectors.kafka`` declares them.
+      reader: options, as declared in ``spe.connectors.kafka``.
 
     Attributes:
-      avro: reads values of Avro; None: they are of another format.
+      avro: reads Avro values; None: they have another format.
 
     Raises:
       SpeError: ``attributes`` does not fit the schema.
@@ -74,15 +74,16 @@ class MessageRows:
 
             self.avro = AvroMessages(inside, None, reader, reader["avro"])
         elif len(inside):
-            of = CsvLines if reader.get("format") == "csv" else JsonLines
-            self._lines = of(inside, None, reader)
-        #: Texts of one batch after the other: what they have in common is known, and need not be translated.
+            line_reader = CsvLines if reader.get("format") == "csv" else JsonLines
+            self._lines = line_reader(inside, None, reader)
+        #: Texts of successive batches: known ones need not be encoded again.
         self._pool = StringPool()
 
     def arrived(self, messages: Sequence[KafkaMessage], partition: Int64Array, offset: Int64Array) -> Arrived:
-        """
+        """Converts messages.
+
         Args:
-          partition, offset: shape (n,): of each message; what ``partition`` counts is the caller's.
+          partition, offset: shape (n,): of each message; the caller defines the partition numbers.
         """
         values = [m.value() for m in messages]
         bad = {i: "no value: it deletes a key" for i, value in enumerate(values) if value is None}
@@ -110,7 +111,7 @@ class MessageRows:
         dictionary: StringDictionary,
         bad: dict[int, str],
     ) -> tuple[tuple[Column, ...], Int64Array]:
-        """Columns of the rows whose value is good, and the row of each message; -1: none."""
+        """Returns columns of the rows with good values, and the row of each message; -1: none."""
         n = len(texts)
         if self.avro is not None:
             chunk = self.avro.chunk(values, dictionary)
@@ -122,16 +123,18 @@ class MessageRows:
             chunk = self._lines.chunk(0, lines, dictionary=dictionary)
         else:
             return tuple(outside[name] for name in self._schema.names), np.arange(n)
-        for one in chunk.malformed:
-            bad.setdefault(one.line - 1, one.reason)
+        for row_report in chunk.malformed:
+            bad.setdefault(row_report.line - 1, row_report.reason)
         good = np.arange(n) if chunk.places is None else chunk.places
         row = np.full(n, -1, np.int64)
         row[good] = np.arange(len(good))
         inside = iter(chunk.columns)
         columns = []
         for name in self._schema.names:
-            found = outside.get(name)
-            columns.append(next(inside) if found is None else found if len(good) == n else _maskless(found.take(good)))
+            column = outside.get(name)
+            columns.append(
+                next(inside) if column is None else column if len(good) == n else _maskless(column.take(good))
+            )
         return tuple(columns), row
 
     def _part(
@@ -161,7 +164,7 @@ class MessageRows:
 
 
 def _check(schema: Schema, name: str, part: str) -> None:
-    """Raises SpeError where an attribute cannot be that part of a message."""
+    """Raises SpeError: an attribute cannot be that part of a message."""
     if name not in schema:
         raise SpeError(f"from.kafka.attributes: no attribute {name!r}; expected one of: {', '.join(schema.names)}")
     wanted = _TYPES.get(part, AttributeType.STRING)
@@ -170,8 +173,8 @@ def _check(schema: Schema, name: str, part: str) -> None:
 
 
 def _timestamps(messages: Sequence[KafkaMessage]) -> list[Any]:
-    found = [m.timestamp() for m in messages]
-    return [None if kind == _NO_TIMESTAMP else ms * 1000 for kind, ms in found]
+    stamps = [m.timestamp() for m in messages]
+    return [None if kind == _NO_TIMESTAMP else ms * 1000 for kind, ms in stamps]
 
 
 _ITEMS: Final[Mapping[str, Callable[[Sequence[KafkaMessage]], list[Any]]]] = {
@@ -184,18 +187,18 @@ _ITEMS: Final[Mapping[str, Callable[[Sequence[KafkaMessage]], list[Any]]]] = {
 
 
 def _header(part: str, messages: Sequence[KafkaMessage]) -> list[Any]:
-    """The last one of a name counts, as in Kafka's own clients."""
+    """Returns headers; the last one of a name counts, as in Kafka's own clients."""
     name = part.removeprefix(HEADER)
     return [dict(m.headers() or ()).get(name) for m in messages]
 
 
 def _text(value: bytes) -> str:
-    """What is no UTF-8 becomes lone surrogates, which make the row malformed."""
+    """Decodes a text; bytes that are not UTF-8 become lone surrogates, which make the row malformed."""
     return value.decode("utf-8", "surrogateescape")
 
 
 def place_of(topic: str, partition: int, offset: int) -> str:
-    """Where a message is, in words."""
+    """Describes the place of a message."""
     return f"{topic}/{partition} offset {offset}"
 
 
@@ -207,7 +210,7 @@ def _malformed(message: KafkaMessage, reason: str, text: str) -> Malformed:
 def _without(
     columns: tuple[Column, ...], row: Int64Array, stray: Sequence[int]
 ) -> tuple[tuple[Column, ...], Int64Array]:
-    """Less the rows of some messages."""
+    """Removes the rows of some messages."""
     keep = np.ones(len(columns[0]), np.bool_)
     keep[row[list(stray)]] = False
     places = np.flatnonzero(row >= 0)[keep]
@@ -217,7 +220,7 @@ def _without(
 
 
 def _maskless(column: Column) -> Column:
-    """An attribute that is never null must have no mask at all."""
+    """Removes the mask, as for an attribute that is never null."""
     if column.valid is None or not column.valid.all():
         return column
     return Column(column.values, None, column.dictionary)

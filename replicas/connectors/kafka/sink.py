@@ -1,8 +1,8 @@
-"""Writes results to a Kafka topic: rows and how far they go in one transaction.
+"""Writes results to a Kafka topic: rows and their position in one transaction.
 
-The state that says how far the sink is stands in a topic of positions, under the id of the transactions.  A producer
-that begins (``init_transactions``) ends what an earlier one of this id left open, and that one can write nothing more;
-so what is read from the topic of positions afterwards stays true until the next one begins.
+The state with the position is in a topic of positions, under the id of the transactions.  A new producer
+(``init_transactions``) aborts the open transaction of an earlier one of this id, which can write no more; so a position
+read afterwards stays valid until the next one begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.schema import Schema
 
-#: Stands for the name of the stream in the name of a topic.
+#: Placeholder for the name of the stream in the name of a topic.
 _STREAM: Final = "{stream}"
 _SETTINGS: Final[Mapping[str, Any]] = {
     "acks": "all",
@@ -35,11 +35,11 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 
 class Outgoing(NamedTuple):
-    """A message.
+    """A message to send.
 
     Attributes:
-      partition: of the topic; None: the key says which.
-      row: the id of the row that it is, or the last one before it.
+      partition: partition of the topic; None: chosen by the key.
+      row: the id of the row, or the last one before it.
     """
 
     topic: str
@@ -50,10 +50,10 @@ class Outgoing(NamedTuple):
 
 
 class KafkaSink(ServerSink):
-    """See the module; options are those that ``spe.connectors.kafka`` declares.
+    """A Kafka topic as a sink; see the module.  Options are declared in ``spe.connectors.kafka``.
 
     Raises:
-      ConfigError: several streams would go to one topic, or the key is no attribute.
+      ConfigError: several streams would be written to one topic, or the key is no attribute.
     """
 
     def __init__(self, schemas: Mapping[Channel, Schema], mode: str, options: Mapping[str, Any]) -> None:
@@ -65,9 +65,9 @@ class KafkaSink(ServerSink):
         self._check()
         self._producer: Any = None
         self._refused: SpeError | None = None
-        #: What the topic of positions says, as long as our producer is the one of this id.
+        #: State in the topic of positions, as long as our producer is the one of this id.
         self._state: bytes | None = None
-        #: How many partitions each topic has.
+        #: Number of partitions of each topic.
         self._counts: dict[str, int] = {}
 
     def _check(self) -> None:
@@ -91,11 +91,11 @@ class KafkaSink(ServerSink):
 
     async def disconnect(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is not None:  # its last reference: what it has open is aborted when the next one begins
+        if producer is not None:  # its last reference: its open transaction is aborted when the next one begins
             await self._compute.run(partial(_forget, [producer]))
 
     def _begin(self) -> bytes:
-        """Takes over the id, and reads how far it is.  Blocks.  Raises as :meth:`load`."""
+        """Takes over the id, and reads its position.  Blocks.  Raises as :meth:`load`."""
         common = settings(self._options)
         wanted = {**_SETTINGS, **common, "transactional.id": self._id, "error_cb": self._heard_error}
         producer = made(self._kafka.Producer, wanted)
@@ -111,19 +111,19 @@ class KafkaSink(ServerSink):
         return state
 
     def _count(self, producer: Any, topic: str) -> int:
-        found = producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
-        if found.error is not None and found.error.code() in self._codes.missing:
+        metadata = producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+        if metadata.error is not None and metadata.error.code() in self._codes.missing:
             raise SpeError(f"{self.name}: there is no topic {topic!r}; make it, or correct topic")
-        if found.error is not None:
-            raise self._in_words(found.error)
-        return len(found.partitions)
+        if metadata.error is not None:
+            raise self._in_words(metadata.error)
+        return len(metadata.partitions)
 
     def _in_words(self, error: Any) -> SpeError:
-        found = in_words(error, self.name, self._codes)
-        return found if self._refused is None or not isinstance(found, ServerAway) else self._refused
+        converted = in_words(error, self.name, self._codes)
+        return converted if self._refused is None or not isinstance(converted, ServerAway) else self._refused
 
     def _heard_error(self, error: Any) -> None:
-        """Called in a thread, within a call of the client."""
+        """Notes an error; called in a thread, within a call of the client."""
         if error.code() in self._codes.credentials:
             self._refused = in_words(error, self.name, self._codes)
 
@@ -133,13 +133,13 @@ class KafkaSink(ServerSink):
         return await self._compute.run(partial(self._transact, before, after, entries))
 
     def _transact(self, before: bytes, after: bytes, entries: Sequence[ChannelEntry]) -> bool:
-        """Blocks.  Raises as :meth:`store`."""
+        """Runs a transaction.  Blocks.  Raises as :meth:`store`."""
         producer = self._producer
         if producer is None:
             raise ServerAway("not connected")
         if self._state != before:
             return False
-        self._state = None  # until it is known
+        self._state = None  # unknown until the commit
         position = Outgoing(self._options["positions"], after, self._id.encode(), 0, 0)
         try:
             producer.begin_transaction()
@@ -157,19 +157,23 @@ class KafkaSink(ServerSink):
         return True
 
     def _failed(self, producer: Any, error: Any) -> bool:
-        """False where another producer of this id has begun.  Otherwise raises; the transaction is open, or unknown."""
+        """Returns False if another producer of this id has begun.  Otherwise raises; the transaction is open, or
+        unknown.
+        """
         if error.code() in self._codes.fenced:
             return False
-        found = self._in_words(error)
+        converted = self._in_words(error)
         if (error.fatal() or error.txn_requires_abort()) and error.code() not in self._codes.final:
-            # A new producer begins with the same rows: it helps if the error was of this producer alone.
-            found = ServerAway(str(found))
-        if not isinstance(found, ServerAway):
+            # A new producer sends the same rows again, which helps if the error was of this producer alone.
+            converted = ServerAway(str(converted))
+        if not isinstance(converted, ServerAway):
             self._give_up(producer)
-        raise found
+        raise converted
 
     def _give_up(self, producer: Any) -> None:
-        """No producer of ours will end what is open, and readers of what is committed would wait for its time-out."""
+        """Aborts the open transaction: no producer of ours would end it, and readers of committed rows would wait for
+        its time-out.
+        """
         with suppress(self._kafka.KafkaException):
             producer.abort_transaction(REQUEST_S)
 
@@ -196,10 +200,10 @@ class KafkaSink(ServerSink):
             if entry.batch is not None:
                 yield from self._row_messages(entry, topic, home)
                 continue
-            if self._key:  # rows that are withdrawn may be in partitions that were added since
+            if self._key:  # withdrawn rows may be in partitions that were added since
                 self._counts[topic] = self._count(self._producer, topic)
-            told = {"_partition": entry.channel.partition, "_kind": entry.kind, "_id": entry.id}
-            value = json.dumps(told).encode()
+            marker = {"_partition": entry.channel.partition, "_kind": entry.kind, "_id": entry.id}
+            value = json.dumps(marker).encode()
             for partition in range(self._counts[topic]) if self._key else (home,):
                 yield Outgoing(topic, value, None, partition, entry.id)
 
@@ -223,7 +227,7 @@ class KafkaSink(ServerSink):
 
 
 def _key(cells: Sequence[Any]) -> bytes:
-    """One text as it is; anything else as JSON, several in a list."""
+    """Encodes a key: one text unchanged; anything else as JSON, several in a list."""
     if len(cells) == 1:
         return cells[0].encode() if isinstance(cells[0], str) else json.dumps(cells[0]).encode()
     return json.dumps(list(cells), ensure_ascii=False, separators=(",", ":")).encode()

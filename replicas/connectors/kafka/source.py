@@ -1,7 +1,7 @@
-"""Reads Kafka topics: the source's log holds the offsets, so a restart goes on exactly (rule S9).
+"""Reads Kafka topics; the source's log holds the offsets, so a restart continues exactly (rule S9).
 
-librdkafka fetches in threads of its own.  What blocks here, calls of the client, runs in threads too: one call at a
-time that takes messages, and one beside it that asks brokers how they are.
+librdkafka fetches in its own threads.  Blocking calls of the client run in threads, too: one at a time takes messages,
+and one more asks brokers for their state.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ Accept = Callable[[RowChunk], Awaitable[None]]
 
 #: Longest time that a call waits for a message; the end of the source waits for it.
 WAIT_S: Final = 0.1
-#: Silence after which brokers are asked whether they are there, and when an answer takes long.
+#: Silence after which brokers are asked for their state, and the time after which an answer is slow.
 SILENCE_S: Final = 1.0
 PATIENCE_S: Final = 0.4
 #: Time between two looks for new partitions.
 LOOK_S: Final = 30.0
-#: After a time in which nothing was read it is not known for so long what partitions have.
+#: After a pause in reading, the ends of partitions are unknown for so long.
 UNSURE_S: Final = 1.0
-#: Time in which messages wait for a partition, before we say so.
+#: Time in which messages wait for a partition, before that is reported.
 BLOCKED_S: Final = 5.0
-#: Messages, and their bytes, that wait for other partitions; beyond these, partitions that are ahead are not read.
+#: Number of messages, and their bytes, that wait for other partitions; beyond these, partitions that are ahead are not
+#: read.
 WAITING_MAX: Final = 8 * CHUNK_ROWS
 WAITING_BYTES_MAX: Final = 64 << 20
-#: How often a topic must be missing: a broker that has just started may not know it yet.
+#: Number of times that a topic must be missing: a broker that has just started may not know it yet.
 MISSING_TIMES: Final = 4
 #: Time between two commits to the group.
 _COMMIT_S: Final = 1.0
-#: For librdkafka, which wants a name also where nothing is committed.
+#: Group name for librdkafka, which needs one even without commits.
 _NO_GROUP: Final = "tentative-spe"
 _SETTINGS: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,
@@ -64,7 +65,7 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 
 class KafkaReader(Resumable):
-    """See the module; options are those that ``spe.connectors.kafka`` declares."""
+    """Reads Kafka topics; see the module.  Options are declared in ``spe.connectors.kafka``."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -74,22 +75,22 @@ class KafkaReader(Resumable):
         self._group: str | None = reader.get("group")
         self._options = reader
         self._durable = b""
-        #: Why brokers are away, or a schema registry is; which partition others wait for; what will not get better.
+        #: Troubles: brokers or a schema registry that are away; a partition that delays others; a permanent error.
         self._down = self._blocked = self._asking = ""
         #: Messages whose schemas are asked for: until these are there nothing more is read.
         self._held: list[Any] = []
         self._fatal: SpeError | None = None
         self._reached = False
         self._commit_refused = False
-        #: Times at which something was heard of a broker, and given to the source; and when messages were asked for.
+        #: Times of the last sign of a broker, of the last rows given to the source, and of the last poll.
         self._heard_s = self._gave_s = self._polled_s = self._unsure_until_s = 0.0
-        #: The source refuses rows whose event time is behind this.
+        #: The source refuses rows with later event times.
         self._refused_us = END_OF_TIME
-        #: By index of the partition: the offset behind what arrived, where that is more than what was given.
+        #: Offset after the arrived messages, by index of the partition, if it is beyond that of the given ones.
         self._arrived: dict[int, int] = {}
         #: The offset at which a partition ended, and when.
         self._end: dict[int, tuple[int, float]] = {}
-        #: Those that are not read because they are too far ahead, and those that have no message at our offset.
+        #: Partitions that are not read because they are too far ahead, and those without a message at our offset.
         self._waits: set[int] = set()
         self._out_of_range: set[int] = set()
         self._new: list[tuple[Partition, int]] = []
@@ -105,7 +106,7 @@ class KafkaReader(Resumable):
         try:
             self._topics.use(self._consumer)
             await self._begin(Offsets.decode(self.cursor))
-            if (cursor := self._offsets.encode()) != self.cursor:  # where we begin is fixed before the first message
+            if (cursor := self._offsets.encode()) != self.cursor:  # the beginning is fixed before the first message
                 await accept(RowChunk(0, 0, None, Rows.empty(self._schema).columns, [], None, cursor))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
@@ -118,11 +119,11 @@ class KafkaReader(Resumable):
                 await trio.to_thread.run_sync(self._consumer.close)
 
     async def _begin(self, offsets: Offsets) -> None:
-        """Waits until brokers have said what there is, and begins to fetch.  Raises SpeError for good."""
+        """Waits until brokers have reported the partitions, and begins to fetch.  Raises SpeError: permanent."""
         backoff, missing = Backoff(self._env), 0
         while True:
             try:
-                found = await self._in_thread(partial(self._topics.begin, offsets))
+                beginning = await self._in_thread(partial(self._topics.begin, offsets))
                 break
             except ServerAway as error:
                 self._heard(down=str(error))
@@ -132,18 +133,20 @@ class KafkaReader(Resumable):
                     raise
                 self._heard(down=str(error))
             await backoff.wait()
-        self._offsets, self._partitions, skipped = found
+        self._offsets, self._partitions, skipped = beginning
         self._reached = True
         self._heard()
-        for one in skipped:
-            self._tell_of(one)
+        for removed in skipped:
+            self._tell_of(removed)
         self._index = {tuple(p): i for i, p in enumerate(self._partitions)}
         self._at = [self._kafka.TopicPartition(*p) for p in self._partitions]
         self._merge = PartitionMerge(array([self._offsets.of(p) or 0 for p in self._partitions]))
         self._fetch(range(len(self._partitions)))
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
-        """Raises our errors in place of the client's, and what callbacks were told meanwhile."""
+        """Runs a function in a thread.  Raises our errors in place of the client's, and errors reported by
+        callbacks.
+        """
         try:
             return await trio.to_thread.run_sync(function)
         except self._kafka.KafkaException as error:
@@ -159,7 +162,7 @@ class KafkaReader(Resumable):
     # --- messages ---
 
     async def _play(self, accept: Accept) -> None:
-        """Until all partitions are where they are to end."""
+        """Reads until all partitions have reached their ends."""
         self._polled_s = self._gave_s = trio.current_time()
         registry = Backoff(self._env)
         while not self._is_over():
@@ -176,7 +179,7 @@ class KafkaReader(Resumable):
                 await self._learn(registry)
 
     async def _learn(self, backoff: Backoff) -> None:
-        """Asks for the schemas of messages that are held."""
+        """Fetches the schemas of held messages."""
         avro = self._rows.avro
         assert avro is not None
         try:
@@ -196,12 +199,12 @@ class KafkaReader(Resumable):
         )
 
     def _is_behind(self, index: int) -> bool:
-        """Whether a partition is where it is to end."""
+        """Returns whether a partition has reached its end."""
         until = self._topics.until
         return until is not None and self._position(index) >= until[index]
 
     def _poll(self, now_s: float) -> list[RowChunk]:
-        """What can be handed over now; waits a little for messages.  Blocks."""
+        """Returns the chunks that can be passed on now; waits a little for messages.  Blocks."""
         if now_s - self._polled_s > UNSURE_S or self._down:
             self._unsure_until_s = now_s + UNSURE_S
         self._polled_s = now_s
@@ -211,7 +214,7 @@ class KafkaReader(Resumable):
             if not self._held:
                 messages += self._consumer.consume(CHUNK_ROWS - 1, 0)
             good = [m for m in messages if m.error() is None]
-            # The end of a partition behind them is held as well: what is taken later must not seem to lie before it.
+            # The end of a partition after them is held as well: messages taken later must not seem to lie before it.
             self._held = messages if self._unknown(good, now_s) else []
             if good:
                 self._heard_s = now_s
@@ -227,14 +230,14 @@ class KafkaReader(Resumable):
         return self._given(now_s)
 
     def _unknown(self, messages: list[Any], now_s: float) -> set[int]:
-        """Ids of schemas that these messages need, and nobody knows."""
+        """Returns the ids of unknown schemas of these messages."""
         avro = self._rows.avro
         if avro is None:
             return set()
         return avro.unknown([m.value() for m in messages if m.error() is None], round(now_s * 1e6))
 
     def _take(self, messages: list[Any]) -> None:
-        """Messages that are new; those of a partition that waits come again."""
+        """Takes new messages; those of a partition that waits will be read again."""
         if len(self._topics.names) == 1:
             (topic,) = self._topics.names
             numbers = {n: i for (t, n), i in self._index.items() if t == topic}
@@ -259,7 +262,7 @@ class KafkaReader(Resumable):
             self._merge.add(self._rows.arrived(messages, partition, offset), self._refused_us)
 
     def _told(self, message: Any, error: Any, now_s: float) -> None:
-        """Something that comes in place of a message."""
+        """Handles an event that comes in place of a message."""
         i = self._index.get((message.topic(), message.partition()))
         if error.code() == self._kafka.KafkaError._PARTITION_EOF:
             if i is not None and i not in self._waits:
@@ -293,7 +296,7 @@ class KafkaReader(Resumable):
         return chunks
 
     def _place(self, origin: Callable[[int], tuple[int, int]], place: int) -> str:
-        """Where a message of a chunk is."""
+        """Describes the place of a message of a chunk."""
         partition, offset = origin(place)
         return place_of(*self._partitions[partition], offset)
 
@@ -301,31 +304,31 @@ class KafkaReader(Resumable):
         self.away = self._down or self._asking or self._blocked
 
     def _position(self, index: int) -> int:
-        """The offset behind what arrived."""
+        """Returns the offset after the arrived messages."""
         return max(self._arrived.get(index, 0), int(self._merge.next_offset[index]))
 
     def _at_their_end(self, now_s: float) -> BoolArray:
-        """Which partitions have no more messages, by what brokers said with the last ones."""
+        """Returns which partitions have no more messages, as brokers reported with the last ones."""
         if len(self._partitions) == 1:
             return np.ones(1, np.bool_)
-        found = np.array([self._is_behind(i) for i in range(len(self._partitions))], np.bool_)
+        ended = np.array([self._is_behind(i) for i in range(len(self._partitions))], np.bool_)
         if now_s < self._unsure_until_s:
-            return found
+            return ended
         cached = self._consumer.get_watermark_offsets
         for i, at in enumerate(self._at):
-            if i in self._waits or found[i]:
+            if i in self._waits or ended[i]:
                 continue
             position, extent, (end, since_s) = self._position(i), cached(at, cached=True), self._end.get(i, (-1, 0.0))
-            # With an open transaction there is more, which nobody can read yet.
-            found[i] = (extent and 0 <= extent[1] <= position) or (end == position and now_s - since_s > UNSURE_S)
-        return found
+            # With an open transaction there are more messages, which cannot be read yet.
+            ended[i] = (extent and 0 <= extent[1] <= position) or (end == position and now_s - since_s > UNSURE_S)
+        return ended
 
     def _hold_back(self) -> None:
-        """Does not read what is far ahead of others, until these have come closer."""
+        """Pauses partitions that are far ahead of others, until these have come closer."""
         merge, waiting = self._merge, set(self._merge.waiting().tolist())
         if self._waits:
             few = merge.count <= WAITING_MAX // 2 and merge.size <= WAITING_BYTES_MAX // 2
-            # One of which nothing is left is not ahead any more: now others wait for it.
+            # A partition without waiting messages is not ahead any more: now others wait for it.
             again = sorted(self._waits if few else self._waits - waiting)
             self._waits -= set(again)
             self._fetch(again)
@@ -335,12 +338,12 @@ class KafkaReader(Resumable):
             self._waits.update(ahead)
 
     def _fetch(self, indexes: Iterable[int]) -> None:
-        """Begins to read, behind what arrived."""
+        """Begins to read after the arrived messages."""
         make = self._kafka.TopicPartition
         self._consumer.incremental_assign([make(*self._partitions[i], self._position(i)) for i in indexes])
 
     def _mend(self) -> None:
-        """Takes in new partitions, and asks about those that have no message at our offset.  Raises SpeError."""
+        """Adds new partitions, and asks about those without a message at our offset.  Raises SpeError."""
         if self._new:
             new, self._new = self._new, []
             first = len(self._partitions)
@@ -361,25 +364,25 @@ class KafkaReader(Resumable):
     # --- brokers ---
 
     def _heard(self, down: str = "") -> None:
-        """Brokers answer, or do not."""
+        """Notes that brokers answer, or do not."""
         self._down = f"{down}; trying again" if down else ""
         self._say_away()
 
     def _heard_error(self, error: Any) -> None:
-        """Called in a thread, within a call of the client."""
+        """Notes an error; called in a thread, within a call of the client."""
         if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
             self._heard(down=f"{self._where} does not answer: {error.str()}")
             return
-        found = in_words(error, self._where, self._codes)
-        if isinstance(found, ServerAway):
-            return  # one of several brokers; the client goes on with others
+        converted = in_words(error, self._where, self._codes)
+        if isinstance(converted, ServerAway):
+            return  # one of several brokers; the client continues with others
         if self._reached and error.code() in self._codes.credentials | self._codes.rights:
-            self._heard(down=str(found))
+            self._heard(down=str(converted))
         else:
-            self._fatal = self._fatal or found
+            self._fatal = self._fatal or converted
 
     def _heard_commit(self, error: Any, partitions: Any) -> None:
-        """In the same way."""
+        """Notes the result of a commit; called as :meth:`_heard_error`."""
         if error is not None:
             self._say_not_committed(in_words(error, self._where, self._codes))
 
@@ -390,7 +393,7 @@ class KafkaReader(Resumable):
             say(text, Level.WARNING, event="offsets_not_committed")
 
     async def _watch(self) -> None:
-        """Asks brokers whether they are there while nothing comes, and looks for new partitions."""
+        """Asks brokers for their state while no messages come, and looks for new partitions."""
         missing, looked_s = 0, trio.current_time()
         while True:
             await self._env.clock.sleep(SILENCE_S)
@@ -422,12 +425,12 @@ class KafkaReader(Resumable):
     async def _find_new(self, partitions: list[Partition]) -> None:
         new = [p for p in partitions if tuple(p) not in self._index]
         if new and not self._new:
-            with suppress(ServerAway):  # then next time
-                found = [(p, await self._in_thread(partial(self._topics.first, p, self._offsets))) for p in new]
-                self._new = found
+            with suppress(ServerAway):  # retried at the next look
+                firsts = [(p, await self._in_thread(partial(self._topics.first, p, self._offsets))) for p in new]
+                self._new = firsts
 
     async def _commit(self) -> None:
-        """Tells the group how far the log is, for people who watch it."""
+        """Commits the position of the log to the group, for monitoring."""
         committed = b""
         while True:
             await self._env.clock.sleep(_COMMIT_S)

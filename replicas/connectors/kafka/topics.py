@@ -1,4 +1,4 @@
-"""What brokers say of topics: which partitions there are, and from where to where these go.  All of it blocks."""
+"""Asks brokers for the partitions of topics, and for their offsets.  All functions block."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TopicMissing(SpeError):
 
 
 class Topics:
-    """Asks with a consumer.
+    """Asks brokers with a consumer.
 
     Args:
-      reader: options, as ``spe.connectors.kafka`` declares them.
-      where: the brokers, in words.
+      reader: options, as declared in ``spe.connectors.kafka``.
+      where: the brokers, for messages.
     """
 
     def __init__(self, reader: Mapping[str, Any], where: str) -> None:
@@ -48,12 +48,12 @@ class Topics:
         self._kafka, self._codes = library(), Codes()
 
     def begin(self, offsets: Offsets) -> tuple[Offsets, list[Partition], list[Gone]]:
-        """Where each partition goes on, and what was skipped for that.
+        """Returns the offset at which each partition continues, and the messages that are skipped.
 
         Raises:
-          TopicMissing: a topic is not there.
-          ServerAway: to be asked again later.
-          SpeError: for good.
+          TopicMissing: a topic does not exist.
+          ServerAway: ask again later.
+          SpeError: permanent.
         """
         offsets, partitions = self.partitions(offsets)
         places, skipped = [], []
@@ -68,19 +68,19 @@ class Topics:
         return offsets.moved(partitions, array(places)), partitions, skipped
 
     def partitions(self, offsets: Offsets) -> tuple[Offsets, list[Partition]]:
-        """Those to read, and the offsets with the id of the cluster.  Raises as :meth:`begin`."""
+        """Returns the partitions to read, and the offsets with the id of the cluster.  Raises as :meth:`begin`."""
         counts: dict[str, int] = {}
         for topic in self.names:
-            found = self._asked(lambda name: self._consumer.list_topics(name, timeout=ANSWER_S), topic)
-            cluster = found.cluster_id or ""
+            metadata = self._asked(lambda name: self._consumer.list_topics(name, timeout=ANSWER_S), topic)
+            cluster = metadata.cluster_id or ""
             check_cluster(offsets, cluster)
             offsets = offsets._replace(cluster=offsets.cluster or cluster)
-            error = found.topics[topic].error
+            error = metadata.topics[topic].error
             if error is not None and error.code() in self._codes.missing:
                 raise TopicMissing(f"{self._where} has no topic {topic!r}; make it, or correct topics")
             if error is not None:
                 raise in_words(error, f"{self._where}, topic {topic}", self._codes)
-            counts[topic] = len(found.topics[topic].partitions)
+            counts[topic] = len(metadata.topics[topic].partitions)
         check_counts(offsets, counts)
         if self.until is not None and len(self.until) != counts[self.names[0]]:
             count = counts[self.names[0]]
@@ -88,20 +88,24 @@ class Topics:
         return offsets, chosen(self.names, counts, self.wanted)
 
     def first(self, partition: Partition, offsets: Offsets) -> int:
-        """Where a partition begins that was never read: one that is new in a topic that we read, from its first."""
+        """Returns the first offset of a partition that was never read; a new one of a topic in use is read from its
+        first.
+        """
         extent = self.extent(partition)
         if offsets.knows(partition.topic) or self._start == "earliest":
             return extent.first
         if self._start == "latest":
             return extent.end
         at = self._kafka.TopicPartition(*partition, int(self._start) // 1000)
-        (found,) = self._asked(lambda one: self._consumer.offsets_for_times([one], timeout=ANSWER_S), at)
-        if found.error is not None:
-            raise in_words(found.error, f"{self._where}, {partition}", self._codes)
-        return int(found.offset) if found.offset >= 0 else extent.end  # no message is so late
+        (result,) = self._asked(lambda timed: self._consumer.offsets_for_times([timed], timeout=ANSWER_S), at)
+        if result.error is not None:
+            raise in_words(result.error, f"{self._where}, {partition}", self._codes)
+        return int(result.offset) if result.offset >= 0 else extent.end  # no message is so late
 
     def lost(self, partition: Partition, offset: int) -> Gone | None:
-        """What was removed before it was read, where it may be skipped.  Raises SpeError where it may not."""
+        """Returns the messages that were removed before they were read, if they may be skipped.  Raises SpeError
+        otherwise.
+        """
         lost = gone(partition, offset, self.extent(partition))
         if lost is not None and not self._skip_gone:
             raise SpeError(
@@ -111,10 +115,10 @@ class Topics:
 
     def extent(self, partition: Partition) -> Kept:
         at = self._kafka.TopicPartition(*partition)
-        return Kept(*self._asked(lambda one: self._consumer.get_watermark_offsets(one, timeout=ANSWER_S), at))
+        return Kept(*self._asked(lambda question: self._consumer.get_watermark_offsets(question, timeout=ANSWER_S), at))
 
-    def _asked(self, question: Any, of: Any) -> Any:
+    def _asked(self, question: Any, subject: Any) -> Any:
         try:
-            return question(of)
+            return question(subject)
         except self._kafka.KafkaException as error:
             raise in_words(error.args[0], self._where, self._codes) from error

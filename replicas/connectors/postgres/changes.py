@@ -1,4 +1,4 @@
-"""Messages of PostgreSQL's logical decoding (plugin pgoutput, version 1, in text).  Pure."""
+"""Decodes messages of PostgreSQL's logical decoding (plugin pgoutput, version 1, in text).  Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final, NamedTuple
 from spe.errors import RemoteProtocolError
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-#: In place of a large value that an update did not touch, and that the server did not send.
+#: Replaces a large value that an update did not change, and that the server did not send.
 UNCHANGED: Final = object()
-#: In place of a null: no text of PostgreSQL has this character.
+#: Replaces a null: no text of PostgreSQL has this character.
 NULL: Final = "\0"
 
 Cells = tuple[object, ...]
 
 
 class Began(NamedTuple):
-    """A transaction that was committed: the place of its commit in the log of the server, and when, as ISO 8601."""
+    """Beginning of a committed transaction: position of its commit in the server's log, and its time, as ISO 8601."""
 
     lsn: int
     at: str
 
 
 class Ended(NamedTuple):
-    """Its end: what follows begins at ``lsn``."""
+    """End of the transaction; the next one begins at ``lsn``."""
 
     lsn: int
 
@@ -41,9 +41,11 @@ class TableSeen(NamedTuple):
 
 
 class RowChanged(NamedTuple):
-    """Attributes:
-    kind: insert, update or delete.
-    old, new: cells as texts, NULL or UNCHANGED; None: not sent.
+    """A changed row.
+
+    Attributes:
+      kind: insert, update or delete.
+      old, new: cells as texts, NULL or UNCHANGED; None: not sent.
     """
 
     table: int
@@ -61,7 +63,7 @@ _KINDS: Final = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
 
 
 def decode(data: bytes) -> Decoded | None:
-    """One message; None: nothing of interest.  Raises RemoteProtocolError where it is none."""
+    """Decodes a message; None: not relevant.  Raises RemoteProtocolError: invalid."""
     try:
         return _decode(data)
     except (struct.error, IndexError, ValueError) as error:
@@ -69,12 +71,12 @@ def decode(data: bytes) -> Decoded | None:
 
 
 def lsn_text(lsn: int) -> str:
-    """``16/B374D848``, as PostgreSQL writes it."""
+    """Formats a log position as PostgreSQL does: ``16/B374D848``."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def lsn_of(text: str) -> int:
-    """The other way."""
+    """Parses a log position."""
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
 
@@ -132,12 +134,12 @@ def _relation(data: bytes) -> TableSeen:
     (table,) = struct.unpack_from(">I", data, 1)
     schema, at = _name(data, 5)
     name, at = _name(data, at)
-    (count,) = struct.unpack_from(">h", data, at + 1)  # behind the replica identity
+    (count,) = struct.unpack_from(">h", data, at + 1)  # after the replica identity
     at += 3
     columns: list[str] = []
     types: list[int] = []
     for _ in range(count):
-        column, at = _name(data, at + 1)  # behind a flag
+        column, at = _name(data, at + 1)  # after a flag
         columns.append(column)
         types += struct.unpack_from(">I", data, at)
         at += 8  # and a modifier

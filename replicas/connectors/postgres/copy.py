@@ -1,8 +1,7 @@
-"""Columns to the binary format of PostgreSQL's COPY, without a step per row but for the texts.
+"""Encodes columns in the binary format of PostgreSQL's COPY, without a step per row except for texts.
 
-A tuple is a count of fields, and per field its length and its bytes; -1 is the length of a null.  All of it is big
-endian.  Fields of one width stand in one structured array each; with texts and nulls between them, their bytes are
-brought to their places.
+A tuple is a count of fields, and per field its length and its bytes; -1 is the length of a null.  All numbers are big
+endian.  Fields of fixed width are in one structured array; texts and nulls between them are interleaved.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from spe.stream.schema import AttributeType
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER: Final = b"\xff\xff"
 
-#: 2000-01-01, from which PostgreSQL counts, in microseconds since 1970.
+#: 2000-01-01, PostgreSQL's epoch, in microseconds since 1970.
 _EPOCH_US: Final = 946_684_800_000_000
-#: Timestamps that it has: from 4714-11-24 BC on, and before 294277.
+#: Range of its timestamps: from 4714-11-24 BC to before 294277.
 _FIRST_US: Final = -211_813_488_000_000_000
 _END_US: Final = 9_223_371_331_200_000_000
 
@@ -34,7 +33,7 @@ _WIRE: Final = {
 
 
 class CellRefused(ValueError):
-    """A value that PostgreSQL cannot have.
+    """A value that PostgreSQL cannot store.
 
     Attributes:
       row: its place among the rows, from 0.
@@ -48,12 +47,12 @@ class CellRefused(ValueError):
 
 
 class Field(NamedTuple):
-    """One column.
+    """An encoded column.
 
     Attributes:
-      values: shape (n,), big endian, of the width that the type has; of texts the lengths in bytes.
-      valid: False where null; None: nothing is null.
-      texts: UTF-8 of all texts, one after the other, where a null has none; None: no texts.
+      values: shape (n,), big endian, of the type's width; for texts the lengths in bytes.
+      valid: False for null; None: nothing is null.
+      texts: UTF-8 of all texts, one after the other, a null has none; None: not texts.
     """
 
     values: AnyArray
@@ -62,7 +61,7 @@ class Field(NamedTuple):
 
 
 def ints(values: AnyArray, *, width: int = 8) -> Field:
-    """Never null: 8 bytes are a bigint, 4 an integer."""
+    """Encodes integers without nulls: 8 bytes for bigint, 4 for integer."""
     return Field(values.astype(f">i{width}"))
 
 
@@ -71,7 +70,7 @@ def bools(values: BoolArray) -> Field:
 
 
 def moments(values: Int64Array, field: int, valid: BoolArray | None = None) -> Field:
-    """timestamptz of microseconds since 1970.  Raises CellRefused."""
+    """Encodes timestamptz from microseconds since 1970.  Raises CellRefused."""
     since = values - _EPOCH_US
     if len(values) and (int(values.min()) < _FIRST_US + _EPOCH_US or int(values.max()) >= _END_US):
         bad = (values < _FIRST_US + _EPOCH_US) | (values >= _END_US)
@@ -83,7 +82,7 @@ def moments(values: Int64Array, field: int, valid: BoolArray | None = None) -> F
 
 
 def texts(items: Sequence[str], field: int, valid: BoolArray | None = None) -> Field:
-    """Texts; "" under a null.  Raises CellRefused where one has a NUL character."""
+    """Encodes texts; "" for a null.  Raises CellRefused: a text has a NUL character."""
     encoded = [text.encode() for text in items]
     whole = b"".join(encoded)
     if b"\0" in whole:
@@ -93,34 +92,34 @@ def texts(items: Sequence[str], field: int, valid: BoolArray | None = None) -> F
 
 
 def constant(text: str, count: int) -> Field:
-    """The same text in each row."""
+    """Encodes the same text for each row."""
     data = text.encode()
     return Field(np.full(count, len(data), np.int64), None, data * count)
 
 
 def nulls(count: int) -> Field:
-    """Of any type."""
+    """Encodes nulls of any type."""
     return Field(np.zeros(count, "u1"), np.zeros(count, np.bool_))
 
 
 def attribute(column: Column, type_: AttributeType, field: int) -> Field:
-    """An attribute of a stream.  Raises CellRefused."""
+    """Encodes an attribute of a stream.  Raises CellRefused."""
     valid = None if column.valid is None or column.valid.all() else column.valid
     if type_ is AttributeType.STRING:
         assert column.dictionary is not None
         if not len(column.dictionary):
             return Field(np.zeros(len(column), np.int64), valid, b"")
-        found = column.dictionary.texts().take(column.values, mode="clip")
+        strings = column.dictionary.texts().take(column.values, mode="clip")
         if valid is not None:
-            found[~valid] = ""
-        return texts(found.tolist(), field, valid)
+            strings[~valid] = ""
+        return texts(strings.tolist(), field, valid)
     if type_ is AttributeType.TIMESTAMP:
         return moments(column.values, field, valid)
     return Field(column.values.astype(_WIRE[type_]), valid)
 
 
 def tuples(fields: Sequence[Field]) -> bytes:
-    """Rows of columns of one length, without header and trailer."""
+    """Joins columns of one length to rows, without header and trailer."""
     n = len(fields[0].values)
     blocks: list[_Block] = []
     fixed: list[Field] = []
@@ -141,8 +140,8 @@ class _Block(NamedTuple):
     """Adjacent bytes of each row.
 
     Attributes:
-      data: of all rows, one after the other.
-      sizes: shape (n,), bytes of each row; an int: of all.
+      data: bytes of all rows, one after the other.
+      sizes: shape (n,), bytes of each row; an int: of every row.
     """
 
     data: npt.NDArray[np.uint8]
@@ -150,7 +149,7 @@ class _Block(NamedTuple):
 
 
 def _fixed(rows: int, fields: Sequence[Field], count: int | None) -> _Block:
-    """Fields of one width, after the count of fields where that is given."""
+    """Joins fields of fixed width, after the count of fields if given."""
     kinds: list[tuple[str, str]] = [] if count is None else [("count", ">i2")]
     for i, field in enumerate(fields):
         kinds += [(f"l{i}", ">i4"), (f"v{i}", field.values.dtype.str)]
@@ -164,24 +163,24 @@ def _fixed(rows: int, fields: Sequence[Field], count: int | None) -> _Block:
 
 
 def _varying(field: Field) -> _Block:
-    """A field of texts, or with nulls."""
+    """Encodes a field of texts, or with nulls."""
     n, valid = len(field.values), field.valid
     if field.texts is not None:
         width, lengths, data = 0, field.values, np.frombuffer(field.texts, np.uint8)
     else:
         width = field.values.dtype.itemsize
         lengths = np.full(n, width, np.int64)
-        kept = field.values if valid is None else field.values[valid]
-        data = np.ascontiguousarray(kept).view(np.uint8)
-    told = lengths.astype(">i4")
+        present = field.values if valid is None else field.values[valid]
+        data = np.ascontiguousarray(present).view(np.uint8)
+    prefix = lengths.astype(">i4")
     if valid is not None:
-        told[~valid] = -1
+        prefix[~valid] = -1
         lengths = np.where(valid, lengths, 0)
-    return _interleave([_Block(told.view(np.uint8), 4), _Block(data, lengths)], n)
+    return _interleave([_Block(prefix.view(np.uint8), 4), _Block(data, lengths)], n)
 
 
 def _interleave(blocks: Sequence[_Block], n: int) -> _Block:
-    """Row by row what the blocks have of each."""
+    """Interleaves blocks row by row."""
     sizes = np.zeros(n, np.int64)
     for block in blocks:
         sizes += block.sizes

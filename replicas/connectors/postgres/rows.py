@@ -1,4 +1,4 @@
-"""Changes of a table to rows, in the order of their transactions; what was read before is left out.  Pure."""
+"""Converts changes of a table to rows, in the order of their transactions; leaves out rows read before.  Pure."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from replicas.connectors.postgres.slot import Watched
 from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS
 
 Row = tuple[str, ...]
-#: Bytes of a chunk that are not its texts.
+#: Bytes of a row in a chunk that are not its texts.
 _ROW_BYTES: Final = 64
-#: Characters, of which each may be four bytes.
+#: Characters of a chunk, each of up to four bytes.
 _CHUNK_BYTES: Final = CHUNK_BYTES // 4
 #: More rows than a transaction has.
 _ALL: Final = 1 << 62
-#: Types that a table may well have, by their oids.
+#: Common types of a table, by their oids.
 _TYPES: Final = {
     16: "boolean", 17: "bytea", 20: "bigint", 21: "smallint", 23: "integer", 25: "text", 114: "json", 700: "real",
     701: "double precision", 1042: "character", 1043: "character varying", 1082: "date",
     1114: "timestamp without time zone", 1184: "timestamp with time zone", 1700: "numeric", 2950: "uuid", 3802: "jsonb",
 }  # fmt: skip
-#: Those whose values are written in the same way.
+#: Groups of types with the same text format.
 _ALIKE: Final = ({20, 21, 23}, {700, 701}, {25, 1043})
 
 
 class Taken(NamedTuple):
-    """Rows that become one chunk, and the position behind them.
+    """Rows that become one chunk, and the position after them.
 
     Attributes:
-      rows: cells of the columns that are watched, then what happened, then when it was committed.
-      lsn, row: of the commit of the last row's transaction, and how many of its rows are read.
-      end: where the log goes on, if that transaction is read as a whole; else 0.
+      rows: cells of the watched columns, then the kind of change, then the commit time.
+      lsn, row: commit of the last row's transaction, and the number of its rows that are read.
+      end: next position in the server's log, if that transaction is read as a whole; else 0.
     """
 
     rows: Sequence[Row]
@@ -52,14 +52,14 @@ class Taken(NamedTuple):
 
 
 class ChangeRows:
-    """One look at the slot.
+    """Decodes the changes of one read of the slot.
 
     Args:
-      lsn, row: of the position that was reached.
-      types: oids of the types of columns, as they were when something was read last; kept up to date.
+      lsn, row: the reached position.
+      types: oids of the types of columns at the last read; updated.
 
     Attributes:
-      refused: why nothing after what was taken may be taken; "" while all is well.
+      refused: why the changes after the taken ones are refused; "" if none is.
     """
 
     def __init__(self, watched: Watched, lsn: int, row: int, types: dict[str, int]) -> None:
@@ -68,16 +68,16 @@ class ChangeRows:
         self._lsn = lsn
         self._row = row
         self._at = ""
-        #: Place of each watched column in the rows of the table; by its number at the server.
+        #: Index of each watched column in the rows of a table; by its number at the server.
         self._places: dict[int, list[int]] = {}
         self._keys: dict[int, list[int]] = {}
         self._commit = 0
-        #: Rows of this transaction so far, and how many of them are known.
+        #: Number of rows of this transaction so far, and of those read before.
         self._count = self._known = 0
         self.refused = ""
 
     def taken(self, messages: Sequence[bytes]) -> Iterator[Taken]:
-        """What follows the position; ends where something is refused."""
+        """Yields the changes after the position; ends at a refused one."""
         rows: list[Row] = []
         size, end = 0, 0
         for data in messages:
@@ -134,15 +134,15 @@ class ChangeRows:
         self._keys[table.id] = [table.columns.index(c) for c in watched.key]
 
     def _compare(self, table: TableSeen) -> None:
-        """Values that are written in another way would all be malformed."""
+        """Refuses columns whose text format has changed: their values would all be malformed."""
         changed = []
         for column in self._watched.columns:
-            found = table.types[table.columns.index(column)]
-            known = self._types.get(column, found)
-            if found == known or any({found, known} <= alike for alike in _ALIKE):
-                self._types[column] = found
+            type_ = table.types[table.columns.index(column)]
+            known = self._types.get(column, type_)
+            if type_ == known or any({type_, known} <= alike for alike in _ALIKE):
+                self._types[column] = type_
             else:
-                changed.append(f"column {column!r} is {_type(found)}, and was {_type(known)}")
+                changed.append(f"column {column!r} is {_type(type_)}, and was {_type(known)}")
         if changed:
             self.refused = (
                 f"from {lsn_text(self._commit)} on, of {table.schema}.{table.name} {'; '.join(changed)}: change that "
@@ -154,7 +154,7 @@ class ChangeRows:
             self.refused = f"the table was truncated, at {lsn_text(self._commit)}; `changes: ignore` leaves that out"
 
     def _rows(self, message: RowChanged) -> list[Row]:
-        """None where something is refused."""
+        """Returns the rows of a change; none if it is refused."""
         places, changes, kind = self._places.get(message.table), self._watched.changes, message.kind
         if places is None or (kind != "insert" and changes == "ignore"):
             return []
@@ -173,7 +173,7 @@ class ChangeRows:
         return self._row_of(new, old, places, kind)
 
     def _row_of(self, cells: Cells | None, old: Cells | None, places: Sequence[int], kind: str) -> list[Row]:
-        found = []
+        taken = []
         for place in places:
             cell = UNCHANGED if cells is None else cells[place]
             if cell is UNCHANGED and old is not None:
@@ -181,8 +181,8 @@ class ChangeRows:
             if not isinstance(cell, str):
                 self.refused = f"the server left out values of an {kind}; ALTER TABLE … REPLICA IDENTITY FULL"
                 return []
-            found.append(cell)
-        return [(*found, kind, self._at)]
+            taken.append(cell)
+        return [(*taken, kind, self._at)]
 
 
 def _type(oid: int) -> str:
@@ -198,7 +198,7 @@ def _bytes(row: Row) -> int:
 
 
 def parts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """Where to cut rows (start, stop), so that no part is too many bytes for a chunk."""
+    """Yields (start, stop) of parts of rows that fit a chunk."""
     start, size = 0, 0
     for i, row in enumerate(rows):
         size += _bytes(row)

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL: blocking calls in threads that end when they are cancelled, and errors told apart."""
+"""A connection to PostgreSQL: blocking calls in threads that end on cancellation, and errors by kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ except ImportError as error:  # pragma: no cover - the extra is installed wherev
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 
-#: What a connection string need not say; a peer that vanished is noticed within half a minute.
+#: Defaults of connection strings; a vanished peer is noticed within half a minute.
 _DEFAULTS: Final = {
     "client_encoding": "UTF8",
     "connect_timeout": "10",
@@ -32,7 +32,7 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "25000",
 }
-#: Of each session: texts that we can read, and an end to what a process that was stopped holds locked.
+#: Settings of each session: a readable text format, and an end to the locks of a stopped process.
 _SETTINGS: Final = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
@@ -40,11 +40,11 @@ _SETTINGS: Final = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
 }
-#: Classes of SQLSTATE that pass: connection, transaction rollback, no resources, operator intervention, system error.
+#: Temporary classes of SQLSTATE: connection, transaction rollback, no resources, operator intervention, system error.
 _PASSING: Final = ("08", "40", "53", "57", "58")
-#: And states: a standby, a transaction that was idle for too long, a lock, an object in use.
+#: Temporary states: a standby, a transaction that was idle for too long, a lock, an object in use.
 _PASSING_STATES: Final = ("25006", "25P03", "25P04", "55P03", "55006")
-#: What the server says where a connection will not come about by trying again; libpq gives no state then.
+#: Messages of the server for which a retry will not help; libpq has no state then.
 _REFUSALS: Final = (
     ("password authentication failed", "set PGPASSWORD, or a password file, for this user"),
     ("no password supplied", "set PGPASSWORD, or a password file"),
@@ -63,7 +63,7 @@ class Session:
     """One connection, outside of a transaction between calls.
 
     Args:
-      name: of what is connected, for messages.
+      name: name of the user of the connection, for messages.
     """
 
     def __init__(self, name: str, connection: str, timeout_s: float, *, replication: bool = False) -> None:
@@ -80,37 +80,38 @@ class Session:
     async def connect(
         cls, name: str, connection: str, *, timeout_s: float = 30.0, replication: bool = False
     ) -> Session:
-        """
+        """Connects.
+
         Args:
-          connection: as libpq takes it; the environment has the rest.
-          timeout_s: longest time of a statement, and of a transaction in which nothing happens.
+          connection: connection string of libpq; the environment completes it.
+          timeout_s: longest time of a statement, and of an idle transaction.
           replication: for commands such as CREATE_REPLICATION_SLOT.
 
         Raises:
           ServerAway: there is no connection now.
-          SpeError: there will be none: wrong password, no such database.
+          SpeError: a retry will not help: wrong password, no such database.
         """
         session = cls(name, connection, timeout_s, replication=replication)
         await session._in_thread(session._open)
         return session
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """What ``work`` returns, which runs in a thread.  When we are cancelled, the connection is cut.
+        """Runs ``work`` in a thread, and returns its result.  Cancellation cuts the connection.
 
         Raises:
-          ServerAway: the connection is lost, or the server cannot do it now.
-          SpeError: the server refuses it for good.
+          ServerAway: the connection is lost, or the server is unable now.
+          SpeError: the server refuses permanently.
         """
         return await self._in_thread(lambda: work(self._there()))
 
     async def close(self) -> None:
-        """Says goodbye; does not wait for a thread that is still there."""
+        """Closes the connection; does not wait for a thread that still uses it."""
         self.abandon()
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
 
     def abandon(self) -> None:
-        """Cuts a connection that is in use; else closes it."""
+        """Cuts a connection in use; otherwise closes it."""
         self._abandoned = True
         if self._in_use.acquire(blocking=False):
             try:
@@ -146,11 +147,11 @@ class Session:
 
     def _open(self) -> None:
         try:
-            given = conninfo_to_dict(self._string)
-            more: dict[str, Any] = {k: v for k, v in _DEFAULTS.items() if k not in given}
+            options = conninfo_to_dict(self._string)
+            more: dict[str, Any] = {k: v for k, v in _DEFAULTS.items() if k not in options}
             if self._replication:
                 more["replication"] = "database"
-            # No statement is prepared: a pool between us and the server need not know them.
+            # No statement is prepared: a pool in front of the server need not know them.
             connection = psycopg.connect(make_conninfo(self._string, **more), autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             raise _not_connected(error, self._name) from None
@@ -159,7 +160,7 @@ class Session:
             try:
                 self._set_up(connection)
             except BaseException:
-                connection.close()  # nobody else has it
+                connection.close()  # no other object has it
                 raise
 
     def _set_up(self, connection: Connection) -> None:
@@ -172,7 +173,7 @@ class Session:
         connection.execute(
             "select set_config(n, v, false) from unnest(%s::text[], %s::text[]) as s(n, v)", [names, values]
         )
-        # What is acknowledged is forgotten upstream, so a crash of the server must not take it back.
+        # Upstream forgets acknowledged data, so a crash of the server must not lose it.
         connection.execute(
             "select set_config('synchronous_commit', 'on', false) "
             "where current_setting('synchronous_commit') in ('off', 'local')"
@@ -181,7 +182,7 @@ class Session:
 
 @contextmanager
 def errors_told_apart(name: str) -> Iterator[None]:
-    """Errors of psycopg become a ServerAway, where trying again may help, or an SpeError."""
+    """Converts errors of psycopg to ServerAway, where a retry may help, or SpeError."""
     try:
         yield
     except psycopg.Error as error:
@@ -194,7 +195,7 @@ def errors_told_apart(name: str) -> Iterator[None]:
 
 
 def first_line(error: psycopg.Error) -> str:
-    """What the server, or the library, said."""
+    """Returns the first line of an error of the server or the library."""
     return (error.diag.message_primary or str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -204,10 +205,10 @@ def _whole(error: psycopg.Error) -> str:
 
 
 def _not_connected(error: psycopg.Error, name: str) -> SpeError:
-    said = " ".join(str(error).split())
+    reason = " ".join(str(error).split())
     for refusal, remedy in _REFUSALS:
-        if refusal in said:
-            return SpeError(f"{name}: {said}; {remedy}")
-    if isinstance(error, psycopg.ProgrammingError):  # the connection string is none
-        return SpeError(f"{name}: connection: {said}")
-    return ServerAway(said)
+        if refusal in reason:
+            return SpeError(f"{name}: {reason}; {remedy}")
+    if isinstance(error, psycopg.ProgrammingError):  # an invalid connection string
+        return SpeError(f"{name}: connection: {reason}")
+    return ServerAway(reason)

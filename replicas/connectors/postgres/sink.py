@@ -1,7 +1,7 @@
-"""A client's results in tables of PostgreSQL, in one transaction with how far they go.
+"""Writes a client's results to PostgreSQL tables, each transaction together with its positions.
 
-``_spe_sinks``, in the schema of the tables, has a row per table: the state that :class:`ServerSink` keeps.  A
-transaction locks it first, so an earlier one that is still under way is waited for, also when we ask what became of it.
+``_spe_sinks``, in the schema of the tables, has a row per table: the state of :class:`ServerSink`.  A transaction locks
+it first, so an unfinished earlier one is waited for, even when its result is asked for.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 
-#: Where states are kept.
+#: Table of states.
 STATES: Final = "_spe_sinks"
 _LINE: Final = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
 
 
 class _Target(NamedTuple):
-    """One table: in which schema of the database, of which stream, and how rows get into it."""
+    """A table: its schema in the database, its stream, and its statements."""
 
     name: str
     owner: str
@@ -53,13 +53,13 @@ class _Target(NamedTuple):
 
 
 class PostgresSink(ServerSink):
-    """See the module.
+    """PostgreSQL tables as a sink; see the module.
 
     Args:
       options: ``table`` and ``connection``.
 
     Raises:
-      ConfigError: several streams would go to one table, or an attribute has the name of a column that we write.
+      ConfigError: several streams would be written to one table, or an attribute has the name of a column of the sink.
     """
 
     def __init__(self, schemas: Mapping[Channel, Schema], mode: str, options: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class PostgresSink(ServerSink):
         self._schema, self._table = table_parts(str(options["table"]))
         self._streams = {channel.stream: schema for channel, schema in schemas.items()}
         self._targets: dict[str, _Target] = {}
-        #: As tables were when we looked last; by name.
+        #: Last known shapes of the tables; by name.
         self._shapes: dict[str, TableShape] = {}
         self._session: Session | None = None
         problems = []
@@ -107,7 +107,7 @@ class PostgresSink(ServerSink):
     # --- in a thread ---
 
     def _forget(self, connection: Connection) -> str:
-        """Deletes the rows of the tables that we have written, and what is known of them, in one transaction."""
+        """Deletes our rows and our state, in one transaction."""
         done = []
         with connection.transaction():
             schema = self._schema or self._current_schema(connection)
@@ -125,9 +125,11 @@ class PostgresSink(ServerSink):
         return "; ".join(done)
 
     def _prepare(self, connection: Connection) -> bytes:
-        """Finds or makes the tables, and gives the state."""
+        """Finds or makes the tables, and returns the state."""
         with connection.transaction():
-            connection.execute("select pg_advisory_xact_lock(hashtext('tentative-spe'))")  # nobody else makes them now
+            connection.execute(
+                "select pg_advisory_xact_lock(hashtext('tentative-spe'))"
+            )  # no other process makes them now
             schema = self._schema or self._current_schema(connection)
             if find_table(connection, schema, STATES) is None:
                 connection.execute(
@@ -136,8 +138,8 @@ class PostgresSink(ServerSink):
                     )
                 )
             self._targets = {
-                stream: _target(schema, self._table.replace(STREAM, stream), of, self.mode)
-                for stream, of in self._streams.items()
+                stream: _target(schema, self._table.replace(STREAM, stream), schema_of_stream, self.mode)
+                for stream, schema_of_stream in self._streams.items()
             }
             for target in self._targets.values():
                 self._shapes[target.name] = self._find(connection, schema, target)
@@ -156,7 +158,7 @@ class PostgresSink(ServerSink):
         return str(row[0])
 
     def _find(self, connection: Connection, schema: str, target: _Target) -> TableShape:
-        """Raises SpeError where the table does not fit, or is another one than before."""
+        """Finds or makes a table.  Raises SpeError: it does not fit, or is another one than before."""
         columns = columns_of(target.schema, self.mode)
         oid = find_table(connection, schema, target.name)
         where = f"{self.name}: table {schema}.{target.name}"
@@ -187,26 +189,26 @@ class PostgresSink(ServerSink):
         return shape
 
     def _still_fits(self, connection: Connection, target: _Target) -> None:
-        """What COPY sends has no types: the bytes of a number would be taken for a time, or for another number.
+        """Checks that a table has not changed: COPY data has no types, and a changed column would misread its bytes.
 
         Raises:
-          SpeError: the table, or a column that we write, is another one than it was.
+          SpeError: the table, or a column of the sink, is another one than before.
         """
         try:
-            found = locked_shape(connection, target.owner, target.name)
+            shape = locked_shape(connection, target.owner, target.name)
         except psycopg.errors.UndefinedTable as error:
             raise self._lost(target, "dropped") from error
         known = self._shapes[target.name]
-        if found == known:
+        if shape == known:
             return
-        if found.oid != known.oid:
+        if shape.oid != known.oid:
             raise self._lost(target, "made anew")
         where = f"{self.name}: table {target.owner}.{target.name} was changed, and"
         try:
-            check_table(connection, found.oid, columns_of(target.schema, self.mode), self.mode, where)
+            check_table(connection, shape.oid, columns_of(target.schema, self.mode), self.mode, where)
         except SpeError as error:
             raise SpeError(f"{error}. ALTER TABLE puts that right; the client, started again, loses nothing") from error
-        self._shapes[target.name] = found
+        self._shapes[target.name] = shape
 
     def _lost(self, target: _Target, how: str) -> SpeError:
         return SpeError(
@@ -215,12 +217,12 @@ class PostgresSink(ServerSink):
         )
 
     def _state(self, connection: Connection) -> bytes:
-        """Locks it until the end of the transaction."""
+        """Returns the state, and locks it until the end of the transaction."""
         names = [target.name for target in self._targets.values()]
-        found = {bytes(row[0]) for row in connection.execute(self._select, [names]).fetchall()} - {b""}
-        if len(found) > 1:
+        states = {bytes(row[0]) for row in connection.execute(self._select, [names]).fetchall()} - {b""}
+        if len(states) > 1:
             raise SpeError(f"{self.name}: its tables were written by different sinks; give it tables of its own")
-        return found.pop() if found else b""
+        return states.pop() if states else b""
 
     def _transaction(
         self, connection: Connection, before: bytes, after: bytes, entries: Sequence[ChannelEntry]
@@ -240,15 +242,15 @@ class PostgresSink(ServerSink):
         return True
 
     def _withdraw(self, connection: Connection, target: _Target, entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
-        """Removes what is withdrawn, and returns what is to be inserted: of that nothing is withdrawn any more."""
-        kept: list[ChannelEntry] = []
+        """Deletes withdrawn rows, and returns the remaining entries to insert."""
+        remaining: list[ChannelEntry] = []
         for entry in entries:
             if entry.batch is not None:
-                kept.append(entry)
+                remaining.append(entry)
                 continue
-            kept = [e for e in kept if e.channel != entry.channel or not _tentative(e)]
+            remaining = [e for e in remaining if e.channel != entry.channel or not _tentative(e)]
             connection.execute(target.withdraw, [entry.channel.partition])
-        return kept
+        return remaining
 
     def _copy(self, connection: Connection, target: _Target, entries: Sequence[ChannelEntry]) -> None:
         whole = _Rows(self.mode, target.schema, entries)
@@ -281,23 +283,23 @@ class _Rows:
         self.schema = schema
         self._mode = mode
         self._groups = _groups(entries)
-        #: Rows of the groups that were encoded.
+        #: Number of rows of the encoded groups.
         self._before = 0
 
     def encoded(self) -> list[bytes]:
-        """Raises CellRefused, whose row counts from the first one of all."""
-        found = []
+        """Encodes the rows.  Raises CellRefused, with the row counted over all groups."""
+        blocks = []
         for group in self._groups:
             try:
-                found.append(self._block(group))
+                blocks.append(self._block(group))
             except copy.CellRefused as error:
                 error.row += self._before
                 raise
             self._before += _count(group)
-        return found
+        return blocks
 
     def row(self, place: int) -> str:
-        """Which row that is: ``row 7 of out/0``."""
+        """Identifies a row: ``row 7 of out/0``."""
         for group in self._groups:
             for entry in group:
                 count = 1 if entry.batch is None else len(entry.batch)
@@ -333,14 +335,14 @@ def _ids(group: Sequence[ChannelEntry], batches: Sequence[Batch]) -> np.ndarray[
 
 
 def _groups(entries: Sequence[ChannelEntry]) -> list[list[ChannelEntry]]:
-    """Entries that are encoded together, in order: adjacent inserts, or markers of one kind."""
-    found: list[list[ChannelEntry]] = []
+    """Groups entries that are encoded together, in order: adjacent inserts, or markers of one kind."""
+    groups: list[list[ChannelEntry]] = []
     for entry in entries:
-        if found and found[-1][0].kind == entry.kind:
-            found[-1].append(entry)
+        if groups and groups[-1][0].kind == entry.kind:
+            groups[-1].append(entry)
         else:
-            found.append([entry])
-    return found
+            groups.append([entry])
+    return groups
 
 
 def _count(group: Sequence[ChannelEntry]) -> int:
@@ -351,13 +353,13 @@ def _tentative(entry: ChannelEntry) -> bool:
     return entry.batch is not None and entry.batch.kind is Kind.TENTATIVE
 
 
-def _target(schema: str, name: str, of: Schema, mode: str) -> _Target:
+def _target(schema: str, name: str, attributes: Schema, mode: str) -> _Target:
     table = sql.Identifier(schema, name)
-    columns = sql.SQL(", ").join(sql.Identifier(c.name) for c in columns_of(of, mode))
+    columns = sql.SQL(", ").join(sql.Identifier(c.name) for c in columns_of(attributes, mode))
     return _Target(
         name,
         schema,
-        of,
+        attributes,
         sql.SQL("copy {} ({}) from stdin (format binary)").format(table, columns),
         sql.SQL("delete from {} where _partition = %s and _tentative").format(table),
     )

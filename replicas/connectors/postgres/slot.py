@@ -1,7 +1,7 @@
-"""What a source needs at the server: a publication, a slot, and a copy of the table as it was when the slot began.
+"""Objects of a source at the server: a publication, a slot, and a copy of the table at the beginning of the slot.
 
-The copy is a table, ``_spe_SLOT``, numbered by row: so a source that is killed while it reads it goes on where it was.
-It is dropped once all of it is in the source's log.
+The copy is a table, ``_spe_SLOT``, numbered by row: so a source that is killed during reading continues at its
+position. The copy is dropped once all of it is in the source's log.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from replicas.connectors.postgres.changes import lsn_of, lsn_text
 from replicas.connectors.postgres.session import Connection, Session
 from spe.errors import ServerAway, SpeError
 
-#: Pseudo-columns: what happened to a row, and when that was committed.
+#: Pseudo-columns: the kind of a change, and its commit time.
 KIND: Final = "_change"
 COMMIT: Final = "_commit"
-#: For the advisory lock that one source holds.
+#: Prefix of the advisory lock that one source holds.
 _LOCK: Final = "tentative-spe slot"
 
 
 class Watched(NamedTuple):
-    """What is read.
+    """The table to read.
 
     Attributes:
-      columns: of the table, those that are needed, without pseudo-columns.
-      order: the one to read the copy by; None: any order.
+      columns: required columns of the table, without pseudo-columns.
+      order: column that orders the copy; None: any order.
       changes: refuse, ignore or rows.
-      key: columns of the primary key, where changes are rows.
+      key: columns of the primary key, if changes are rows.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Watched(NamedTuple):
 
 
 def with_schema(connection: Connection, watched: Watched) -> Watched:
-    """Its schema, where the configuration gives none: the first one of the search path."""
+    """Adds the schema, if not configured: the first one of the search path."""
     if watched.schema:
         return watched
     (schema,) = connection.execute("select current_schema()").fetchone() or (None,)
@@ -61,7 +61,7 @@ def with_schema(connection: Connection, watched: Watched) -> Watched:
 
 
 def checked(connection: Connection, watched: Watched) -> Watched:
-    """With its key.  Raises SpeError where the server or the table is not what is needed; says what to do."""
+    """Adds the key.  Raises SpeError: the server or the table is unsuitable; says what to do."""
     name, table = watched.name, f"{watched.schema}.{watched.table}"
     (level,) = connection.execute("select current_setting('wal_level')").fetchone() or ("",)
     if level != "logical":
@@ -80,10 +80,10 @@ def checked(connection: Connection, watched: Watched) -> Watched:
     oid, kind, persistence, identity, primary = row
     if kind not in "rp" or persistence != "p":
         raise SpeError(f"{name}: {table} is a view, or has no log; expected a table that is not unlogged")
-    found = connection.execute(
+    columns_there = connection.execute(
         "select attname from pg_attribute where attrelid = %s and attnum > 0 and not attisdropped", [oid]
     ).fetchall()
-    there = {column for (column,) in found}
+    there = {column for (column,) in columns_there}
     if missing := [c for c in watched.columns if c not in there]:
         raise SpeError(f"{name}: {table} has no column {', '.join(map(repr, missing))}; it has {', '.join(there)}")
     if watched.changes == "rows" and identity != "f":
@@ -107,11 +107,11 @@ def checked(connection: Connection, watched: Watched) -> Watched:
 
 def column_types(connection: Connection, watched: Watched) -> dict[str, int]:
     """The oid of the type of each column that is read."""
-    found = connection.execute(
+    types = connection.execute(
         "select attname, atttypid::bigint from pg_attribute where attrelid = %s::regclass and attname = any(%s)",
         [watched.identifier.as_string(connection), list(watched.columns)],
     ).fetchall()
-    return {str(name): int(type_) for name, type_ in found}
+    return {str(name): int(type_) for name, type_ in types}
 
 
 def lock(connection: Connection, watched: Watched) -> None:
@@ -124,16 +124,16 @@ def lock(connection: Connection, watched: Watched) -> None:
 
 
 def server_id(connection: Connection) -> str:
-    """The same after restarts, another one for another server."""
+    """Returns an id that is the same after restarts, and another one for another server."""
     row = connection.execute("select system_identifier::text from pg_control_system()").fetchone()
     return "" if row is None else str(row[0])
 
 
 def find_slot(connection: Connection, watched: Watched) -> int | None:
-    """Before which place nothing will come again; None: there is no slot.
+    """Returns the position before which nothing will come again; None: there is no slot.
 
     Raises:
-      SpeError: it is not of this use, or has lost what follows.
+      SpeError: it has another use, or has lost changes.
     """
     row = connection.execute(
         "select plugin, database = current_database(), confirmed_flush_lsn - '0/0'::pg_lsn, wal_status "
@@ -154,7 +154,7 @@ def find_slot(connection: Connection, watched: Watched) -> int | None:
 
 
 def lost(watched: Watched, why: str) -> SpeError:
-    """Changes are gone for good."""
+    """Returns an error about changes that are lost."""
     return SpeError(f"{watched.name}: {why}; {_anew(watched)}")
 
 
@@ -166,9 +166,9 @@ def _anew(watched: Watched) -> str:
 
 
 def publish(connection: Connection, watched: Watched) -> None:
-    """Makes the publication, unless there is one that has the table."""
-    found = connection.execute("select 1 from pg_publication where pubname = %s", [watched.slot]).fetchone()
-    if found is None:
+    """Makes the publication, unless there is one with the table."""
+    exists = connection.execute("select 1 from pg_publication where pubname = %s", [watched.slot]).fetchone()
+    if exists is None:
         what = "insert" if watched.changes == "ignore" else "insert, update, delete, truncate"
         connection.execute(
             sql.SQL("create publication {} for table {} with (publish = {}, publish_via_partition_root = true)").format(
@@ -188,7 +188,7 @@ def publish(connection: Connection, watched: Watched) -> None:
 
 
 def drop_leftovers(connection: Connection, watched: Watched) -> None:
-    """What an attempt to begin has left: nothing was read through it yet."""
+    """Drops the objects of an earlier attempt to begin, through which nothing was read."""
     connection.execute(
         "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", [watched.slot]
     )
@@ -200,13 +200,13 @@ def drop_copy(connection: Connection, watched: Watched) -> None:
 
 
 async def make_slot(session: Session, watched: Watched, connection: str, snapshot: bool) -> int:
-    """Makes the slot, and the copy of the table as of where it begins, which is returned."""
+    """Makes the slot, and the copy of the table at its beginning, which is returned."""
     wal = await Session.connect(watched.name, connection, replication=True)
     try:
         command = f'CREATE_REPLICATION_SLOT "{watched.slot}" LOGICAL pgoutput EXPORT_SNAPSHOT'
         row = await wal.run(lambda c: c.execute(command.encode()).fetchone())
         assert row is not None
-        if snapshot:  # the exported snapshot is there as long as its connection does nothing else
+        if snapshot:  # the exported snapshot exists while its connection is idle
             await session.run(lambda c: _copy_table(c, watched, str(row[2])))
         return lsn_of(str(row[1]))
     finally:
@@ -222,7 +222,7 @@ def _copy_table(connection: Connection, watched: Watched, snapshot: str) -> None
     numbered = sql.SQL("row_number() over ({}) as n").format(order)
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
-        connection.execute("set local statement_timeout = 0")  # it may be large
+        connection.execute("set local statement_timeout = 0")  # the table may be large
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
         connection.execute(
             sql.SQL("create table {} as select {}, now()::text as at from {}").format(
@@ -233,7 +233,7 @@ def _copy_table(connection: Connection, watched: Watched, snapshot: str) -> None
 
 
 def copied_rows(connection: Connection, watched: Watched, after: int, count: int) -> Sequence[tuple[object, ...]]:
-    """Rows of the copy: their cells, and when it was made."""
+    """Returns rows of the copy: their cells, and when it was made."""
     columns = [sql.Identifier(f"c{i}") for i in range(len(watched.columns))]
     return connection.execute(
         sql.SQL("select {} from {} where n > %s and n <= %s order by n").format(
@@ -244,7 +244,7 @@ def copied_rows(connection: Connection, watched: Watched, after: int, count: int
 
 
 def ends(connection: Connection) -> tuple[int, int]:
-    """(end of the last record of the server's log, how far that is on disk)."""
+    """Returns (end of the last record of the server's log, end of its synced part)."""
     row = connection.execute(
         "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn, pg_current_wal_flush_lsn() - '0/0'::pg_lsn"
     ).fetchone()
@@ -253,5 +253,5 @@ def ends(connection: Connection) -> tuple[int, int]:
 
 
 def advance(connection: Connection, watched: Watched, lsn: int) -> None:
-    """The server need not keep what lies before."""
+    """Lets the server delete its log before a position."""
     connection.execute("select pg_replication_slot_advance(%s, %s::pg_lsn)", [watched.slot, lsn_text(lsn)])

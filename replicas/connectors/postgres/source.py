@@ -1,7 +1,7 @@
-"""A table of PostgreSQL as a stream: its rows as they were at the beginning, then each change, by logical decoding.
+"""Reads a PostgreSQL table as a stream: its rows at the beginning, then each change, by logical decoding.
 
-The slot is read by ``pg_logical_slot_peek_binary_changes``, which forgets nothing, and is advanced when what was read
-is on the source's disk (rule S9).  A cursor says which transaction and which of its rows is the last one in the log.
+The slot is read by ``pg_logical_slot_peek_binary_changes``, which deletes nothing, and is advanced when the rows are on
+the source's disk (rule S9).  A cursor identifies the last transaction in the log, and the last of its rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Accept = Callable[[RowChunk], Awaitable[None]]
 
 #: Time between two looks while nothing comes.
 _LOOK_S: Final = 0.05
-#: An answer that takes longer is told.
+#: A longer delay of an answer is reported.
 _SILENCE_S: Final = 30.0
-#: Decoding much of other tables takes long; only then is a server that says nothing given up.
+#: Decoding many changes of other tables takes long; only after this time is a silent server given up.
 _ANSWER_S: Final = 900.0
 #: Messages that are fetched at once, and rows after which a look ends, with their transaction.
 _FETCHED: Final = 2048
 _LOOK_ROWS: Final = 50_000
-#: So much of other tables may be kept by the server for us.
+#: The server may retain so many bytes of other tables' changes for us.
 _IDLE_BYTES: Final = 1 << 20
 
 
@@ -47,9 +47,10 @@ class SlotPosition(NamedTuple):
 
     Attributes:
       phase: ``begun``: the slot may be half made; ``copy``: ``row`` rows of the copy are read; ``log``: see below.
-      lsn: of the commit of the last transaction of which rows are read; ``row``: how many of them.
-      end: where the log of the server goes on behind whole transactions that were read.
-      server, slot: of what it is a position.
+      lsn: commit of the last transaction with rows read.
+      row: number of its rows that are read.
+      end: next position in the server's log after transactions read as a whole.
+      server, slot: server and slot of the position.
     """
 
     phase: str
@@ -68,17 +69,17 @@ class SlotPosition(NamedTuple):
 
 
 class PostgresReader(Resumable):
-    """See the module.
+    """Reads a table; see the module.
 
     Raises:
-      SpeError: options and schema do not go together.
+      SpeError: options and schema do not fit.
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
-        given = {str(a): str(c) for a, c in reader.get("columns", {}).items()}
-        if stray := [a for a in given if a not in schema.names]:
+        column_of = {str(a): str(c) for a, c in reader.get("columns", {}).items()}
+        if stray := [a for a in column_of if a not in schema.names]:
             raise SpeError(f"reader.columns: {', '.join(map(repr, stray))} is no attribute")
-        wanted = [given.get(a.name, a.name) for a in schema]
+        wanted = [column_of.get(a.name, a.name) for a in schema]
         changes = str(reader["changes"])
         for pseudo, type_ in ((slots.KIND, AttributeType.STRING), (slots.COMMIT, AttributeType.TIMESTAMP)):
             for attribute, column in zip(schema, wanted):
@@ -90,7 +91,7 @@ class PostgresReader(Resumable):
             )
         owner, table = table_parts(str(reader["table"]))
         columns = tuple(dict.fromkeys(c for c in wanted if c not in (slots.KIND, slots.COMMIT)))
-        order = None if time is None else given.get(time, time)
+        order = None if time is None else column_of.get(time, time)
         at = f" at {reader['connection']}" if reader.get("connection") else ""
         self._connection = str(reader.get("connection", ""))
         self._snapshot = bool(reader["snapshot"])
@@ -104,19 +105,19 @@ class PostgresReader(Resumable):
             changes,
         )
         places = {column: i for i, column in enumerate((*columns, slots.KIND, slots.COMMIT))}
-        #: Which cell of a row each attribute is: columns, then what happened, then when.
+        #: Index of each attribute's cell: columns, then the kind of change, then its time.
         self._places = [places[column] for column in wanted]
         self._columns = ColumnsOfCells(schema, time, CellFormat(frozenset([NULL]), "iso"))
         self._session: Session | None = None
         self._first = 0
-        #: Cursors of what was handed over last, and of what is on disk.
+        #: Cursors of the last rows passed on, and of the last on disk.
         self._given = self._durable = b""
         self._synced = trio.Event()
-        #: When the server was asked what it has not answered yet; None: it has.
+        #: When the server was asked a question without an answer so far; None: it has answered.
         self._asked_s: float | None = None
-        #: The slot holds nothing before this.
+        #: The slot holds nothing before this position.
         self._confirmed = 0
-        #: How far the log of the server was on its disk when we looked last.
+        #: Synced end of the server's log at the last look.
         self._looked = -1
         #: Types of columns as they are read, since this process began.
         self._types: dict[str, int] = {}
@@ -146,7 +147,7 @@ class PostgresReader(Resumable):
     # --- one connection ---
 
     async def _follow(self, env: Env, accept: Accept) -> None:
-        """Until the connection is lost."""
+        """Reads until the connection is lost."""
         self._session = await Session.connect(self._watched.name, self._connection, timeout_s=_ANSWER_S)
         server = await self._ask(self._check)
         self._looked = -1
@@ -166,14 +167,14 @@ class PostgresReader(Resumable):
         await self._until_durable()
         await self._ask(lambda c: slots.drop_copy(c, self._watched))
         while True:
-            found = await self._look(accept)
+            any_new = await self._look(accept)
             self._is_there()
-            self.first_reading = found and self.first_reading  # until there is nothing more
-            if not found:
+            self.first_reading = any_new and self.first_reading  # until there is nothing more
+            if not any_new:
                 await env.clock.sleep(_LOOK_S)
 
     def _is_there(self) -> None:
-        """It gave something, or has nothing: a server that lets us in and no more is still away."""
+        """Notes that the server gave rows, or has none: only accepting a connection does not count as an answer."""
         self._backoff.over()
         self.away = ""
 
@@ -184,7 +185,7 @@ class PostgresReader(Resumable):
         return slots.server_id(connection)
 
     async def _begin(self, accept: Accept, server: str) -> None:
-        """Writes down that the slot is ours, before it is made: an attempt that is cut off is known for one."""
+        """Notes the slot as ours before it is made, so that an interrupted attempt is recognized."""
         if await self._ask(lambda c: slots.find_slot(c, self._watched)) is not None:
             slot = self._watched.slot
             raise SpeError(
@@ -206,15 +207,15 @@ class PostgresReader(Resumable):
         await self._hand_over(accept, self._empty(), position._replace(phase=phase, end=begins))
 
     async def _go_on(self) -> None:
-        """Raises SpeError where the slot does not have all that follows the log."""
+        """Continues reading.  Raises SpeError: the slot lacks changes after the log."""
         position, watched = SlotPosition.decoded(self._given), self._watched
-        found: int | None = await self._ask(lambda c: slots.find_slot(c, watched))
-        if found is None:
+        confirmed: int | None = await self._ask(lambda c: slots.find_slot(c, watched))
+        if confirmed is None:
             raise slots.lost(watched, f"slot {watched.slot} is gone")
-        self._confirmed, reached = found, max(position.lsn, position.end)
-        if found > reached:
+        self._confirmed, reached = confirmed, max(position.lsn, position.end)
+        if confirmed > reached:
             raise slots.lost(
-                watched, f"somebody else read slot {watched.slot}, to {lsn_text(found)}; we were at "
+                watched, f"somebody else read slot {watched.slot}, to {lsn_text(confirmed)}; we were at "
                 f"{lsn_text(reached)}",
             )  # fmt: skip
         end, _ = await self._ask(slots.ends)
@@ -226,14 +227,14 @@ class PostgresReader(Resumable):
 
     async def _read_copy(self, accept: Accept) -> None:
         position = SlotPosition.decoded(self._given)
-        while found := await self._ask(partial(_copied, self._watched, position.row)):
-            for start, stop in parts(found):
+        while rows := await self._ask(partial(_copied, self._watched, position.row)):
+            for start, stop in parts(rows):
                 position = position._replace(row=position.row + stop - start)
-                await self._hand_over(accept, await self._chunk(found[start:stop]), position)
+                await self._hand_over(accept, await self._chunk(rows[start:stop]), position)
         await self._hand_over(accept, self._empty(), position._replace(phase="log", row=0))
 
     async def _look(self, accept: Accept) -> bool:
-        """Reads what is new; False: nothing was.  The slot is advanced once it is on disk."""
+        """Reads new changes; returns False if there were none.  The slot is advanced once they are on disk."""
         position = SlotPosition.decoded(self._given)
         end, flushed = await self._ask(slots.ends)
         if flushed == self._looked:
@@ -295,7 +296,7 @@ class PostgresReader(Resumable):
         self._given = chunk.cursor
 
     def _place(self, position: SlotPosition, behind: int) -> str:
-        """Where a row is, so many rows behind a position."""
+        """Describes the place of a row, a number of rows after a position."""
         table = f"{self._watched.schema}.{self._watched.table}"
         if position.phase == "copy":
             return f"{table}, row {position.row + behind} of the copy"
@@ -312,13 +313,13 @@ class PostgresReader(Resumable):
         return await self._heard(self._session.run(work))
 
     async def _heard(self, answer: Awaitable[T]) -> T:
-        """What the server answers; if that takes long, it is told meanwhile."""
+        """Awaits an answer of the server; a long delay is reported."""
         self._asked_s = trio.current_time()
-        found = await answer
+        result = await answer
         if self._asked_s is None:
             self.away = ""
         self._asked_s = None
-        return found
+        return result
 
     async def _notice_silence(self, env: Env) -> None:
         while True:
@@ -329,9 +330,9 @@ class PostgresReader(Resumable):
 
 
 def _copied(watched: slots.Watched, after: int, connection: Connection) -> list[Row]:
-    """The next rows of the copy, as ChangeRows gives them."""
-    found = slots.copied_rows(connection, watched, after, _FETCHED)
-    rows = [[NULL if cell is None else str(cell) for cell in row] for row in found]
+    """Returns the next rows of the copy, as ChangeRows gives them."""
+    cells_of = slots.copied_rows(connection, watched, after, _FETCHED)
+    rows = [[NULL if cell is None else str(cell) for cell in row] for row in cells_of]
     return [(*row[:-1], "insert", row[-1]) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Tables that a sink writes: made of a schema, or found to fit it."""
+"""Tables that a sink writes: made for a schema, or checked to fit it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TYPES: Final = {
     AttributeType.STRING: "text",
     AttributeType.TIMESTAMP: "timestamp with time zone",
 }
-#: Types of PostgreSQL whose binary form is the same.
+#: PostgreSQL types with the same binary format.
 _ALSO: Final = {"character varying": "text"}
-#: Order of what is written, in mode corrections.
+#: Order of the changes, in mode corrections.
 CHANGE: Final = "_change"
 
 
 class ColumnOf(NamedTuple):
-    """A column that is written."""
+    """A column of the sink."""
 
     name: str
     type: str
@@ -34,21 +34,21 @@ class ColumnOf(NamedTuple):
 
 
 def columns_of(schema: Schema, mode: str) -> list[ColumnOf]:
-    """What a sink writes, in order."""
+    """Returns the columns of a sink, in order."""
     changes = mode == CORRECTIONS
-    found = [ColumnOf("_kind", "text")] if changes else []
+    columns = [ColumnOf("_kind", "text")] if changes else []
     if mode in (CORRECTIONS, CURRENT):
-        found.append(ColumnOf("_tentative", "boolean"))
-    found += [
+        columns.append(ColumnOf("_tentative", "boolean"))
+    columns += [
         ColumnOf("_partition", "integer"),
         ColumnOf("_id", "bigint"),
         ColumnOf("_time", "timestamp with time zone", changes),
     ]
-    return [*found, *(ColumnOf(a.name, _TYPES[a.type], a.nullable or changes) for a in schema)]
+    return [*columns, *(ColumnOf(a.name, _TYPES[a.type], a.nullable or changes) for a in schema)]
 
 
 def make_table(connection: Connection, schema: str, name: str, columns: Sequence[ColumnOf], mode: str) -> None:
-    """Makes a table that does not exist."""
+    """Makes a new table."""
     written = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(c.name),
@@ -61,12 +61,12 @@ def make_table(connection: Connection, schema: str, name: str, columns: Sequence
         written.insert(0, sql.SQL("{} bigint generated always as identity").format(sql.Identifier(CHANGE)))
     table = sql.Identifier(schema, name)
     connection.execute(sql.SQL("create table {} ({})").format(table, sql.SQL(", ").join(written)))
-    if mode == CURRENT:  # an undo finds what it withdraws, and final rows are not in it
+    if mode == CURRENT:  # an undo finds its rows by it; it does not contain final rows
         connection.execute(sql.SQL("create index on {} (_partition, _id) where _tentative").format(table))
 
 
 def find_table(connection: Connection, schema: str, name: str) -> int | None:
-    """The oid of a table, view or the like; None: there is none."""
+    """Returns the oid of a table, view or the like; None: there is none."""
     row = connection.execute(
         "select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace "
         "where n.nspname = %s and c.relname = %s",
@@ -76,11 +76,11 @@ def find_table(connection: Connection, schema: str, name: str) -> int | None:
 
 
 class TableShape(NamedTuple):
-    """What must not change while a table is written.
+    """Properties that must not change while a table is written.
 
     Attributes:
-      oid: of the table.
-      columns: (name, type, may not be null, has a default) of each, as the server has them.
+      oid: oid of the table.
+      columns: (name, type, not null, has a default) of each column, as at the server.
     """
 
     oid: int
@@ -88,7 +88,7 @@ class TableShape(NamedTuple):
 
 
 def locked_shape(connection: Connection, schema: str, name: str) -> TableShape:
-    """Of a table, whose columns stay as they are until the end of the transaction.
+    """Returns the shape of a table, and locks its columns until the end of the transaction.
 
     Raises psycopg.errors.UndefinedTable.
     """
@@ -113,7 +113,7 @@ def has_rows(connection: Connection, schema: str, name: str) -> bool:
 
 
 def check_table(connection: Connection, oid: int, columns: Sequence[ColumnOf], mode: str, where: str) -> None:
-    """Raises SpeError where a table does not fit; names all columns that do not."""
+    """Raises SpeError: a table does not fit; names all unsuitable columns."""
     row = connection.execute("select relkind, relpersistence from pg_class where oid = %s", [oid]).fetchone()
     assert row is not None
     kind, persistence = (part.decode() if isinstance(part, bytes) else part for part in row)
