@@ -1,7 +1,7 @@
 """Makes faults happen to a simulated cluster, as far as the fault model allows.
 
-P3 has a premise: of each partition a replica with the stable state survives.  A fault that would break it does not
-happen, and the story says so; the schedule stays data, whatever state the run is in when a fault is due.
+P3 has a premise: a replica of each partition keeps the stable state.  A fault that would break the premise is skipped,
+and the story says so; the schedule stays the same data in any state of the run.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from spe.stream.names import NodeId, NodeState
 
 
 class FaultDriver:
-    """The faults of one simulated run.
+    """Injects the faults of one simulated run.
 
     Args:
-      random: which bit flips, which connection becomes half open.
-      source_disks: bits of the disks of sources may turn.
-      unlimited: whatever kills are asked for happen; P3's premise is then not ours to keep.
+      random: chooses flipped bits and half-open connections.
+      source_disks: bits of the disks of sources may be flipped.
+      unlimited: all kills happen, even against P3's premise.
 
     Attributes:
-      down: processes that a fault has ended and not started again.
-      left: nodes that were killed for good (a kill without a length): they stay dead when everything heals.
-      skipped: faults that did not happen, and why.
-      survivors: did of each partition a replica with its state live all along?
+      down: processes that a fault has ended, and that were not started again.
+      left: nodes that were killed permanently (a kill without a length): they stay dead when everything heals.
+      skipped: faults that did not happen, with reasons.
+      survivors: a replica of each partition has kept its state all the time.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class FaultDriver:
         self._lasting: dict[FaultKind, set[str]] = {}
         self.down: set[str] = set()
         self.left: set[str] = set()
-        #: Nodes of which a kill for good has been asked for, and not done yet.
+        #: Nodes with a permanent kill that is ordered but not done.
         self._for_good: set[str] = set()
-        #: Nodes that lack, by a flipped bit, a piece of what they had spilled: of it others have the only copy.
+        #: Nodes that lost a spilled piece by a flipped bit: other replicas have the only copy.
         self._damaged: set[str] = set()
-        #: Processes that run with a plan of other ids: whatever they are, they serve nobody.
+        #: Processes that run with a plan of other ids: they serve no other process.
         self._strangers: set[str] = set()
         #: Nodes and clients whose disk has ever lied.
         self._lied: set[str] = set()
         #: Nodes that have ever begun with an empty disk.
         self._wiped: set[str] = set()
-        #: Partitions below a source whose log is not kept for ever.
+        #: Partitions downstream of a source that deletes parts of its log.
         self._below_cut = _below_cut(cluster.plan)
         self.skipped: list[str] = []
         self.survivors = True
@@ -83,13 +83,13 @@ class FaultDriver:
     async def run(
         self, faults: tuple[Fault, ...], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Plays the faults, whose times count from the beginning of the run; until cancelled."""
+        """Injects the faults, whose times count from the beginning of the run; until cancelled."""
         await self.runner.run(faults, EPOCH_US, task_status=task_status)
 
     async def heal(self) -> None:
-        """Everything works again, and everybody runs but the nodes that were killed for good."""
+        """Heals everything, and starts all processes except nodes that were killed permanently."""
         await self.runner.inject(Fault(FaultKind.HEAL))
-        self._apply()  # also faults that ended in this moment, before their end was applied
+        self._apply()  # including faults that end now, before their end is applied
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
         for host in sorted((self.down | self._cluster.ended_alone) - self.left - self._cluster.given_up):
@@ -97,7 +97,7 @@ class FaultDriver:
             self._cluster.restart(host)
         self.down &= self.left
 
-    # --- what a fault does ---
+    # --- effects of faults ---
 
     async def _perform(self, action: Action) -> str:
         cluster, host = self._cluster, action.process
@@ -116,7 +116,7 @@ class FaultDriver:
                 if host not in self.left:
                     self._start(host)
             case Do.RESTART:
-                if host not in self.down | cluster.ended_alone:  # one that has never run is spared
+                if host not in self.down | cluster.ended_alone:  # a process that has never run is spared
                     if why := self._spare(host):
                         return why
                     self._kill(host, Do.KILL)
@@ -143,7 +143,7 @@ class FaultDriver:
 
     def _kill(self, host: str, how: Do) -> None:
         self.down.add(host)
-        self._damaged.discard(host)  # it starts from what a partner has
+        self._damaged.discard(host)  # it starts from a partner's state
         if host.startswith("client:") and (how is Do.WIPE or (how is Do.POWER and host in self._lied)):
             self._cluster.forgetful.add(host)
         if host.startswith(("client:", "source:")) and how is Do.POWER and host in self._lied:
@@ -168,12 +168,12 @@ class FaultDriver:
             self._apply()
 
     def _choose_plan(self, host: str) -> None:
-        """The plan that a process is started with now."""
+        """Returns the plan for the next start of a process."""
         item = self._state.suffering(FaultKind.REPLAN).get(host)
         self._cluster.plans.pop(host, None)
         self._cluster.directories.pop(host, None)
         self._strangers.discard(host)
-        # Two that agree on another query would be a cluster of their own, with results of their own.
+        # Two processes with another query would form their own cluster, with its own results.
         if item is not None and not (item.change in OTHER_IDS and self._strangers):
             self._cluster.plans[host] = replanned(self._cluster.plan, item.change)
             if item.change == CHECKPOINTS:
@@ -182,7 +182,7 @@ class FaultDriver:
                 self._strangers.add(host)
 
     def _apply(self) -> None:
-        """Makes true what the state says of links, disks, clocks and speeds."""
+        """Applies the state of links, disks, clocks and speeds."""
         cluster, state = self._cluster, self._state
         links = state.links()
         cluster.network.set_links(
@@ -224,8 +224,8 @@ class FaultDriver:
             return ""
         if fault.kind is FaultKind.HALF_OPEN:
             pairs = sorted({(min(pair), max(pair)) for pair in self._state.pairs(fault)})
-            found = [self._cluster.network.half_open(a, b, self._random) for a, b in pairs]
-            return "" if any(found) else "there is no connection"
+            opened = [self._cluster.network.half_open(a, b, self._random) for a, b in pairs]
+            return "" if any(opened) else "there is no connection"
         for host in fault.first:
             if host.startswith("source:") and not self._source_disks:
                 return f"{host} has the only copy of its stream"
@@ -237,11 +237,11 @@ class FaultDriver:
             self._damaged.add(host)
         return ""
 
-    # --- who it is done to ---
+    # --- targets ---
 
     def _reads(self, client: str) -> str | None:
-        found = self._cluster.clients.get(client)
-        inputs = found.inputs if found is not None else ()
+        process = self._cluster.clients.get(client)
+        inputs = process.inputs if process is not None else ()
         return next((i.main.producer for i in inputs if i.main is not None), None)
 
     def _in_state(self, state: str) -> str | None:
@@ -255,12 +255,12 @@ class FaultDriver:
         return self.down | cluster.ended_alone | cluster.given_up | cluster.absent
 
     def _spare(self, host: str, how: Do = Do.KILL) -> str:
-        """Why a process must not go now; "" where it may."""
+        """Explains why a process must not be killed now; "" if it may."""
         if host in self._away():
             return "it does not run"
         if host.startswith("client:"):
-            kept = self._cluster.directory.clients[host.removeprefix("client:")].sinks
-            return "" if kept else "an application that dies is another one"
+            sinks = self._cluster.directory.clients[host.removeprefix("client:")].sinks
+            return "" if sinks else "an application that dies is another one"
         if host.startswith("source:") or host == COORDINATOR:
             return ""
         alone = self._alone(host, how)
@@ -270,29 +270,35 @@ class FaultDriver:
         return alone
 
     def _alone(self, host: str, how: Do) -> str:
-        """Does another replica of each of its partitions hold the stable state, and can it keep up?"""
+        """Explains which partition would lose its last replica with the state; "" if none."""
         plan, directory, replicas = self._cluster.plan, self._cluster.current, self._cluster.replicas()
         frozen = self._state.frozen()
-        # Where room is little, who is cut off may lose its place in a full buffer.
+        # With little room, a process that is cut off may lose its place in a full buffer.
         given_up = self._state.links() or frozen or any(" evicted " in line for line in self._cluster.log)
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
         coordinator = self._cluster.coordinator
         moving = set() if coordinator is None else {move.partition for move in coordinator.mover.moves.open()}
-        for of, nodes in directory.placement.items():
-            if of in self._below_cut:  # no source has its first rows, so somebody must have its state
-                if host in directory.hosts(of) and (of in moving or not self._has_disk(directory.hosts(of), host, how)):
-                    others = [replicas.get(f"{of}@{n}") for n in directory.hosts(of) if n not in frozen | self._damaged]
+        for partition, nodes in directory.placement.items():
+            if partition in self._below_cut:  # no source has its first rows, so a replica must have its state
+                if host in directory.hosts(partition) and (
+                    partition in moving or not self._has_disk(directory.hosts(partition), host, how)
+                ):
+                    others = [
+                        replicas.get(f"{partition}@{n}")
+                        for n in directory.hosts(partition)
+                        if n not in frozen | self._damaged
+                    ]
                     if not any(self._is_whole(r) for r in others if r is not None and r.id.node != host):
-                        return f"nobody else has the state of {of}, and the logs of sources are cut"
+                        return f"nobody else has the state of {partition}, and the logs of sources are cut"
                 continue
-            if of in directory.standbys and of not in moving:
-                continue  # its state lies on a disk, or is made again from the sources' logs (H8)
-            if host in nodes and of in directory.logs and self._has_disk(nodes, host, how):
+            if partition in directory.standbys and partition not in moving:
+                continue  # its state is on a disk, or is made again from the sources' logs (H8)
+            if host in nodes and partition in directory.logs and self._has_disk(nodes, host, how):
                 continue
-            others = [replicas.get(f"{of}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
+            others = [replicas.get(f"{partition}@{n}") for n in nodes if n != host and n not in frozen | self._damaged]
             if host in nodes and not any(r is not None and self._is_whole(r) for r in others):
-                return f"nobody else has the state of {of}"
+                return f"nobody else has the state of {partition}"
         return ""
 
     @staticmethod
@@ -300,16 +306,16 @@ class FaultDriver:
         return replica.state is not NodeState.RECOVERING and not replica.recovery.must_reinstall()
 
     def _has_disk(self, nodes: Sequence[NodeId], host: str, how: Do) -> bool:
-        """Has one of them a disk that has kept its state all along, and keeps it?"""
+        """Returns whether a disk of these nodes has kept its state all the time, and keeps it."""
         lose = self._lied | self._damaged | self._wiped | self.left | self._for_good
         return any(n not in lose and (n != host or how is not Do.WIPE) for n in nodes) and has_room(self._cluster.plan)
 
     def _needed(self, host: str) -> str:
-        """Why a node must come back after it was killed; "" where each of its partitions has another node."""
+        """Explains why a killed node must be restarted; "" if each of its partitions has another node."""
         directory = self._cluster.current
-        for of in directory.placement:
-            if host in directory.hosts(of) and set(directory.hosts(of)) <= self.left | {host}:
-                return f"{of} would be left without a node"
+        for partition in directory.placement:
+            if host in directory.hosts(partition) and set(directory.hosts(partition)) <= self.left | {host}:
+                return f"{partition} would be left without a node"
         return ""
 
     # --- the story ---
@@ -324,21 +330,21 @@ class FaultDriver:
             if fault.second or fault.kind is FaultKind.HEAL:
                 links = self._state.pairs(fault) if fault.kind is not FaultKind.HEAL else []
                 self._told[key] = self._cluster.began(str(fault.kind), (), links, fault.severity)
-            elif fault.kind is not FaultKind.FREEZE:  # the cluster tells of those itself
+            elif fault.kind is not FaultKind.FREEZE:  # the cluster reports freezes itself
                 kind = f"{fault.kind} {fault.change}" if fault.change else str(fault.kind)
                 self._told[key] = self._cluster.began(kind, fault.first, (), fault.severity)
         if event == "failed":
             self.skipped.append(f"{now_us() / 1e6:.3f} {fault}: {'; '.join(happening.errors)}")
         if event == "ended" or fault.for_us is None:
-            told = self._told.pop(key, None)
-            if told is not None and (event == "ended" or fault.kind not in _LASTING):
-                self._cluster.ended(told)
-            elif told is not None:
-                self._told[key] = told
+            began = self._told.pop(key, None)
+            if began is not None and (event == "ended" or fault.kind not in _LASTING):
+                self._cluster.ended(began)
+            elif began is not None:
+                self._told[key] = began
 
 
 def _below_cut(plan: Plan) -> frozenset[PartitionId]:
-    streams = {o for s, one in plan.sources.items() if one.retain is not None for o in streams_below(plan, s)}
+    streams = {o for s, source in plan.sources.items() if source.retain is not None for o in streams_below(plan, s)}
     return frozenset(
         PartitionId(unit.id, p)
         for unit in plan.units

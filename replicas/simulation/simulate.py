@@ -37,9 +37,9 @@ from spe.stream.history import History, host_of
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeState
 
-#: How often it is looked whether all is over.
+#: Interval of checking whether all is over.
 _LOOK_S: Final = 0.25
-#: How long a run goes on behind a source that lost its log.
+#: Time that a run goes on after a source has lost its log.
 _REFUSE_S: Final = 3.0
 #: Seconds of computing that one run may take.
 CPU_S: Final = 120.0
@@ -50,10 +50,10 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-      findings: what the checkers found; empty when everything held.
-      story: what happened, for people.
-      skipped: faults that did not happen, because the fault model does not have them.
-      finished: every client had every stream to its end, and all was quiet, within the grace.
+      findings: findings of the checkers; empty if everything held.
+      story: events in readable form.
+      skipped: faults that did not happen, because they are outside the fault model.
+      finished: every client received every stream to its end, and all was quiet, within the grace.
     """
 
     scenario: Scenario
@@ -69,7 +69,7 @@ class Outcome:
         return not self.findings
 
 
-#: Judges a run beside the checkers, by the reference.
+#: A judge in addition to the checkers, which gets the reference.
 Judge = Callable[[Scenario, SimCluster, Mapping[Channel, ChannelRows]], Iterable[Finding]]
 
 
@@ -88,8 +88,8 @@ def simulate(
       also: another judge.
 
     Raises:
-      ConfigError: the scenario is none.
-      Stuck: nobody gets anywhere, or it takes too long.
+      ConfigError: invalid scenario.
+      Stuck: nothing makes progress, or it takes too long.
     """
     TABLES.set({})
     with seeded_scheduling(scenario.seed), seldom():
@@ -137,7 +137,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
                 nursery.start_soon(order_settings, cluster, scenario.settings())
                 if scenario.row_ns():
                     nursery.start_soon(shift_loads, row_ns, scenario.row_ns())
-                if scenario.joins():  # a task more is another order of all of them
+                if scenario.joins():  # another task would change the order of all tasks
                     nursery.start_soon(order_joins, cluster, scenario.joins(), scenario.newcomer)
                 if proof is not None:
                     nursery.start_soon(proof.run, proofs or ())
@@ -145,33 +145,35 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
                     await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
                     if watch is not None:
                         watch(cluster)
-                nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing
+                nursery.cancel_scope.cancel()  # a fault that is due now would outlive the healing
             await driver.heal()
             if proof is not None:
                 await proof.go_on(ends=True)
             deadline = trio.current_time() + scenario.grace_us / 1e6 * (not cluster.lost_logs)
-            await trio.sleep(plan.timing.gone_us() / 1e6)  # before all notice whom they lost, a run may look over
-            if cluster.lost_logs:  # nobody will be quiet; whoever must refuse the new logs has time for it
+            await trio.sleep(plan.timing.gone_us() / 1e6)  # until all processes notice lost peers, a run may look over
+            if cluster.lost_logs:  # the cluster will not be quiet; it needs time to refuse the new logs
                 await trio.sleep(_REFUSE_S)
             moves_us, moves = allowed_us(plan, cluster.over_time), cluster.open_moves()
             if moves and not cluster.lost_logs:
                 deadline = max(deadline, trio.current_time() + moves_us / 1e6)
             while not (over := is_quiet(cluster, driver.left | cluster.given_up)) and trio.current_time() < deadline:
                 await trio.sleep(_LOOK_S)
-                if moves > (moves := cluster.open_moves()):  # the next one has as long
+                if moves > (moves := cluster.open_moves()):  # the next move gets the same time
                     deadline = max(deadline, trio.current_time() + moves_us / 1e6)
                 if watch is not None:
                     watch(cluster)
             outcome.finished = over or bool(cluster.lost_logs)
             left = "" if outcome.finished else unsettled(cluster, driver.left | cluster.given_up)
             cluster.observe()
-            reference = cluster.reference(rejected=lambda of, some: rejected.setdefault(of, []).extend(some))
+            reference = cluster.reference(
+                rejected=lambda partition_id, some: rejected.setdefault(partition_id, []).extend(some)
+            )
     except Stuck as error:
         outcome.findings.append(Finding("quiet", "busy loop", cluster.history.end_us, "", str(error)))
     outcome.skipped = driver.skipped
     if reference is None:
         return outcome
-    held_up = bool(cluster.given_up) and not has_room(plan)  # what they read is kept until there is no room (A2)
+    held_up = bool(cluster.given_up) and not has_room(plan)  # its unread results are kept until there is no room (A2)
     dead = driver.left | cluster.given_up
     if cluster.lost_logs:  # recordings of clients may end anywhere
         dead = dead | {f"client:{name}" for name in directory.clients}
@@ -205,7 +207,7 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
         outcome.findings += also(scenario, cluster, reference)
     if left and premise.healed and premise.survivors and not outcome.findings:
         outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
-    if any(host.startswith("source:") for host in cluster.lied_to):  # it has sent what it does not have (excluded)
+    if any(host.startswith("source:") for host in cluster.lied_to):  # it has sent rows that it does not have (excluded)
         outcome.counters.add("runs in which the disk of a source lied")
         outcome.counters.add("runs in which such a lie was noticed", bool(outcome.findings) or bool(cluster.lost_logs))
         outcome.findings = []
@@ -217,21 +219,21 @@ async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, 
 
 
 def _turn_us(scenario: Scenario, cluster: SimCluster) -> int:
-    """What a slice of work takes at most, where each takes something whatever is held."""
+    """Returns the longest slice of work, if each takes time regardless of the state."""
     turn_us = scenario.turn_us()
     return max(turn_us, round(cluster.longest_step_s * 1e6)) if turn_us else 0
 
 
 def is_quiet(cluster: SimCluster, dead: Set[str] = frozenset()) -> bool:
-    """Has every client everything, and does nobody hold anything of the failures any more?"""
+    """Returns whether every client has everything, and no process holds anything of the failures any more."""
     return not unsettled(cluster, dead)
 
 
 def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
-    """What is not as it should be when all is over; "" where all is.
+    """Returns what is still unsettled when all is over; "" if nothing is.
 
     Args:
-      dead: nodes and clients that do not come back.  What they read is kept for them for ever.
+      dead: nodes and clients that do not return.  Their unread results are kept forever.
     """
     for name in cluster.directory.clients:
         if f"client:{name}" in dead:
@@ -240,7 +242,7 @@ def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
         if client is None or not client.finished or any(i.main is None for i in client.inputs):
             return f"client:{name} does not read, or not to the end"
     if why := _others_run(cluster, dead) or cluster.unsettled():
-        return why  # somebody has not begun yet, or still helps out
+        return why  # a process has not begun yet, or still helps out
     waited_for = cluster.current.read_by(cluster.plan, dead)
     for name, replica in cluster.replicas().items():
         if replica.state is not NodeState.STABLE or replica.sunion.stable_bytes:
@@ -249,9 +251,9 @@ def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
             return f"{name} holds tentative tuples"
         if any(i.main is None or i.corr is not None for i in replica.inputs):
             return f"{name} does not read each input once"
-        # One entry may be left of what all have acknowledged, where an acknowledgement ends inside it.
-        kept = [log for log in replica.logs if log.channel not in waited_for]
-        if any(log.stable.end - log.stable.number_after(log.acknowledged) > 1 for log in kept):
+        # One entry may be left of acknowledged rows, if an acknowledgement ends inside it.
+        stale = [log for log in replica.logs if log.channel not in waited_for]
+        if any(log.stable.end - log.stable.number_after(log.acknowledged) > 1 for log in stale):
             return f"{name} keeps what all have acknowledged"
         if not all(log.suffix.untouched for log in replica.logs):
             return f"{name} keeps tentative results"
@@ -262,9 +264,11 @@ def unsettled(cluster: SimCluster, dead: Set[str] = frozenset()) -> str:
 
 
 def _others_run(cluster: SimCluster, dead: Set[str]) -> str:
-    """Who runs and should not, or the other way round.  A standby may run for good what a dead node ran, or was to."""
+    """Returns replicas that run and should not, or the reverse.  A standby may take over a dead node's partitions
+    permanently.
+    """
     running, expected = cluster.replicas().keys(), cluster.expected()
-    helped = {of for of, _, node in (r.partition("@") for r in expected) if node in dead}
+    helped = {partition_id for partition_id, _, node in (r.partition("@") for r in expected) if node in dead}
     if missing := sorted({r for r in expected if host_of(r) not in dead} - running):
         return f"{missing[0]} does not run"
     if others := sorted(r for r in running - expected if r.partition("@")[0] not in helped):

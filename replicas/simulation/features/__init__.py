@@ -1,1 +1,1 @@
-"""Features of random runs: configuration, drawing, running and checking of each."""
+"""Features of random runs, each with its configuration, drawing, running and checking."""

@@ -1,4 +1,4 @@
-"""Clusters whose coordinator moves partitions as loads shift (rules L1 to L8), and the loads, as data."""
+"""Clusters whose coordinator moves partitions as loads shift (rules L1 to L8), with the loads as data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
 from spe.stream.times import SECOND
 
-#: Length of a run, seconds: a load is known after 10 to 20 of them, and must be too much twice.
+#: Length of a run, seconds: a load is known after 10 to 20 seconds, and must be too high twice.
 SECONDS: Final = 44
-#: When the first fault comes, seconds: at once, or when loads are known; None: as in other runs.
+#: Time of the first fault, seconds: at once, or when loads are known; None: as in other runs.
 _FIRST_S: Final = (None, 12, 19, 23)
-#: How often loads are looked at; below which load it is tried to do with a node fewer.
+#: Intervals of checking loads; the load below which a node is to be emptied.
 _PERIODS: Final = ("2s", "5s", "10s")
 _IDLE: Final = (0.0, 0.1, 0.3)
-#: What partitions need, cores.
+#: Loads of partitions, cores.
 _CORES: Final = (0.02, 0.1, 0.2, 0.4, 0.6)
-#: How often loads shift, and the times within which they do.
+#: Number of load shifts, and the times within which they occur.
 _SHIFTS: Final = (0, 1, 2, 4)
 _SHIFT_S: Final = (8, 36)
 
@@ -41,30 +41,34 @@ def with_balancing(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def random_start(random: Random) -> int | None:
-    """When faults begin, microseconds; None: as in other runs."""
+    """Returns when faults begin, microseconds; None: as in other runs."""
     seconds = random.choice(_FIRST_S)
     return None if seconds is None else seconds * SECOND
 
 
 def random_loads(random: Random, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a row costs on each partition, nanoseconds, and from when on; see :func:`shift_loads`."""
+    """Returns the cost of a row on each partition over time, nanoseconds; see :func:`shift_loads`."""
     plan = load_data(config).plan
     rows = sum(float(s["from"]["generator"]["rate"]) for s in config["sources"].values())
     partitions = [(PartitionId(unit.id, at), unit.partitions) for unit in plan.units for at in range(unit.partitions)]
 
-    def one(at_us: int, of: PartitionId, count: int) -> dict[str, Any]:
-        """Of the rows of all sources a partition gets its part, about, wherever it is."""
-        return {"at_us": at_us, "partition": str(of), "row_ns": round(random.choice(_CORES) * 1e9 * count / rows)}
+    def one(at_us: int, partition: PartitionId, count: int) -> dict[str, Any]:
+        """Returns a load; a partition gets about its share of the rows of all sources, wherever it runs."""
+        return {
+            "at_us": at_us,
+            "partition": str(partition),
+            "row_ns": round(random.choice(_CORES) * 1e9 * count / rows),
+        }
 
-    found = [one(0, *each) for each in partitions]
+    loads = [one(0, *each) for each in partitions]
     for _ in range(random.choice(_SHIFTS)):
         at_us = random.randint(*_SHIFT_S) * SECOND
-        found += [one(at_us, *each) for each in random.sample(partitions, min(len(partitions), random.choice([1, 3])))]
-    return sorted(found, key=lambda entry: entry["at_us"])
+        loads += [one(at_us, *each) for each in random.sample(partitions, min(len(partitions), random.choice([1, 3])))]
+    return sorted(loads, key=lambda entry: entry["at_us"])
 
 
 async def shift_loads(row_ns: RowNs, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Makes each entry hold from its time on, in place of what rows cost on its partition before."""
+    """Applies each entry at its time, in place of the earlier cost of rows on its partition."""
     for entry in entries:
         await sleep_until_us(entry["at_us"])
         unit, _, number = entry["partition"].rpartition("/")
@@ -72,7 +76,7 @@ async def shift_loads(row_ns: RowNs, entries: Sequence[Mapping[str, Any]]) -> No
 
 
 def count_balancing(history: History, counters: Counters) -> None:
-    """What the coordinator wanted by itself."""
+    """Counts the moves that the coordinator decided by itself."""
     for event in history:
         if not isinstance(event, Note):
             continue

@@ -21,9 +21,9 @@ from spe.errors import SpeError
 from spe.plan.log_use import log_use
 from spe.stream.history import LogHeld
 
-#: Share of the fragments that can write a log and do.
+#: Share of the fragments with a log among those that can write one.
 _LOGGED: Final = 0.8
-#: Times to recover, and what else bounds it: short ones have much rewritten.
+#: Times to recover, and other limits: short times cause much rewriting.
 _SETTINGS: Final = (
     {"recovery": "2s"},
     {"recovery": "1ms", "share": "20%"},
@@ -35,25 +35,25 @@ _SETTINGS: Final = (
 
 
 def with_logs(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in which fragments that can write a log do so, but for a few."""
+    """Returns the configuration with logs for most fragments that can write one."""
     plan, _ = load_data(config)
     cannot = {unit.fragment for unit in plan.units if log_use(plan, unit).on_one_path is not None}
     fragments = {
-        name: {**one, "checkpoint": {"continuous": True, **random.choice(_SETTINGS)}}
+        name: {**fragment, "checkpoint": {"continuous": True, **random.choice(_SETTINGS)}}
         if name not in cannot and random.random() < _LOGGED
-        else one
-        for name, one in config["fragments"].items()
+        else fragment
+        for name, fragment in config["fragments"].items()
     }
     return {**config, "fragments": fragments}
 
 
 class LeftLog:
-    """What a replica leaves that is killed now.
+    """The log of a replica that is being killed.
 
     Args:
-      folder: of its log.
-      whole: folder of its checkpoints, which may be there from before it wrote a log.
-      disk: of its node.
+      folder: folder of the log.
+      whole: folder of its checkpoints, which may exist from before it wrote a log.
+      disk: disk of its node.
     """
 
     def __init__(self, replica: Replica, folder: PurePosixPath, whole: PurePosixPath, disk: SimDisk, now: int) -> None:
@@ -68,29 +68,29 @@ class LeftLog:
 
     @property
     def matters(self) -> bool:
-        """Has upstream forgotten anything for its sake, and is the disk one that keeps what it syncs?"""
+        """Returns whether upstream has forgotten input because of the log, and the disk keeps synced data."""
         return any(self._acknowledged) and self._disk.honest
 
     async def look(self) -> LogHeld:
-        """Makes the state again, as far as the log has it, or a checkpoint that has more."""
-        found = await self._look()
+        """Rebuilds the state from the log, or from a checkpoint that has more."""
+        held = await self._look()
         for path in [p for p in self._disk.files if p.parent == self._whole and p.suffix == ".checkpoint"]:
             snapshot = decode_snapshot(self._plan, self._id.of, self._disk.read(path))
             positions = tuple(int(p) for p in snapshot["positions"])
-            if not found.positions or all(map(ge, positions, found.positions)):
-                found = LogHeld(self._now, self._replica, self._acknowledged, positions)
-        return found
+            if not held.positions or all(map(ge, positions, held.positions)):
+                held = LogHeld(self._now, self._replica, self._acknowledged, positions)
+        return held
 
     async def _look(self) -> LogHeld:
         compute = SimCompute()
         try:
-            found = await read_state(await LogReader.open_to_read(self._disk, self._folder), compute)
-            if found is None:
+            logged = await read_state(await LogReader.open_to_read(self._disk, self._folder), compute)
+            if logged is None:
                 return LogHeld(self._now, self._replica, self._acknowledged, (), "there is no commit")
             instance = Instance(self._unit, logs=True)
             assert instance.log is not None, "it is made for that"
-            finished(instance.log.reconstruct(found.commit, found.start, found.begin, found.slices))
+            finished(instance.log.reconstruct(logged.commit, logged.start, logged.begin, logged.slices))
         except (SpeError, KeyError) as error:
             return LogHeld(self._now, self._replica, self._acknowledged, (), repr(error))
-        positions = tuple(int(p) for p in found.positions[found.begin])
+        positions = tuple(int(p) for p in logged.positions[logged.begin])
         return LogHeld(self._now, self._replica, self._acknowledged, positions)

@@ -1,5 +1,6 @@
-"""An operator whose state is a hash of everything that it has seen, in order: replicas that differ in one tuple differ
-in everything after it."""
+"""An operator whose state is a hash of all its input, in order: replicas that differ in one tuple differ from then
+on.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from operators.custom import CustomOperator
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
 
-#: A prime below 2^61; the chain is h · 31 + what is new, modulo this.
+#: A prime below 2^61; the chain is h · 31 + the new value, modulo this.
 _MODULUS: Final = (1 << 61) - 1
 
 
 class HashChain(CustomOperator):
     """Passes ``key`` and ``p`` on; ``v`` becomes the hash of all rows up to this one.
 
-    With ``bad`` it raises at a row whose ``v`` is a multiple of that, when its state has changed already.
+    With ``bad`` it raises at a row whose ``v`` is a multiple of it, after its state has changed.
     """
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
@@ -40,7 +41,7 @@ class HashChain(CustomOperator):
         key, v, p = (rows.columns[self.inputs[0].index(name)] for name in ("key", "v", "p"))
         chain = np.empty(len(rows), np.int64)
         h = self._hash
-        bits = Column(p.values.view(np.int64), p.valid).to_list()  # of floats, so that not one of them may differ
+        bits = Column(p.values.view(np.int64), p.valid).to_list()  # of floats, so that no bit of them may differ
         for at, parts in enumerate(zip(rows.time.tolist(), key.to_list(), v.to_list(), bits, strict=True)):
             for part in parts:
                 h = (h * 31 + (0 if part is None else part)) % _MODULUS

@@ -1,6 +1,6 @@
-"""Nodes that no configuration names join a simulated cluster while it runs (D4), and somebody orders moves to them.
+"""Nodes that are not configured join a simulated cluster while it runs (D4), and get moves.
 
-All is plain data: each entry of ``joins`` is one thing that somebody does to one of them.
+Entries of ``joins`` are plain data: each is one action on such a node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spe.stream.times import MILLISECOND, SECOND
 from spe.wire.messages import MoveOrder
 
 NAMES: Final = ("new1", "new2")
-#: Orders to move something to one of them; what befalls it.
+#: Number of moves to such a node; and the faults that it gets.
 MOVES: Final = (1, 2, 3, 4)
 FAULTS: Final = (0, 1, 2, 3)
-#: Share of those from which all is taken away again, and of these, those that leave.
+#: Share of such nodes that are drained again, and of these, the share that leave.
 _DRAINED: Final = 0.5
 _LEAVES: Final = 0.7
-#: Share of those that are something else when they are started again, and of those that have an X of their own.
+#: Share of such nodes that restart with other settings, and of those with an X of their own.
 _CHANGED: Final = 0.3
 _OWN_X: Final = 0.3
 #: X, as a multiple of that of the others: less may be too little.
@@ -42,7 +42,7 @@ Entry = dict[str, Any]
 
 
 def random_joins(random: Random, config: Mapping[str, Any], until_us: int) -> tuple[list[Entry], list[Entry]]:
-    """What is done to nodes that join, in order of time, and the faults that befall them."""
+    """Returns the actions on nodes that join, in order of time, and the faults that they get."""
     done: list[Entry] = []
     befalls: list[Entry] = []
     directory = load_data(config).directory
@@ -78,7 +78,7 @@ def _grid(us: int) -> int:
 
 
 def _own(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of a node as it joins."""
+    """Returns the settings of a node that joins."""
     own: dict[str, Any] = {"capacity": random.choice(_CAPACITIES)}
     if random.random() < _OWN_X:
         own["x"] = f"{random.choice(_TIMES) * int(config['defaults']['x'].removesuffix('ms'))}ms"
@@ -86,11 +86,11 @@ def _own(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _befalls(random: Random, name: str, near: int, begins: int, directory: Directory) -> list[Entry]:
-    """One thing that befalls a node near a time at which it joins, or gets something."""
+    """Returns one fault of a node near the time at which it joins, or gets a partition."""
     lasts = {"for": show_duration(random.choice(_LENGTHS_MS) * MILLISECOND)}
     soon = near + random.choice([0, 50, 200, 500, 1000, 2000]) * MILLISECOND
     match random.choice(["dies", "dies", "empty", "starts", "cut", "no coordinator", "recovers", "partner", "freeze"]):
-        case "dies":  # and comes again with its folder
+        case "dies":  # and restarts with its folder
             return [{"at": soon, "kind": random.choice(["kill", "power"]), "target": name, **lasts}]
         case "empty":
             return [{"at": soon, "kind": "wipe", "target": name, **lasts}]
@@ -115,9 +115,9 @@ def _befalls(random: Random, name: str, near: int, begins: int, directory: Direc
 async def order_joins(
     cluster: SimCluster, entries: Sequence[Mapping[str, Any]], newcomer: Callable[[Mapping[str, Any]], Node]
 ) -> None:
-    """Does each at its time; what is ordered, where there is a coordinator then.
+    """Performs each action at its time; orders are given if there is a coordinator then.
 
-    An order to move that somebody has written has ``partition`` and ``source`` in place of ``draw``.
+    A hand-written move has ``partition`` and ``source`` in place of ``draw``.
     """
     for entry in entries:
         await sleep_until_us(entry["at_us"])
@@ -136,12 +136,14 @@ def _order(cluster: SimCluster, entry: Mapping[str, Any]) -> MoveOrder:
     if "partition" in entry:
         return MoveOrder("move", entry["partition"], entry["source"], node, 0)
     random, roles = Random(entry["draw"]), cluster.current.roles
-    partition = random.choice(sorted(of for of, nodes in roles.items() if node not in nodes) or sorted(roles))
+    partition = random.choice(
+        sorted(partition_id for partition_id, nodes in roles.items() if node not in nodes) or sorted(roles)
+    )
     return MoveOrder("move", str(partition), random.choice(sorted(roles[partition])), node, 0)
 
 
 def count_joins(history: History, newcomers: Collection[str], counters: Counters) -> None:
-    """How often nodes have joined, and how often they came to run a partition."""
+    """Counts how often nodes have joined, and how often they came to run a partition."""
     for event in history if newcomers else ():
         if isinstance(event, Note) and event.name == "joined":
             counters.add("nodes that joined")

@@ -1,4 +1,4 @@
-"""An operator that gives rows a time of their own, which lags behind the tuple time of some, or is missing."""
+"""An operator that adds a second time to rows, which is earlier than the tuple time for some, or missing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from spe.stream.times import MILLISECOND
 
 
 class Lagging(CustomOperator):
-    """Adds ``seen``: the tuple time, for one row in ``late`` so much before it, for one in ``null`` none at all.
+    """Adds ``seen``: the tuple time, but an earlier time for one row in ``late``, and null for one row in ``null``.
 
-    With ``bad`` it raises at one row in so many.  Which rows that are follows from their time, in milliseconds, plus
-    their ``v``.
+    With ``bad`` it raises at one row in so many.  The rows are chosen by their time, in milliseconds, plus their ``v``.
     """
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
@@ -39,6 +38,6 @@ class Lagging(CustomOperator):
         numbers = rows.time // MILLISECOND + (v.values if v.valid is None else np.where(v.valid, v.values, 0))
         if self._bad is not None and (bad := numbers % self._bad == 0).any():
             raise ValueError(f"the number {numbers[bad][0]} is bad")
-        seen = np.where(numbers % self._late == 0, rows.time - self._by_us, rows.time)
+        times = np.where(numbers % self._late == 0, rows.time - self._by_us, rows.time)
         present = numbers % self._null != 0
-        return rows.with_columns((*rows.columns, Column(np.where(present, seen, 0), present)))
+        return rows.with_columns((*rows.columns, Column(np.where(present, times, 0), present)))

@@ -1,4 +1,4 @@
-"""Moves that somebody orders while a simulated cluster runs: what follows from a number and the directory of then."""
+"""Moves ordered while a simulated cluster runs, each derived from a number and the current directory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spe.stream.times import SECOND
 from spe.wire.fields import MoveVerb
 from spe.wire.messages import MoveOrder
 
-#: Orders of a run that has some, and how many spare nodes it may have.
+#: Numbers of orders of a run with orders, and the largest number of spare nodes.
 COUNTS: Final = (1, 2, 3, 5, 8)
 _SPARES: Final = 2
 _VERBS: Final[Sequence[MoveVerb]] = ("move", "move", "move", "drain", "cancel")
-#: An order whose answer takes longer is not waited for: the coordinator, or its disk, stands still.
+#: An order with a later answer is not waited for: the coordinator, or its disk, is stopped.
 _ANSWER_S: Final = 2.0
 
 
@@ -31,15 +31,15 @@ def with_spares(random: Random, config: Mapping[str, Any], name: str = "spare") 
 
 
 def random_moves(random: Random, until_us: int) -> list[dict[str, int]]:
-    """When to order, and a number from which the order follows."""
+    """Returns the times of orders, each with a number from which the order follows."""
     times = sorted(random.randrange(SECOND // 2, until_us) for _ in range(random.choice(COUNTS)))
     return [{"at_us": at_us, "draw": random.randrange(1 << 30)} for at_us in times]
 
 
 async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, Any]]) -> None:
-    """Gives the orders, each at its time, where there is a coordinator then.
+    """Gives each order at its time, if there is a coordinator then.
 
-    One that somebody has written has ``partition``, ``source`` and ``target`` in place of ``draw``.
+    A hand-written order has ``partition``, ``source`` and ``target`` in place of ``draw``.
     """
     for order in orders:
         await sleep_until_us(order["at_us"])
@@ -48,13 +48,13 @@ async def order_moves(cluster: SimCluster, orders: Sequence[Mapping[str, Any]]) 
 
 
 async def give_order(cluster: SimCluster, order: MoveOrder) -> bool:
-    """Gives an order to the coordinator, which runs, and tells the story what it answers; was it taken?"""
+    """Gives an order to the coordinator, and notes the answer; returns whether it was accepted."""
     assert cluster.coordinator is not None
-    said, taken = "no answer", False
+    result, taken = "no answer", False
     with trio.move_on_after(_ANSWER_S):
         answer = await cluster.coordinator.move(order)
-        said, taken = answer.error or f"{answer.first} to {answer.last}", not answer.error
-    cluster.note(f"{order.verb} {order.partition} {order.source} {order.target} {order.number}: {said}")
+        result, taken = answer.error or f"{answer.first} to {answer.last}", not answer.error
+    cluster.note(f"{order.verb} {order.partition} {order.source} {order.target} {order.number}: {result}")
     return taken
 
 
@@ -63,7 +63,7 @@ def _written(order: Mapping[str, Any]) -> MoveOrder:
 
 
 def drawn(cluster: SimCluster, random: Random) -> MoveOrder:
-    """An order that fits the directory; it may be refused all the same."""
+    """Returns an order that fits the directory; it may still be refused."""
     directory = cluster.current
     verb = random.choice(_VERBS)
     partition = random.choice(sorted(directory.roles))

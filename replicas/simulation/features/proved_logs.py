@@ -1,4 +1,4 @@
-"""Logs whose oldest part is deleted once it is proved: somebody says so, as ``spe report --follow`` does (E2)."""
+"""Logs whose oldest part is deleted once it is proved; a proof advances as ``spe report --follow`` does (E2)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from spe.log.recording import channel_folder, client_folder
 from spe.stream.ids import Channel
 from spe.stream.times import SECOND
 
-#: How often it goes on while faults happen.
+#: Number of steps of the proof while faults happen.
 _COUNTS: Final = (0, 2, 5, 20)
-#: A record that no log reaches.
+#: A record number that no log reaches.
 _ALL: Final = 1 << 40
 
 
 def random_proofs(random: Random, until_us: int) -> list[int]:
-    """When the proof goes on."""
+    """Returns the times of the proof's steps."""
     return sorted(random.randrange(SECOND, until_us) for _ in range(random.choice(_COUNTS)))
 
 
 class Proof:
-    """How far the logs of a cluster are proved.
+    """The progress of the proof of a cluster's logs.
 
     Attributes:
-      findings: logs of which something was deleted that was not proved.
+      findings: logs that deleted unproved records.
     """
 
     def __init__(self, cluster: SimCluster, random: Random, counters: Counters) -> None:
         self.findings: list[Finding] = []
         self._cluster, self._random, self._counters = cluster, random, counters
         plan, directory = cluster.plan, cluster.directory
-        #: By source, and by client and channel: the first record that is needed.
+        #: First required record, by source, and by client and channel.
         self._sources = {s: 1 for s, source in plan.sources.items() if source.retain is not None}
         self._recordings = {
             (name, Channel(s, p)): 1
@@ -53,13 +53,13 @@ class Proof:
         }
 
     async def run(self, times_us: Sequence[int]) -> None:
-        """Goes on at these times, up to any segment of each log."""
+        """Advances at these times, up to any segment of each log."""
         for at_us in times_us:
             await sleep_until_us(at_us)
             await self.go_on()
 
     async def go_on(self, *, ends: bool = False) -> None:
-        """``ends``: all is proved, also what is yet to come."""
+        """Advances once; ``ends``: everything is proved, including future records."""
         for stream, needed in self._sources.items():
             self._sources[stream] = self._next(f"source:{stream}", PurePosixPath(stream), needed, ends)
         for (name, channel), needed in self._recordings.items():
@@ -81,5 +81,5 @@ class Proof:
         if (first := read_kept(disk, folder).first) > needed:
             what = f"{folder}: records from {needed} on are not proved, and the first that is left is {first}"
             self.findings.append(Finding("E2", "what is not proved is kept", now_us(), host, what))
-        begins = [one.first for name in disk.list(folder) if (one := Segment.parse(name)) is not None]
+        begins = [segment.first for name in disk.list(folder) if (segment := Segment.parse(name)) is not None]
         return _ALL if ends else max(needed, self._random.choice(begins or [1]))

@@ -1,4 +1,4 @@
-"""Sources whose rows a writer pushes: tasks and commits are repeated, and each row is logged once (rules W1 to W3)."""
+"""Sources with pushed rows: tasks and commits are repeated, and each row is logged once (rules W1 to W3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spe.stream.names import StreamId
 
 T = TypeVar("T")
 
-#: How long rows of a batch have come, share of the batches of which a task or a commit is repeated, and patience.
+#: Time spans of batches, share of the batches with a repeated task or commit, and patience.
 _LENGTH_S: Final = (0.05, 0.2, 1.0)
 _REPEATED: Final = 0.3
 _PATIENCE_S: Final = 30.0
@@ -38,7 +38,7 @@ class Writer:
     """Pushes the rows of one source, from the host of a client.
 
     Attributes:
-      committed: what was committed, in order.
+      committed: committed rows, in order.
     """
 
     def __init__(self, cluster: SimCluster, stream: StreamId, draw: int) -> None:
@@ -67,7 +67,7 @@ class Writer:
         return 2 if self._random.random() < _REPEATED else 1
 
     def _batches(self, source: Source) -> Iterator[Rows]:
-        """As many rows in each as come within a while."""
+        """Yields the rows of each batch: those that come within a while."""
         reader = open_reader(replace(source, reader=source.reader[PUSHED]), EPOCH_US)
         assert isinstance(reader, Replay)
         for chunk in reader.chunks(0):
@@ -81,7 +81,7 @@ class Writer:
                 start = stop
 
     def check(self, finished: bool, counters: Counters) -> Iterator[Finding]:
-        """Each row is in the log, once and in order."""
+        """Checks that each committed row is in the log, once and in order."""
         elements = self._cluster.logged()[self.stream]
         logged = [row for e in elements if isinstance(e, Batch) for row in e.rows.to_tuples()]
         counters.add("pushed rows compared", len(logged))
@@ -95,7 +95,7 @@ class Writer:
 
 
 async def _insist(request: Callable[[], Awaitable[T]]) -> T:
-    """Repeats a request that a source refuses which runs with another plan, or does not answer."""
+    """Repeats a request while the source runs with another plan, or does not answer."""
     while True:
         try:
             return await request()
@@ -104,7 +104,7 @@ async def _insist(request: Callable[[], Awaitable[T]]) -> T:
 
 
 def random_pushes(random: Random, names: list[str]) -> dict[str, int]:
-    """Sources whose rows are pushed, and a number from which it follows how."""
+    """Returns the sources with pushed rows, each with a number from which its batches follow."""
     chosen = random.sample(names, random.randint(1, len(names)))
     return {name: random.randrange(1 << 30) for name in sorted(chosen)}
 

@@ -1,4 +1,4 @@
-"""P3 on disk: in the end recordings and sinks hold what a run without failures gives, in each mode."""
+"""P3 on disk: in the end recordings and sinks hold the results of a run without failures, in each mode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from spe.stream.schema import Schema
 def check_kept(
     cluster: SimCluster, reference: Mapping[Channel, ChannelRows], premise: Premise, counters: Counters
 ) -> Iterator[Finding]:
-    """See the module; of clients that have sinks, and are not dead."""
+    """Checks recordings and sinks, see the module; of clients that have sinks and are not dead."""
     if not (premise.healed and premise.survivors and premise.quiet):
         return
     plan, at_us = cluster.plan, cluster.history.end_us
@@ -51,7 +51,7 @@ def check_kept(
                 for c, s in schemas.items()
             }
         except LogCorrupt as error:
-            # The disk lost what it said was synced; reading the recording says so, and no more can be asked for.
+            # The disk lost synced data; reading the recording reports it, and no more can be required.
             if host in cluster.lied_to:
                 counters.add("recordings that tell of a disk that lied")
             else:
@@ -73,7 +73,7 @@ def check_kept(
 
 
 def check_archive(cluster: SimCluster) -> Iterator[Finding]:
-    """E3: what a source has deleted lies in its archive, if it has one."""
+    """Checks E3: the archive has all segments that a source has deleted, if it has an archive."""
     for stream, source in cluster.plan.sources.items():
         host, folder = f"source:{stream}", PurePosixPath(stream)
         if source.retain is None or not source.retain.archive or stream in cluster.lost_logs:
@@ -85,34 +85,34 @@ def check_archive(cluster: SimCluster) -> Iterator[Finding]:
 
 
 def _judge(disk: SimDisk, sink: Mapping[str, Any], channel: Channel, expected: ChannelRows, schema: Schema) -> str:
-    """What is wrong with a sink's content of a channel; "" where it is that of a run without failures."""
+    """Explains what is wrong with a sink's content of a channel; "" if it equals a run without failures."""
     ids, rows = expected
     if sink["kind"] == "jsonl":
         path = sink_folder(Path(str(sink["path"]))) / f"{channel.stream}.{channel.partition}.jsonl"
         return _lines(disk.read(path).decode() if disk.exists(path) else "", str(sink["mode"]), expected, schema)
     wanted: list[Any]
     if sink["kind"] == "parquet":
-        found: list[Any] = _parts(disk, sink_folder(Path(str(sink["path"]))) / channel.stream, channel.partition)
-        held = found if sink["mode"] == STABLE else _held(found)
+        lines: list[Any] = _parts(disk, sink_folder(Path(str(sink["path"]))) / channel.stream, channel.partition)
+        held = lines if sink["mode"] == STABLE else _held(lines)
         names = ("_id", "_time", *schema.names)
         each = zip(ids.tolist(), rows.time.tolist(), rows.to_tuples(), strict=True)
         wanted = [dict(zip(names, (id_, time, *values), strict=True)) for id_, time, values in each]
     else:
         table = TABLES.get()[str(sink["table"])].rows
-        held = sorted(((id_, *row) for (of, id_), row in table.items() if of == channel), key=itemgetter(0))
+        held = sorted(((id_, *row) for (owner, id_), row in table.items() if owner == channel), key=itemgetter(0))
         wanted = [(id_, False, values) for id_, values in zip(ids.tolist(), rows.to_tuples(), strict=True)]
-    for one, other in zip(map(repr, held), map(repr, wanted), strict=False):  # NaN is NaN
-        if one != other:
-            return f"{one} is held, expected {other}"
+    for actual, other in zip(map(repr, held), map(repr, wanted), strict=False):  # NaN is NaN
+        if actual != other:
+            return f"{actual} is held, expected {other}"
     return "" if len(held) == len(wanted) else f"{len(held)} rows are held, expected {len(wanted)}"
 
 
 def _parts(disk: SimDisk, folder: PurePosixPath, partition: int) -> list[dict[str, Any]]:
-    """The rows of complete Parquet parts, in the order of their names, timestamps in microseconds."""
+    """Returns the rows of complete Parquet parts, in the order of their names, timestamps in microseconds."""
     import pyarrow as pa  # an extra
     import pyarrow.parquet as pq
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name in disk.list(folder):
         if name.startswith(f"{partition:04d}-"):
             try:
@@ -122,28 +122,30 @@ def _parts(disk: SimDisk, folder: PurePosixPath, partition: int) -> list[dict[st
             for at, column in enumerate(table.schema):
                 if pa.types.is_timestamp(column.type):
                     table = table.set_column(at, column.name, table.column(at).cast(pa.int64()))
-            found += ({k: v for k, v in row.items() if k != "_partition"} for row in table.to_pylist())
-    return found
+            rows += ({k: v for k, v in row.items() if k != "_partition"} for row in table.to_pylist())
+    return rows
 
 
 def _lines(text: str, mode: str, expected: ChannelRows, schema: Schema) -> str:
-    """What is wrong with the lines of a sink; "" where a reader of them holds exactly the reference."""
+    """Explains what is wrong with the lines of a sink; "" if their reader holds exactly the reference."""
     ids, rows = expected
     count = len(ids)
     wanted = [json.loads(line) for line in json_lines(Batch(Kind.STABLE, 0, count, ids, rows), schema, False)]
     try:
-        found: list[dict[str, Any]] = [json.loads(line) for line in text.split("\n")[:-1]]
+        parsed: list[dict[str, Any]] = [json.loads(line) for line in text.split("\n")[:-1]]
     except ValueError as error:
         return f"no lines of JSON: {error}"
-    held = found if mode == STABLE else _held(found)
-    for at, (one, other) in enumerate(zip(held, wanted, strict=False)):
-        if one != other:
-            return f"line {at + 1} of what is held is {one}, expected {other}"
+    held = parsed if mode == STABLE else _held(parsed)
+    for at, (row, other) in enumerate(zip(held, wanted, strict=False)):
+        if row != other:
+            return f"line {at + 1} of what is held is {row}, expected {other}"
     return "" if len(held) == count else f"{len(held)} rows are held, expected {count}"
 
 
 def _held(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a reader holds who applies corrections as docs/how-to/read-results.md says; tentative rows are marked."""
+    """Returns the rows of a reader that applies corrections as in docs/how-to/read-results.md, with tentative ones
+    marked.
+    """
     held: list[dict[str, Any]] = []
     for line in lines:
         if line["_kind"] == "undo":

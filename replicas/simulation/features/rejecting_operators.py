@@ -1,4 +1,4 @@
-"""Clusters whose operators reject rows, which a client keeps (U15)."""
+"""Clusters whose operators reject rows, which a client reads (U15)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spe.stream.names import StreamId
 from spe.stream.times import MILLISECOND
 
 LAGGING: Final = "replicas.simulation.features.lagging_operator:Lagging"
-#: How many aggregates by an attribute a query gets, as far as there is a place for them.
+#: Number of aggregates by an attribute that a query gets, if there are places for them.
 _COUNTS: Final = (1, 1, 2)
 _WINDOWS: Final = (
     {"tumbling": "100ms"},
@@ -30,53 +30,57 @@ _WINDOWS: Final = (
 _BY_MS: Final = (60, 250, 700, 3000)
 #: Share of those whose rows also make an operator fail.
 _BAD: Final = 0.5
-#: What every stream of a query carries, so that any operator can stand behind any other.
+#: Attributes of every stream of a query, so that any operator can follow any other.
 _COLUMNS: Final = {"key", "v", "p"}
 
 
 def with_rejections(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in which some operators read an aggregate of what they read before, by a time that lags."""
+    """Returns the configuration with operators that read an aggregate of their input, by a time that lags."""
     plan = load_data(config).plan
     places = [name for name, entry in config["query"].items() if reads_one(plan, entry)]
     query, fragments, streams = dict(config["query"]), dict(config["fragments"]), list[str]()
     for name in sorted(random.sample(places, min(len(places), random.choice(_COUNTS)))):
-        seen, on = f"{name}_seen", f"{name}_on"
-        added = {seen: lagging(random, _input(query[name])), on: _aggregate(random, seen)}
-        rejecting = [one for one, entry in added.items() if {"on_error", "on_late"} & next(iter(entry.values())).keys()]
-        added |= {f"{one}_rejected": {"rejected": {"from": one}} for one in rejecting}
-        streams += [f"{one}_rejected" for one in rejecting]
-        query = {n: e for one, entry in query.items() for n, e in _before(name, one, entry, added, on)}
+        seen_name, on = f"{name}_seen", f"{name}_on"
+        added = {seen_name: lagging(random, _input(query[name])), on: _aggregate(random, seen_name)}
+        rejecting = [
+            operator for operator, entry in added.items() if {"on_error", "on_late"} & next(iter(entry.values())).keys()
+        ]
+        added |= {f"{operator}_rejected": {"rejected": {"from": operator}} for operator in rejecting}
+        streams += [f"{operator}_rejected" for operator in rejecting]
+        query = {n: e for operator, entry in query.items() for n, e in _before(name, operator, entry, added, on)}
         for fragment, what in fragments.items():
-            made = [o for one in what["operators"] for o in ((*added, one) if one == name else (one,))]
+            made = [
+                o for operator in what["operators"] for o in ((*added, operator) if operator == name else (operator,))
+            ]
             fragments[fragment] = {**what, "operators": made}
     client, body = random.choice(sorted(config["clients"].items()))
-    kept = {**body, "reads": [*body["reads"], *streams], "sinks": [*body.get("sinks", ()), {"jsonl": "rejected"}]}
-    clients = {**config["clients"], client: kept if streams else body}
+    reading = {**body, "reads": [*body["reads"], *streams], "sinks": [*body.get("sinks", ()), {"jsonl": "rejected"}]}
+    clients = {**config["clients"], client: reading if streams else body}
     outputs = [*config["outputs"], *streams]
     return {**config, "query": query, "fragments": fragments, "outputs": outputs, "clients": clients}
 
 
 def _before(
-    name: str, one: str, entry: Mapping[str, Any], added: Mapping[str, Any], instead: str
+    name: str, operator: str, entry: Mapping[str, Any], added: Mapping[str, Any], instead: str
 ) -> Iterator[tuple[str, Any]]:
-    """An entry of the query; in front of ``name`` what is added, which it reads then."""
-    if one != name:
-        yield one, entry
+    """Yields entries of the query; before ``name`` the added ones, which it then reads."""
+    if operator != name:
+        yield operator, entry
         return
     yield from added.items()
     ((kind, body),) = entry.items()
-    yield one, {kind: {**body, "from": instead if isinstance(body["from"], str) else [instead]}}
+    yield operator, {kind: {**body, "from": instead if isinstance(body["from"], str) else [instead]}}
 
 
 def _input(entry: Mapping[str, Any]) -> Any:
-    """The one stream that an operator reads; None: it reads several."""
+    """Returns the only stream that an operator reads; None: it reads several."""
     (body,) = entry.values()
-    given = body.get("from")
-    return given[0] if isinstance(given, list) and len(given) == 1 else given if isinstance(given, str) else None
+    source = body.get("from")
+    return source[0] if isinstance(source, list) and len(source) == 1 else source if isinstance(source, str) else None
 
 
 def reads_one(plan: Plan, entry: Mapping[str, Any]) -> bool:
-    """Does an operator read one stream, with key, v and p, that is no source?"""
+    """Returns whether an operator reads one stream, with key, v and p, that is not a source."""
     stream = _input(entry)
     if stream is None or stream in plan.sources:
         return False
@@ -84,7 +88,7 @@ def reads_one(plan: Plan, entry: Mapping[str, Any]) -> bool:
 
 
 def lagging(random: Random, stream: str) -> dict[str, Any]:
-    """An operator that adds ``seen``."""
+    """Returns an operator that adds ``seen``."""
     arguments = {
         "late": random.choice([2, 5, 20]),
         "by_us": random.choice(_BY_MS) * MILLISECOND,
@@ -104,7 +108,7 @@ def _aggregate(random: Random, stream: str) -> dict[str, Any]:
     return {"aggregate": body}
 
 
-# --- what is to be rejected ---
+# --- expected rejections ---
 
 
 def check_rejected(
@@ -114,24 +118,29 @@ def check_rejected(
     at_us: int,
     counters: Counters,
 ) -> Iterator[Finding]:
-    """The streams of a run without failures, by which recordings and sinks are judged, hold what operators rejected.
+    """Checks that the rejection streams of a run without failures, which judge recordings and sinks, have all rejected
+    rows.
 
     Args:
-      wanted: what they rejected.
+      wanted: the rejected rows.
     """
     for operator in plan.query.operators:
         for partition in range(plan.partitions_of(operator.name)) if operator.spec.TAKES_REJECTED else ():
             channel = Channel(operator.name, partition)
             _, rows = reference[channel]
-            found = Counter(zip(rows.time.tolist(), rows.to_tuples(), strict=True))
-            of = PartitionId(plan.producer[operator.name].id, partition)
-            expected = Counter(_row(one) for one in wanted.get(of, ()) if one.operator == operator.spec.inputs[0])
-            counters.add("rejected rows listed", found.total())
-            if found != expected:
-                what = f"{(found - expected) or 'nothing'} more, {(expected - found) or 'nothing'} less than rejected"
+            listed = Counter(zip(rows.time.tolist(), rows.to_tuples(), strict=True))
+            partition_id = PartitionId(plan.producer[operator.name].id, partition)
+            expected = Counter(
+                _row(rejection)
+                for rejection in wanted.get(partition_id, ())
+                if rejection.operator == operator.spec.inputs[0]
+            )
+            counters.add("rejected rows listed", listed.total())
+            if listed != expected:
+                what = f"{(listed - expected) or 'nothing'} more, {(expected - listed) or 'nothing'} less than rejected"
                 yield Finding("U15", "a stream has what an operator rejects, once", at_us, str(channel), what[:1000])
 
 
-def _row(one: Rejection) -> tuple[int, tuple[Any, ...]]:
-    kind, text = "result" if one.result else "row", json.dumps(one.values, ensure_ascii=False)
-    return one.time, (kind, one.number, one.input, one.id, one.reason, text)
+def _row(rejection: Rejection) -> tuple[int, tuple[Any, ...]]:
+    kind, text = "result" if rejection.result else "row", json.dumps(rejection.values, ensure_ascii=False)
+    return rejection.time, (kind, rejection.number, rejection.input, rejection.id, rejection.reason, text)

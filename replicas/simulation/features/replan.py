@@ -1,7 +1,7 @@
-"""A plan with something else in it, as somebody starts a process with another configuration than the others have.
+"""A plan with a change, for a process that is started with another configuration than the others.
 
-Another query or bucket gives other ids: whoever has it must be refused by name, and do no harm (rule U11).
-Limits, timing, and whether it writes a checkpoint log, are each process's own business.
+Another query or bucket gives other ids: such a process must be refused by name, and do no harm (rule U11).  Limits,
+timing, and whether it writes a checkpoint log, may differ between processes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from spe.query.query import QueryOperator
 from spe.stream.schema import AttributeType
 from spe.stream.times import SECOND
 
-#: What gives other ids.
+#: Changes that give other ids.
 OTHER_IDS = ("query", "bucket")
-#: What is another directory, not another plan.
+#: Change of the directory, not of the plan.
 CHECKPOINTS = "checkpoints"
 
 
 def replanned(plan: Plan, change: str) -> Plan:
-    """The plan with another ``query``, ``bucket``, ``limits`` or ``timing``."""
+    """Returns the plan with another ``query``, ``bucket``, ``limits`` or ``timing``."""
     match change:
         case "limits":
             limits = plan.limits
@@ -52,14 +52,14 @@ def replanned(plan: Plan, change: str) -> Plan:
 
 
 def with_other_checkpoints(directory: Directory) -> Directory:
-    """The directory with whole checkpoints on disk in place of logs."""
+    """Returns the directory with whole checkpoints on disk in place of logs."""
     whole = Checkpoints(SECOND, disk=True)
     nodes = {name: replace(node, checkpoints=whole) for name, node in directory.nodes.items()}
     return replace(directory, logs={}, nodes=nodes)
 
 
 def _other(operator: QueryOperator) -> QueryOperator | None:
-    """The operator with other results of the same schema; None: this one has none that would be easy to make."""
+    """Returns the operator with other results of the same schema; None: not possible for it."""
     spec = operator.spec
     match spec:
         case FilterSpec():
@@ -76,10 +76,10 @@ def _other(operator: QueryOperator) -> QueryOperator | None:
 
 
 def _with(plan: Plan, other: QueryOperator) -> Plan:
-    """The plan with one operator in place of that of the same name."""
+    """Returns the plan with one operator replaced by that of the same name."""
 
     def changed(operators: tuple[QueryOperator, ...]) -> tuple[QueryOperator, ...]:
-        return tuple(other if one.name == other.name else one for one in operators)
+        return tuple(other if operator.name == other.name else operator for operator in operators)
 
     return replace(
         plan,

@@ -1,7 +1,7 @@
-"""Settings of nodes that somebody changes while a simulated cluster runs: what follows from a number and the directory.
+"""Settings of nodes changed while a simulated cluster runs, each derived from a number and the current directory.
 
-Most changes leave each share of X twice what a healthy system needs, also where all units come to one node; some are
-as ``spe check`` refuses them.
+Most changes leave each share of X twice as long as a healthy system needs, even if all units run on one node; some are
+those that ``spe check`` refuses.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spe.plan.timing import depth, needed_wait_us
 from spe.stream.times import SECOND, format_duration
 from spe.wire.messages import SetOrder, Setting
 
-#: Orders of a run that has some.
+#: Number of orders of a run with orders.
 COUNTS: Final = (1, 2, 3, 5)
 _ALPHAS: Final = (0.6, 0.9)
-#: X, as a multiple of the least that is healthy for certain.
+#: X, as a multiple of the least that is certainly healthy.
 _TIMES: Final = (1.0, 1.5, 3.0, 6.0)
 #: Share of the orders that must be refused.
 _REFUSED: Final = 0.15
-#: An order whose answer takes longer is not waited for: the coordinator, or its disk, stands still.
+#: An order with a later answer is not waited for: the coordinator, or its disk, is stopped.
 _ANSWER_S: Final = 2.0
 
 
@@ -37,15 +37,15 @@ def with_coordinator(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def random_settings(random: Random, until_us: int) -> list[dict[str, Any]]:
-    """When to order, and a number from which the order follows."""
+    """Returns the times of orders, each with a number from which the order follows."""
     times = sorted(random.randrange(SECOND // 2, until_us) for _ in range(random.choice(COUNTS)))
     return [{"at_us": at_us, "draw": random.randrange(1 << 30)} for at_us in times]
 
 
 async def order_settings(cluster: SimCluster, orders: Sequence[Mapping[str, Any]]) -> None:
-    """Gives the orders, each at its time, where there is a coordinator then.
+    """Gives each order at its time, if there is a coordinator then.
 
-    One that somebody has written has ``node`` and ``changes``, pairs of name and value, in place of ``draw``.
+    A hand-written order has ``node`` and ``changes``, pairs of name and value, in place of ``draw``.
     """
     for order in orders:
         await sleep_until_us(order["at_us"])
@@ -55,19 +55,19 @@ async def order_settings(cluster: SimCluster, orders: Sequence[Mapping[str, Any]
 
 async def _give(cluster: SimCluster, order: SetOrder) -> None:
     assert cluster.coordinator is not None
-    said = "no answer"
+    result = "no answer"
     with trio.move_on_after(_ANSWER_S):
         answer = await cluster.coordinator.set(order)
-        said = answer.error or f"version {answer.number}"
-    cluster.note(f"set {order.node} {' '.join('='.join(one) for one in order.changes)}: {said}")
+        result = answer.error or f"version {answer.number}"
+    cluster.note(f"set {order.node} {' '.join('='.join(change) for change in order.changes)}: {result}")
 
 
 def _written(order: Mapping[str, Any]) -> SetOrder:
-    return SetOrder(order["node"], [Setting(*one) for one in order["changes"]])
+    return SetOrder(order["node"], [Setting(*change) for change in order["changes"]])
 
 
 def drawn(cluster: SimCluster, random: Random) -> SetOrder:
-    """An order that fits the directory; it may be refused all the same."""
+    """Returns an order that fits the directory; it may still be refused."""
     directory, plan = cluster.current, cluster.plan
     hosts = sorted({node for roles in directory.roles.values() for node in roles})
     node = random.choice(hosts)
@@ -76,7 +76,7 @@ def drawn(cluster: SimCluster, random: Random) -> SetOrder:
     alpha = random.choice(_ALPHAS)
     least_us = 2 * max(needed_wait_us(plan, unit)[0] for unit in plan.units) / alpha
     x_us = round(least_us * max(depth(plan, unit) for unit in plan.units) * random.choice(_TIMES))
-    # X and α change together: another α under the X of before may be too little.
+    # X and α change together: another α with the earlier X may be too little.
     changes = [Setting("x", format_duration(x_us)), Setting("alpha", str(alpha))]
     for name in ("failure", "stabilization"):
         if random.random() < 0.4:

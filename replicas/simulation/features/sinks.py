@@ -1,4 +1,4 @@
-"""Sinks of simulated clients beside JSON lines: Parquet, and a table on a server that is away now and then."""
+"""Sinks of simulated clients besides JSON lines: Parquet, and a table on a server that is sometimes away."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.values import Model
 
-#: Of the requests, how many the server does not answer; half of these it has carried out.
+#: Share of the requests without an answer; half of these were carried out.
 _LOST: Final = 0.1
-#: How long a request takes.
+#: Duration of a request.
 _REQUEST_S: Final = 0.002
 
 
@@ -97,7 +97,7 @@ register(
 
 
 def with_all_sinks(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration whose clients have sinks of each kind and mode that a simulation has."""
+    """Returns the configuration with sinks of each kind and mode of the simulation for all clients."""
     files = [{"jsonl": "lines"}, {"parquet": "final"}, {"parquet": "changes", "mode": "corrections"}]
     clients = {
         name: {**client, "sinks": [*files, {"simulated": {"table": name}, "mode": CURRENT}]}

@@ -1,1 +1,1 @@
-"""Scenarios: configurations and faults, drawn at random or read, and made smaller."""
+"""Scenarios: configurations and faults, drawn at random or read, and shrunk."""

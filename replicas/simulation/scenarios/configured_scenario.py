@@ -1,4 +1,4 @@
-"""A user's configuration as it is simulated: plain data, and rows made up where the data is not there."""
+"""A user's configuration for a simulation: plain data, with generated rows where data is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spe.plan.plan import Source
 from spe.plan.timing import speed_of
 from spe.stream.times import SECOND
 
-#: Rows that a source without data gets, per second of wall time.
+#: Rows per second of wall time of a source without data.
 _RATE: Final = 50
 _FILE_US: Final = 3600 * SECOND
 
@@ -25,17 +25,17 @@ _FILE_US: Final = 3600 * SECOND
 def configuration_to_simulate(
     document: Document, deployed: Deployed, length_us: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """The configuration, and what was changed in it, a line each.
+    """Returns the configuration, and a line for each change in it.
 
-    Files are read where they are.  Files that are not there, and live inputs, are replaced by made-up rows of the same
-    schema; generators end after ``length_us`` at the latest.
+    Files are read if they exist.  Missing files, and live inputs, are replaced by generated rows of the same schema;
+    generators end after ``length_us`` at the latest.
 
     Args:
-      deployed: what the document means.
+      deployed: the deployed document.
     """
     plan, directory = deployed
     changed: dict[str, Any] = {k: v for k, v in deepcopy(document.data).items() if k != "faults"}
-    said = []
+    notes = []
     for name, source in plan.sources.items():
         entry = changed["sources"][str(name)]
         kind, path = source.reader["kind"], source.reader.get("path")
@@ -47,17 +47,17 @@ def configuration_to_simulate(
             entry["from"] = {"generator": _made_up(source, length_us)}
             entry["replay"] = {"speed": _pace(source)}
             why = f"{path} is not there" if path is not None else f"{kind} is live"
-            said.append(f"{name}: {why}; made-up rows of its schema instead, {_RATE} a second")
+            notes.append(f"{name}: {why}; made-up rows of its schema instead, {_RATE} a second")
             if source.live:
                 for key in ("ahead", "watermark", "idle"):
                     entry.pop(key, None)
                 entry.setdefault("time", _time_attribute(source))
     _in_memory(changed, directory)
-    return changed, said
+    return changed, notes
 
 
 def grace_us(config: Mapping[str, Any]) -> int:
-    """How long a run may go on after its faults: files last as long as they last, and a run ends when all is quiet."""
+    """Returns how long a run may go on after its faults: files have any length, and a run ends when all is quiet."""
     ends = all("generator" in source["from"] for source in config["sources"].values())
     return GRACE_US if ends else _FILE_US
 
@@ -67,7 +67,7 @@ def _time_attribute(source: Source) -> str:
 
 
 def _pace(source: Source) -> float:
-    """Tuple time per wall time; 1 where it is paced otherwise."""
+    """Returns tuple time per wall time; 1 if it is paced otherwise."""
     speed = speed_of(source)
     return 1.0 if speed is None or math.isinf(speed) else speed
 
@@ -91,7 +91,7 @@ def _made_up(source: Source, length_us: int) -> dict[str, Any]:
 
 
 def _in_memory(config: dict[str, Any], directory: Directory) -> None:
-    """Sinks of a simulation are JSON lines, on a simulated disk: Parquet's library knows files only."""
+    """Replaces sinks by JSON lines on a simulated disk: the Parquet library writes real files only."""
     for source in config["sources"].values():
         for key in ("late", "rejected"):
             if "jsonl" not in source.get(key, {}):

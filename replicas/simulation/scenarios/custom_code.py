@@ -17,8 +17,10 @@ _MODULUS: Final = (1 << 31) - 1
 
 
 class KeyedGaps(KeyedOperator):
-    """Passes ``key`` and ``p`` on; ``v`` becomes its difference to the ``v`` before of that key, 0 at first and after
-    each ``forget`` rows of the key."""
+    """Passes ``key`` and ``p`` on; ``v`` becomes its difference to the previous ``v`` of the key.
+
+    It is 0 at first and after each ``forget`` rows of the key.
+    """
 
     @classmethod
     def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
@@ -35,14 +37,14 @@ class KeyedGaps(KeyedOperator):
             return None
         key, v, p = (rows.columns[self.inputs[0].index(name)] for name in ("key", "v", "p"))
         gaps = []
-        for of, value in zip(key.to_list(), v.to_list(), strict=True):
+        for key_value, value in zip(key.to_list(), v.to_list(), strict=True):
             now = (value or 0) % _MODULUS
-            count, before = self.state.get(of, (0, now))
+            count, before = self.state.get(key_value, (0, now))
             gaps.append(now - before)
             if count + 1 < self._forget:
-                self.state[of] = (count + 1, now)
+                self.state[key_value] = (count + 1, now)
             else:
-                self.state.pop(of, None)
+                self.state.pop(key_value, None)
         return Rows(rows.time, rows.t_max, (key, Column(np.array(gaps, np.int64)), p))
 
 

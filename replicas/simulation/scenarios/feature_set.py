@@ -1,8 +1,8 @@
-"""What only some random runs have, each with the share of the runs that have it.
+"""Features of random runs, each with the share of the runs that have it.
 
-A seed draws every feature by its share, so most runs leave out most of them (swarm testing).  Those without a share are
-there for who asks for them: they take over the whole run.  Features come from random numbers of their own: the rest of
-a scenario is the same with and without those that do not concern it.
+A seed draws every feature by its share, so most runs lack most of them (swarm testing).  Features without a share must
+be requested: they take over the whole run.  Features are drawn from random numbers of their own: the rest of a scenario
+is the same with and without features that do not concern it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from spe.errors import SpeError
 
 
 class Feature(enum.StrEnum):
-    """What a random run may have beside the faults that any run draws from.
+    """A feature that a random run may have, besides the faults that any run draws from.
 
     Attributes:
-      share: of all runs, those that have it; 0: those that are to have it.
-      about: what such a run has.
+      share: share of the runs with it; 0: only on request.
+      about: description of such a run.
     """
 
     share: float
@@ -94,7 +94,7 @@ NONE: Final[Features] = frozenset()
 
 
 def read_features(text: str, *besides: str) -> Features:
-    """Features by name, between commas.  Raises SpeError, which names what may stand there ``besides``, too."""
+    """Parses feature names separated by commas.  Raises SpeError, which also names the values of ``besides``."""
     names = [name.strip() for name in text.split(",")]
     known = [feature.value for feature in Feature]
     for name in names:
@@ -104,5 +104,5 @@ def read_features(text: str, *besides: str) -> Features:
 
 
 def draw_features(random: Random) -> Features:
-    """The features of one run."""
+    """Draws the features of one run."""
     return frozenset(feature for feature in Feature if random.random() < feature.share)

@@ -1,7 +1,7 @@
-"""Random faults for a plan, as data: single ones of random kinds, and the patterns that find most.
+"""Random faults for a plan, as data: single ones of random kinds, and the patterns that find the most defects.
 
-Each seed leaves out kinds at random (swarm testing): what is always there hides what happens without it.  Durations lie
-around what the protocol waits for: the heartbeat timeout, αX and X.
+Each seed leaves out kinds at random (swarm testing): a kind that is always present hides the effects of its absence.
+Durations are near the times that the protocol waits for: the heartbeat timeout, αX and X.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeState
 from spe.stream.times import MILLISECOND, SECOND
 
-#: How many faults a run has, but for the rest of the last pattern; none has more than the last of these
-#: (a node that is left dead comes on top).
+#: Numbers of faults of a run, not counting the rest of the last pattern; the last number is the maximum (a node that is
+#: left dead comes on top).
 COUNTS: Final = (2, 3, 4, 6, 8, 12, 20, 40)
-#: Share of the runs that have one lasting failure.
+#: Share of the runs with one lasting failure.
 _LASTING: Final = 0.25
-#: Share of what happens where there are standbys that is about them.
+#: Share of the faults about standbys, if there are any.
 _OF_STANDBYS: Final = 0.3
-#: A set of links that is cut for long: how many links, and how long at least in multiples of X.
+#: A set of links that is cut for long: number of links, and least length in multiples of X.
 LASTING_LINKS: Final = (2, 6)
 LASTING_X: Final = 10
-#: So many sets are drawn until one leaves a client the paths that are wanted: without a path nothing is promised (P1).
+#: Number of sets drawn to find one that leaves a client the requested paths: without a path nothing is promised (P1).
 _LASTING_TRIES: Final = 40
-#: How long an input fails whose correction is to take seconds.
+#: Length of an input failure whose correction takes seconds.
 _LONG_MS: Final = (5_000, 8_000)
-#: What befalls a correction that takes seconds.
+#: Faults during a correction that takes seconds.
 _IN_CORRECTIONS: Final = ("nothing", "it fails again", "another input fails", "a node dies", "who corrects dies")
-#: How long an input fails each time that fails again and again.
+#: Length of each failure of an input that fails again and again.
 _AGAIN_MS: Final = (3_000, 7_000)
-#: When it fails again, in multiples of the time that it had failed for: its correction takes about as long.
+#: Time until it fails again, in multiples of the failure's length: its correction takes about as long.
 _AGAIN_AFTER: Final = (0.0, 0.3)
-#: Share of such failures beside which a node dies.
+#: Share of such failures during which a node dies.
 _AND_A_NODE: Final = 0.15
 #: Share of such sets that make one replica useless and leave its partner tentative results.
 _UNEVEN: Final = 0.3
@@ -58,7 +58,7 @@ Entry = dict[str, Any]
 def random_faults(
     random: Random, plan: Plan, directory: Directory, *, from_us: int, to_us: int, features: Features = NONE
 ) -> tuple[Fault, ...]:
-    """Faults that begin within a time, in order of time; see the module."""
+    """Returns faults that begin within a time, in order of time; see the module."""
     entries = _Drawing(random, plan, directory, from_us, to_us, features).draw()
     problems = Problems()
     written = [{**e, "at": show_duration(e["at"])} for e in entries]
@@ -94,14 +94,14 @@ class _Drawing:
         self._waits = waits
 
     def draw(self) -> list[Entry]:
-        found = self._faults()
-        # What has no room would wait for a dead node for ever.
+        entries = self._faults()
+        # Partitions without room would wait for a dead node forever.
         if Feature.LEFT_DEAD in self._features and not self._short:
-            found += self._left_dead()
+            entries += self._left_dead()
         if Feature.LOST_LOGS in self._features:
             at = self._grid(self._random.randrange(self._from_us + SECOND, self._to_us))
-            found += self._one(at, "wipe", self._sources)
-        return sorted((e for e in found if e["at"] < self._to_us), key=lambda e: e["at"])
+            entries += self._one(at, "wipe", self._sources)
+        return sorted((e for e in entries if e["at"] < self._to_us), key=lambda e: e["at"])
 
     def _faults(self) -> list[Entry]:
         random = self._random
@@ -132,15 +132,15 @@ class _Drawing:
         if self._retained:
             kinds += [kind for kind in RETENTION_KINDS.values() if random.random() < 0.7] * 2
         count = random.choice(COUNTS)
-        found: list[Entry] = []
-        while len(found) < count:
+        entries: list[Entry] = []
+        while len(entries) < count:
             at = self._grid(random.randrange(self._from_us, self._to_us))
             drawn = of_standbys if of_standbys and random.random() < _OF_STANDBYS else kinds
-            found += random.choice(drawn)(self, at)
-        return found[: COUNTS[-1]]  # what began is not left half done for less than that
+            entries += random.choice(drawn)(self, at)
+        return entries[: COUNTS[-1]]  # a pattern is not cut short for less than that
 
     def _lasting(self) -> list[Entry]:
-        """One failure that lasts: only in a time without change a path that is left promises anything (P1)."""
+        """Returns one failure that lasts: only in a time without change a remaining path promises anything (P1)."""
         random = self._random
         at = self._grid(random.randrange(self._from_us, self._from_us + 2 * SECOND))
         kind = random.choice([*["source"] * 4, "freeze", "kill", "isolated", "cut"])
@@ -148,9 +148,9 @@ class _Drawing:
         return [{**e, "for": length} for e in KINDS[kind](self, at)]
 
     def _lasting_links(self) -> Iterator[Entry]:
-        """A set of links that is cut for 10 X or longer; nothing where there are too few, or no time for that.
+        """Cuts a set of links for 10 X or longer; nothing if there are too few links, or not enough time.
 
-        Each is cut in both directions or in one.  What a replica can still reach then differs from its partner's.
+        Each is cut in both directions or in one, so that a replica's reachable inputs differ from its partner's.
         """
         random = self._random
         least_us = LASTING_X * max(node.x_us for node in self._directory.nodes.values())
@@ -171,7 +171,7 @@ class _Drawing:
             yield {"at": at, "kind": "cut", "from": a, "to": b, "for": show_duration(self._to_us - at), **one_way}
 
     def _long_correction(self) -> Iterator[Entry]:
-        """An input fails for long, and up to two things befall its correction, which takes seconds."""
+        """Yields a long failure of an input, and up to two faults during its correction, which takes seconds."""
         random = self._random
         at, source = self._grid(random.randrange(SECOND, 4 * SECOND)), random.choice(self._sources)
         length = self._grid(random.randint(*_LONG_MS) * MILLISECOND)
@@ -189,9 +189,9 @@ class _Drawing:
                 yield {"at": then, "kind": "kill", "target": f"state:{NodeState.STABILIZATION.name}", **lasts}
 
     def _changing_feeds(self) -> Iterator[Entry]:
-        """An input fails or stands still, and does so again about as what it missed has been corrected.
+        """Yields failures and stalls of an input, each about when the previous one has been corrected.
 
-        Then who was read tentatively and who has corrected are not equally far, and readers change between them.
+        Tentative and correcting producers are then at different positions, and readers change between them.
         """
         random = self._random
         at, source = self._grid(random.randrange(SECOND, 3 * SECOND)), random.choice(self._sources)
@@ -207,46 +207,48 @@ class _Drawing:
             kind = random.choice(["stall", "stall", "freeze", "cut"])
 
     def _old_checkpoint(self) -> Iterator[Entry]:
-        """A standby that runs beside its primary dies with it, with one of its files damaged, and is back first.
+        """Yields the death of an active standby with its primary, with one of its files damaged; the standby returns
+        first.
 
-        What is left of it may be the older of its checkpoints, or the newest one; before that something else fails.
+        It may have its older checkpoint left, or the newest one; before that another fault happens.
         """
         random = self._random
         at = self._grid(random.randrange(self._from_us + 2 * SECOND, self._to_us - 4 * SECOND))
         for _ in range(random.choice([0, 0, 1, 2])):
             before = self._grid(random.randrange(self._from_us, at))
             yield from random.choice([KINDS["cut"], KINDS["source"], KINDS["reset"], KINDS["late"]])(self, before)
-        of = random.choice([of for of in self._backed if not self._reads_only_sources(of)])
-        standby = str(self._directory.standbys[of].nodes[0])
+        partition = random.choice([partition for partition in self._backed if not self._reads_only_sources(partition)])
+        standby = str(self._directory.standbys[partition].nodes[0])
         yield {"at": at, "kind": "flip", "target": standby}
         back = show_duration(random.choice([50, 300, 500, 1_000]) * MILLISECOND)
         yield {"at": at + self._moment(), "kind": "kill", "target": standby, "for": back}
-        yield from self._placed(of, at + self._moment(), show_duration(random.choice([5, 8]) * SECOND))
+        yield from self._placed(partition, at + self._moment(), show_duration(random.choice([5, 8]) * SECOND))
 
     def _moment(self) -> int:
         return self._random.choice([0, 0, 50, 150]) * MILLISECOND
 
     def _uneven_links(self) -> list[tuple[str, str]]:
-        """One replica loses all its inputs, another one of the same partition a single one; [] where none has such.
+        """Returns links: one replica loses all its inputs, another of the same partition a single one; [] if there are
+        none.
 
-        The first is alive and of no use to anybody, the second has tentative results.
+        The first runs but is useless to its readers, the second has tentative results.
         """
-        found = []
-        for of, nodes in self._directory.placement.items():
+        sets = []
+        for partition, nodes in self._directory.placement.items():
             inputs = [
                 [str(p) for p in self._directory.producer_addresses(self._plan, c)]
-                for c in self._plan.unit[of.unit].channels_in(of.partition)
+                for c in self._plan.unit[partition.unit].channels_in(partition.partition)
             ]
-            for lost, kept in permutations(map(str, nodes), 2):
+            for lost, other in permutations(map(str, nodes), 2):
                 links = [(p, lost) for producers in inputs for p in producers]
                 for producers in inputs if len(inputs) > 1 else ():
-                    found.append([pair for pair in links + [(p, kept) for p in producers] if pair[0] != pair[1]])
+                    sets.append([pair for pair in links + [(p, other) for p in producers] if pair[0] != pair[1]])
         least, most = LASTING_LINKS
-        fitting = [links for links in found if least <= len(links) <= most]
+        fitting = [links for links in sets if least <= len(links) <= most]
         return self._random.choice(fitting) if fitting else []
 
     def _leaves(self, cut: Sequence[tuple[str, str]], wanted: Reach) -> bool:
-        """Are these the paths to a client that are left?"""
+        """Returns whether these are the paths to a client that are left."""
         paths = Paths(self._plan, self._directory, World(cut=frozenset(cut)))
         return any(
             paths.channel(f"client:{client.name}", Channel(stream, partition)) is wanted
@@ -256,12 +258,16 @@ class _Drawing:
         )
 
     def _left_dead(self) -> list[Entry]:
-        """A node that is killed for good: each of its partitions has another node."""
+        """Kills a node permanently: each of its partitions has another node."""
         directory = self._directory
         spare = [
             str(node)
             for node in directory.nodes
-            if all(len(directory.hosts(of)) > 1 for of in directory.placement if node in directory.hosts(of))
+            if all(
+                len(directory.hosts(partition)) > 1
+                for partition in directory.placement
+                if node in directory.hosts(partition)
+            )
         ]
         if not spare:
             return []
@@ -280,10 +286,10 @@ class _Drawing:
     def _gap(self) -> int:
         return self._random.choice([50, 100, 300, 600, 1000, 2000]) * MILLISECOND
 
-    # --- one thing at a time ---
+    # --- single faults ---
 
     def _one(self, at: int, kind: str, hosts: Sequence[str], **more: Any) -> list[Entry]:
-        """Befalls one of some processes for a while."""
+        """Returns a temporary fault of one of some processes."""
         return [{**self._once(at, kind, hosts)[0], "for": self._for(), **more}]
 
     def _once(self, at: int, kind: str, hosts: Sequence[str]) -> list[Entry]:
@@ -319,7 +325,7 @@ class _Drawing:
             yield self._link("loss", at, a, b, share=self._random.choice([0.02, 0.3]))
 
     def _refused(self, at: int) -> Iterator[Entry]:
-        """What breaks just then cannot be opened again at once."""
+        """Connections that break during the fault cannot be opened again at once."""
         a, b = self._random.choice(self._links)
         yield self._link("refuse", at, a, b)
         yield {"at": at, "kind": "reset", "from": a, "to": b}
@@ -337,14 +343,14 @@ class _Drawing:
         yield {"at": at, "kind": "kill", "target": f"reads:{client}", "for": self._for()}
 
     def _lie(self, at: int) -> Iterator[Entry]:
-        """A disk lies, and then the power fails: meanwhile, or a moment after the disk has become honest again."""
+        """Lets a disk lie, and then fails the power: during the lie, or a moment after it."""
         node, length = self._random.choice(self._nodes), self._length()
         yield {"at": at, "kind": "lie", "target": node, "for": show_duration(length)}
         at += max(length + self._random.choice([-50, 50]) * MILLISECOND, 0)
         yield {"at": at, "kind": "power", "target": node, "for": self._for()}
 
     def _source_disk(self, at: int) -> Iterator[Entry]:
-        """A bit turns on the disk of a source, or its disk lies; then it is started again."""
+        """Flips a bit on the disk of a source, or lets its disk lie; then restarts it."""
         source = self._random.choice(self._sources)
         if self._random.random() < 0.5:
             yield {"at": at, "kind": "flip", "target": source}
@@ -355,26 +361,28 @@ class _Drawing:
         yield {"at": at + length, "kind": "power", "target": source, "for": self._for()}
 
     def _replan(self, at: int) -> Iterator[Entry]:
-        """Somebody starts a process with another configuration, and corrects that."""
+        """Restarts a process with another configuration, and corrects it later."""
         target = self._random.choice([*self._nodes, *self._nodes, *self._sources, *self._clients])
         change = self._random.choice(["query", "query", "bucket", "limits", "timing"])
         yield {"at": at, "kind": "replan", "target": target, "change": change, "for": self._for()}
 
     def _other_checkpoints(self, at: int) -> Iterator[Entry]:
-        """Whether a log is written changes for one node, or for all at once, and changes back."""
+        """Turns checkpoint logs on or off for one node, or for all at once, and back."""
         target = self._random.choice([self._nodes, [self._random.choice(self._nodes)]])
         yield {"at": at, "kind": "replan", "target": target, "change": "checkpoints", "for": self._for()}
 
     def _all_die(self, at: int) -> Iterator[Entry]:
-        """All replicas of a partition that writes a log, within a moment or at once."""
-        nodes = self._random.choice([self._directory.placement[of] for of in self._directory.logs])
+        """Kills all replicas of a partition that writes a log, at once or within a moment."""
+        nodes = self._random.choice([self._directory.placement[partition] for partition in self._directory.logs])
         for node in nodes:
             kind = self._random.choice(["kill", "kill", "power"])
             yield {"at": at, "kind": kind, "target": str(node), "for": self._for()}
             at += self._random.choice([0, 0, 50, 400]) * MILLISECOND
 
     def _below_dies(self, at: int) -> Iterator[Entry]:
-        """Everybody who has the state of a partition, below a source that deletes its log, and perhaps that as well."""
+        """Kills all holders of a partition's state, downstream of a source that deletes its log, and perhaps the
+        source.
+        """
         directory = self._directory
         hosts = [str(n) for n in directory.hosts(self._random.choice(list(directory.placement)))]
         if self._random.random() < 0.3:
@@ -384,7 +392,7 @@ class _Drawing:
             at += self._random.choice([0, 0, 50, 400]) * MILLISECOND
 
     def _source_dies(self, at: int) -> Iterator[Entry]:
-        """Again and again: in the middle of what it does to delete."""
+        """Kills a source repeatedly, in the middle of its deletions."""
         source = f"source:{self._random.choice(self._retained)}"
         for _ in range(self._random.choice([1, 3, 6])):
             kind = self._random.choice(["power", "restart"])
@@ -404,7 +412,7 @@ class _Drawing:
         yield {"at": at, "kind": kind, "target": self._random.choice(self._clients), **lasts}
 
     def _client_dies_in_a_failure(self, at: int) -> Iterator[Entry]:
-        """It holds tentative tuples, and is gone when they are corrected, or a moment before."""
+        """Kills a client that holds tentative tuples, until after their correction, or shortly before it."""
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
         at += length + self._random.choice([-300, -50, 50, 300]) * MILLISECOND
@@ -422,7 +430,7 @@ class _Drawing:
     # --- patterns ---
 
     def _swizzle(self, at: int) -> Iterator[Entry]:
-        """The links of a random subset fail one by one, and come back in another order."""
+        """Fails the links of a random subset one by one, and heals them in another order."""
         links = self._random.sample(self._links, min(len(self._links), self._random.randint(2, 6)))
         steps = [self._random.choice([50, 200, 500]) * MILLISECOND for _ in range(2 * len(links))]
         times = list(accumulate(steps, initial=at))
@@ -432,7 +440,7 @@ class _Drawing:
             yield {"at": begin, "kind": "cut", "from": a, "to": b, "for": show_duration(end - begin)}
 
     def _starve(self, at: int) -> Iterator[Entry]:
-        """All producers and consumers of one node are gone."""
+        """Cuts a node off from all its producers and consumers."""
         node = self._random.choice(self._nodes)
         length = self._for()
         for a, b in self._links:
@@ -446,7 +454,7 @@ class _Drawing:
             at += 300 * MILLISECOND + self._random.choice([100, 400]) * MILLISECOND
 
     def _one_by_one(self, at: int) -> Iterator[Entry]:
-        """The replicas of a partition die in turn, each a little after the one before has come back."""
+        """Kills the replicas of a partition in turn, each shortly after the previous one has returned."""
         nodes = list(self._random.choice(sorted(self._directory.placement.values())))
         self._random.shuffle(nodes)
         for node in nodes:
@@ -455,22 +463,23 @@ class _Drawing:
             at += length + self._gap()
 
     def _overlapping(self, at: int) -> Iterator[Entry]:
-        """Two inputs fail at different times, and heal at different times."""
+        """Fails two inputs at different times, and heals them at different times."""
         for source in self._random.sample(self._sources, min(2, len(self._sources))):
             length = self._random.choice(self._waits[1:]) * 2
             yield {"at": at, "kind": "cut", "target": source, "for": show_duration(self._grid(length))}
             at += self._gap()
 
     def _kill_in_stabilization(self, at: int) -> Iterator[Entry]:
-        """A failure long enough to leave something to correct, and a kill while it is corrected."""
+        """Fails an input long enough to need a correction, and kills a replica during the correction."""
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
         kind = self._random.choice(["kill", "kill", "power", "freeze", "cut"])
         yield {"at": at + length, "kind": kind, "target": "state:STABILIZATION", "for": self._for()}
 
     def _handed_on(self, at: int) -> Iterator[Entry]:
-        """An input comes back, and what it was waited for is silent by then: another one has failed, or it fails again
-        as its correction ends."""
+        """Heals an input while another one is silent: another input has failed, or it fails again as its correction
+        ends.
+        """
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
         shift = self._grid(round(self._random.choice([-0.7, -0.5, -0.3, 0.2, 0.5, 1.0]) * self._waits[1]))
@@ -479,7 +488,7 @@ class _Drawing:
             yield {"at": at + length + shift, "kind": "cut", "target": target, "for": self._for()}
 
     def _partner_dies(self, at: int) -> Iterator[Entry]:
-        """A failure heals, and of the replicas that must correct it only one is left."""
+        """Heals a failure after which only one of the correcting replicas is left."""
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         yield {"at": at, "kind": "cut", "target": source, "for": show_duration(length)}
         at += length + self._random.choice([-1000, -300, 50, 150, 300, 700]) * MILLISECOND
@@ -488,7 +497,7 @@ class _Drawing:
             yield {"at": at, "kind": "kill", "target": str(node), "for": show_duration(8 * SECOND)}
 
     def _fail_again(self, at: int) -> Iterator[Entry]:
-        """The same input fails while what was missing is corrected, or while a replica that had died catches up."""
+        """Fails the same input again during its correction, or while a restarted replica catches up."""
         source, length = self._random.choice(self._sources), self._grid(2 * self._waits[2])
         if self._random.random() < 0.5:
             yield {"at": at, "kind": "kill", "target": self._random.choice(self._nodes), "for": show_duration(length)}
@@ -498,21 +507,21 @@ class _Drawing:
         yield {"at": at, "kind": "cut", "target": source, "for": self._for()}
 
     def _together(self, at: int) -> Iterator[Entry]:
-        """A correlated failure: several nodes, or all, are gone at one moment, and come back at different ones."""
+        """Kills several nodes, or all, at one moment, and restarts them at different times."""
         least = min(2, len(self._nodes))
         kind = self._random.choice(["kill", "kill", "power"])
         for node in self._random.sample(self._nodes, self._random.randint(least, len(self._nodes))):
             yield {"at": at, "kind": kind, "target": node, "for": self._for()}
 
-    # --- standbys, and who tells them to run ---
+    # --- standbys and the coordinator ---
 
-    def _placed(self, of: PartitionId, at: int, length: str | None = None) -> Iterator[Entry]:
-        """All that run a partition are killed."""
-        for node in self._directory.placement[of]:
+    def _placed(self, partition: PartitionId, at: int, length: str | None = None) -> Iterator[Entry]:
+        """Kills all nodes that run a partition."""
+        for node in self._directory.placement[partition]:
             yield {"at": at, "kind": "kill", "target": str(node), "for": length or self._for()}
 
     def _coordinator(self, at: int) -> Iterator[Entry]:
-        """It dies, or can write nothing; sometimes while there is something to decide."""
+        """Kills the coordinator, or fills its disk; sometimes while it has to decide."""
         kind = self._random.choice(["kill", "kill", "power", "restart", "freeze", "full"])
         lasts = {} if kind == "restart" else {"for": self._for()}
         yield {"at": at, "kind": kind, "target": COORDINATOR, **lasts}
@@ -522,30 +531,30 @@ class _Drawing:
             yield from self._placed(self._random.choice(self._backed), at + self._gap())
 
     def _coordinator_cut(self, at: int) -> Iterator[Entry]:
-        """It takes those that it does not hear for dead, and has others run what they run."""
+        """Cuts the coordinator off from nodes, which it takes for dead, and whose partitions it activates elsewhere."""
         links = [pair for pair in self._links if pair[0] == COORDINATOR]
         length = self._for()
         for a, b in self._random.sample(links, self._random.randint(1, len(links))):
             yield {"at": at, "kind": "cut", "from": a, "to": b, "for": length}
 
     def _kill_in_install(self, at: int) -> Iterator[Entry]:
-        """A partition is lost, and whoever begins to run it, or something before it, is gone before it does."""
+        """Loses a partition, and kills its next node, or an upstream one, before it runs."""
         yield from self._placed(self._random.choice(self._backed), at)
         at += self._random.choice([100, 300, 600]) * MILLISECOND
         kind = self._random.choice(["kill", "kill", "power", "freeze"])
         yield {"at": at, "kind": kind, "target": f"state:{NodeState.RECOVERING.name}", "for": self._for()}
 
     def _kill_the_helper(self, at: int) -> Iterator[Entry]:
-        """A standby dies while those that it stands in for come back."""
-        of = self._random.choice(self._backed)
+        """Kills a standby that runs while its primaries return."""
+        partition = self._random.choice(self._backed)
         length = self._grid(self._random.choice([1, 2, 3]) * SECOND)
-        yield from self._placed(of, at, show_duration(length))
+        yield from self._placed(partition, at, show_duration(length))
         at += length + self._random.choice([0, 50, 150, 300, 700]) * MILLISECOND
-        for node in self._directory.standbys[of].nodes[: self._random.choice([1, 2])]:
+        for node in self._directory.standbys[partition].nodes[: self._random.choice([1, 2])]:
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
 
     def _arrivals(self, at: int) -> Iterator[Entry]:
-        """Several nodes are gone at one moment, and come back one at a time; sometimes the coordinator dies between."""
+        """Kills several nodes at once, which return one by one; sometimes the coordinator dies between."""
         nodes = self._random.sample(self._nodes, self._random.randint(min(2, len(self._nodes)), len(self._nodes)))
         back = at
         for node in nodes:
@@ -556,36 +565,45 @@ class _Drawing:
             yield {"at": died, "kind": "kill", "target": COORDINATOR, "for": self._for()}
 
     def _damaged(self, at: int) -> Iterator[Entry]:
-        """A partition is lost, and what its standbys hold is damaged: mostly a file of many, at times all."""
-        further = [of for of in self._backed if not self._reads_sources(of)]  # the others can begin from nothing
-        of = self._random.choice(further or self._backed)
+        """Loses a partition whose standbys hold damaged checkpoints: mostly one file of many, sometimes all."""
+        further = [
+            partition for partition in self._backed if not self._reads_sources(partition)
+        ]  # the others can begin from nothing
+        partition = self._random.choice(further or self._backed)
         flips = self._random.choice([1, 6, 15])
-        for node in self._directory.standbys[of].nodes:
+        for node in self._directory.standbys[partition].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(flips))
         lasts = show_duration(self._random.choice([1, 4, 8]) * SECOND)
-        yield from self._placed(of, at + self._random.choice([0, 50, 300]) * MILLISECOND, lasts)
+        yield from self._placed(partition, at + self._random.choice([0, 50, 300]) * MILLISECOND, lasts)
 
     def _damaged_helper(self, at: int) -> Iterator[Entry]:
-        """What runs a partition is lost as a whole, standbys that help out with it or ran beside it (then all at once),
-        and a file of theirs is damaged."""
-        of = self._random.choice([of for of in self._backed if not self._reads_sources(of)] or self._backed)
-        yield from self._placed(of, at, show_duration(8 * SECOND))
+        """Loses all nodes that run a partition, including active standbys, and damages a file of a standby."""
+        partition = self._random.choice(
+            [partition for partition in self._backed if not self._reads_sources(partition)] or self._backed
+        )
+        yield from self._placed(partition, at, show_duration(8 * SECOND))
         at += self._random.choice([0, 1, 2, 4]) * SECOND
-        for node in self._directory.standbys[of].nodes:
+        for node in self._directory.standbys[partition].nodes:
             yield from ({"at": at, "kind": "flip", "target": str(node)} for _ in range(self._random.choice([1, 2])))
             yield {"at": at, "kind": "kill", "target": str(node), "for": self._for()}
 
-    def _reads_only_sources(self, of: PartitionId) -> bool:
-        return all(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))
+    def _reads_only_sources(self, partition: PartitionId) -> bool:
+        return all(
+            c.stream in self._plan.sources for c in self._plan.unit[partition.unit].channels_in(partition.partition)
+        )
 
-    def _reads_sources(self, of: PartitionId) -> bool:
-        return any(c.stream in self._plan.sources for c in self._plan.unit[of.unit].channels_in(of.partition))
+    def _reads_sources(self, partition: PartitionId) -> bool:
+        return any(
+            c.stream in self._plan.sources for c in self._plan.unit[partition.unit].channels_in(partition.partition)
+        )
 
 
 def _links(plan: Plan, directory: Directory) -> list[tuple[str, str]]:
-    """(producer, consumer) of every pair of processes that share a channel; the coordinator and all that it hears."""
+    """Returns (producer, consumer) of every pair of processes with a common channel, and of the coordinator's links."""
     channels: list[tuple[Channel, Sequence[str]]] = [
-        (c, directory.hosts(of)) for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition)
+        (c, directory.hosts(partition))
+        for partition in directory.placement
+        for c in plan.unit[partition.unit].channels_in(partition.partition)
     ]
     for client in directory.clients.values():
         read = [Channel(s, p) for s in client.reads for p in range(plan.partitions_of(s))]
@@ -601,7 +619,7 @@ def _links(plan: Plan, directory: Directory) -> list[tuple[str, str]]:
 _Kind = Callable[[_Drawing, int], Iterable[Entry]]
 
 _SYNCS: Final = ("5ms", "50ms", "300ms")
-#: What a run draws from, by name.
+#: Kinds of faults of a run, by name.
 KINDS: Final[dict[str, _Kind]] = {
     "cut": _Drawing._cut,
     "one way": _Drawing._one_way,
@@ -637,30 +655,30 @@ KINDS: Final[dict[str, _Kind]] = {
     "fail again": _Drawing._fail_again,
     "together": _Drawing._together,
 }
-#: Those of runs whose checkpoints lie on disks that are not to be trusted.
+#: Kinds for runs whose checkpoints are on unreliable disks.
 DISK_KINDS: Final[dict[str, _Kind]] = {
     "slow disk": lambda d, at: d._one(at, "slow-disk", d._servers + d._sources, by=d._random.choice(_SYNCS)),
     "lie": _Drawing._lie,
     "wipe": lambda d, at: d._one(at, "wipe", d._nodes),
 }
-#: Those of runs in which replicas write checkpoint logs.
+#: Kinds for runs in which replicas write checkpoint logs.
 LOG_KINDS: Final[dict[str, _Kind]] = {
     "other checkpoints": _Drawing._other_checkpoints,
     "all die": _Drawing._all_die,
 }
-#: Those of runs whose sources delete the oldest part of their logs.
+#: Kinds for runs whose sources delete the oldest part of their logs.
 RETENTION_KINDS: Final[dict[str, _Kind]] = {
     "all below die": _Drawing._below_dies,
     "source dies": _Drawing._source_dies,
 }
-#: Those of runs whose clients record and have sinks.
+#: Kinds for runs whose clients record and have sinks.
 CLIENT_KINDS: Final[dict[str, _Kind]] = {
     "client dies": _Drawing._client_dies,
     "client dies in a failure": _Drawing._client_dies_in_a_failure,
     "client loses its disk": _Drawing._client_loses_its_disk,
     "client with a slow disk": lambda d, at: d._one(at, "slow-disk", d._clients, by=d._random.choice(_SYNCS)),
 }
-#: Those that need standbys.
+#: Kinds that need standbys.
 STANDBY_KINDS: Final[dict[str, _Kind]] = {
     "coordinator": _Drawing._coordinator,
     "coordinator cut off": _Drawing._coordinator_cut,

@@ -1,4 +1,4 @@
-"""Queries with options, and code of one's own, that :mod:`replicas.simulation.scenarios.topologies` leaves out."""
+"""Queries with options and user-defined code, which :mod:`replicas.simulation.scenarios.topologies` leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replicas.simulation.features.rejecting_operators import lagging, reads_one
 from spe.config import load_data
 from spe.plan.plan import Plan
 
-#: Share of the operators that get an option, of those that could have it.
+#: Share of the operators with an option, among those that can have one.
 _SHARE: Final = 0.5
 _ADDED: Final = 0.3
 GAPS: Final = "replicas.simulation.scenarios.custom_code:KeyedGaps"
@@ -24,7 +24,7 @@ Body = dict[str, Any]
 
 
 def with_options(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with options for some operators, and other operators in front of some."""
+    """Returns the configuration with options for some operators, and further operators before some."""
     plan = load_data(config).plan
     query: Body = {}
     fragments = dict(config["fragments"])
@@ -34,13 +34,15 @@ def with_options(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
         added = dict(_change(random, plan, name, kind, changed))
         query |= {**added, name: {kind: changed}}
         for fragment, what in fragments.items():
-            operators = [o for one in what["operators"] for o in ((*added, one) if one == name else (one,))]
+            operators = [
+                o for operator in what["operators"] for o in ((*added, operator) if operator == name else (operator,))
+            ]
             fragments[fragment] = {**what, "operators": operators}
     return {**config, "query": query, "fragments": fragments}
 
 
 def _change(random: Random, plan: Plan, name: str, kind: str, body: Body) -> Iterator[tuple[str, Body]]:
-    """Changes an operator; yields those that it reads from then on, by name."""
+    """Changes an operator; yields new operators that it then reads, by name."""
     if kind == "join":
         yield from _change_join(random, name, body)
         return
@@ -64,13 +66,13 @@ def _change(random: Random, plan: Plan, name: str, kind: str, body: Body) -> Ite
 
 
 def _with_seen(plan: Plan) -> set[str]:
-    """Streams that have ``seen``, or get it from who reads them."""
+    """Returns streams that have ``seen``, or whose readers add it."""
     has = {o.name for o in plan.query.operators if "seen" in o.schema.names}
     return has | {i for o in plan.query.operators if o.name in has for i in o.spec.inputs}
 
 
 def _set_options(random: Random, kind: str, body: Body) -> bool:
-    """Should its window go by an attribute?"""
+    """Sets options; returns whether the operator's window should go by an attribute."""
     if kind == "topk":
         drawn = {"partition_by": random.choice(_PARTITIONS), "with_ties": True, "rank_as": "rank"}
         body |= {key: value for key, value in drawn.items() if random.random() < _SHARE}

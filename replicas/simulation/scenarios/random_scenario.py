@@ -1,4 +1,4 @@
-"""Scenarios from seeds: a configuration, what goes wrong in it, and the time in which all must be well again."""
+"""Scenarios from seeds: a configuration, its faults, and the time in which all must be well again."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ from spe.plan.plan import Plan
 from spe.plan.timing import depth
 from spe.stream.times import MILLISECOND, SECOND
 
-#: Time in which everything must be corrected and quiet again after healing.
+#: Time after healing in which everything must be corrected and quiet.
 GRACE_US: Final = 20 * SECOND
-#: The first fault comes no sooner.
+#: Earliest time of the first fault.
 _FIRST_US: Final = SECOND // 20
-#: Corrections that take a while, as they do where there is much to correct; else they are over at once.
+#: Settings for corrections that take a while, as with much to correct; otherwise they are over at once.
 _SLOW_WORK: Final = (
     {"limits": {"slice_rows": 10}, "turn_us": 5_000},
     {"limits": {"slice_rows": 20}, "turn_us": 20_000},
 )
 _SLOW_SHARE: Final = 0.5
-#: Of the length of a failure, how long a long correction takes at most.
+#: Longest time of a long correction, relative to the failure.
 _LONG: Final = 1.25
-#: The same where the first of those that correct is to take long.
+#: The same if the first correction is to take long.
 _LONGER: Final = 5.0
-#: What a step takes for each row or group held: with a hundred of them as long as 10 million take a real node.
+#: Cost of a step per row or group held: a hundred of them take as long as 10 million on a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
-#: Who takes a partition over may die before its first checkpoint, and needs a log from its beginning then (E5).
+#: A new primary may die before its first checkpoint, and then needs a log from its beginning (E5).
 _WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE, Feature.JOINING, Feature.BALANCING))
-#: What befalls such runs is stated whole.
+#: Features with a complete set of faults of their own.
 _OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.OLD_CHECKPOINTS)) | SLOW
 #: Length of a run, seconds; the longest one has room for a failure of 10 X.
 _LENGTHS_S: Final = (10, 14, 20, 28)
-#: Of one in which an input fails again and again.
+#: Length of a run in which an input fails again and again.
 _CHANGING_S: Final = 20
 
 
 def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
-    """A configuration and faults that follow from ``seed`` alone.
+    """Returns a configuration and faults that follow from ``seed`` alone.
 
     Args:
-      forced: features that the run has whatever the seed draws.
+      forced: features that the run has in any case.
     """
     random, features = Random(f"swarm {seed}"), features_of(seed) | forced
     if Feature.CHANGING_FEEDS in forced:
-        features = forced  # whom a replica reads, and when, is not to depend on much else
+        features = forced  # a replica's choice of producers must not depend on much else
     if features & {Feature.ALL_SINKS, Feature.PROVED}:
         features |= {Feature.CLIENTS}
     if Feature.PROVED in features:
@@ -128,7 +128,7 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
 
 
 def features_of(seed: int) -> Features:
-    """What the random scenario of a seed has."""
+    """Returns the features of the random scenario of a seed."""
     return draw_features(Random(f"features {seed}"))
 
 
@@ -141,12 +141,13 @@ def faulty(
     features: Features | None = None,
     from_us: int | None = None,
 ) -> Scenario:
-    """A configuration with random faults of ``seed``, which are over and healed ``heal_us`` after the beginning.
+    """Returns a configuration with random faults of ``seed``, which are over and healed ``heal_us`` after the
+    beginning.
 
-    Features that concern the configuration are those of whoever made it.
+    Features that concern the configuration must be set by its author.
 
     Args:
-      from_us: when the first fault may come; None: soon.
+      from_us: earliest time of the first fault; None: soon.
     """
     random = Random(f"faults {seed}") if random is None else random
     features = features_of(seed) if features is None else features
@@ -160,24 +161,24 @@ def faulty(
     if Feature.CHANGING_FEEDS in features:
         options = _slowest_work(plan, directory, _LONGER)
     if Feature.COSTLY_STATE in features:
-        state_ns = random.choice(_STATE_NS)  # each of many small steps cannot take long as well: nobody would catch up
+        state_ns = random.choice(_STATE_NS)  # small steps cannot take long as well: no replica would catch up
         options = {**options, "state_ns": min(_STATE_NS) if options else state_ns}
     grace_us = GRACE_US * _in_turn(plan, directory) if "turn_us" in options else GRACE_US
     return Scenario(seed, config, options, faults, heal_us, grace_us)
 
 
 def _in_turn(plan: Plan, directory: Directory) -> int:
-    """How many replicas correct one after the other: those of one level in turn, each level after the one before it."""
+    """Returns how many replicas correct one after the other: those of each level in turn, level by level."""
     levels = max(depth(plan, unit) for unit in plan.units)
-    return levels * max(len(directory.hosts(of)) for of in directory.placement)
+    return levels * max(len(directory.hosts(partition)) for partition in directory.placement)
 
 
 def _slowest_work(plan: Plan, directory: Directory, long: float = _LONG) -> dict[str, Any]:
-    """Steps with which a correction takes seconds.
+    """Returns settings with which a correction takes seconds.
 
-    Each in turn corrects what came meanwhile as well.  A node that is busy for a part u of the time corrects 1/u - 1
-    times as fast as rows come, so n of them in turn take (1 - u)^-n - 1 times as long as the failure.  One or two are
-    busy for a third of the time.
+    Each replica in turn also corrects the rows that came during earlier corrections.  A node that is busy for a part u
+    of the time corrects 1/u - 1 times as fast as rows come, so n of them in turn take (1 - u)^-n - 1 times as long as
+    the failure. One or two are busy for a third of the time.
     """
     busy = 1 - (1 + long) ** (-1 / max(2, _in_turn(plan, directory)))
     return {"limits": {"slice_rows": 10}, "turn_us": round(busy * LONG_BUCKET_MS * MILLISECOND)}

@@ -1,4 +1,4 @@
-"""A simulated run as data: the configuration, the faults, and the seed of everything else."""
+"""A simulated run as data: the configuration, the faults, and the seed of all other choices."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _ROWS: Final = "rows"
 
 
 def named_nodes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says of each node, also where it only lists them."""
+    """Returns the settings of each node, also if the configuration only lists the nodes."""
     nodes = config["nodes"]
     return dict(nodes) if isinstance(nodes, Mapping) else {name: {} for name in nodes}
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run.
+    """One simulated run.
 
     Attributes:
-      seed: drives the order of tasks, jitter, loss, and whatever else is random in the run.
-      config: a configuration, as YAML would hold it.
-      options: what the configuration does not say.  ``limits`` and ``timing``: fields of the plan's; ``link``: fields
-        of LinkState, for every link while nothing is wrong; ``turn_us``: microseconds that each slice of a replica's
-        work takes; ``state_ns``: nanoseconds that a step takes for each row or group held; ``live``: sources whose rows
-        happen once, and how (``world.producer.live_source``); ``rows``: rows of sources (``world.given_rows``);
-        ``source_disks``: disks of sources may lose or change what they hold, which is outside the fault model.  Of
-        features, each with a number from which follows what happens: ``moves``, ``settings``, ``joins``, ``row_ns``
-        (what a row costs on a partition, and from when on), ``proofs`` and ``pushes``.
-      faults: what happens; times count from the beginning.
-      heal_us: everything heals at this time.
-      grace_us: after it, the time to become complete and quiet.
+      seed: drives the order of tasks, jitter, loss, and all other random choices of the run.
+      config: a configuration, as in a YAML file.
+      options: options besides the configuration.  ``limits`` and ``timing``: fields of the plan's; ``link``: fields of
+        LinkState, for every link while nothing is wrong; ``turn_us``: microseconds of each slice of a replica's work;
+        ``state_ns``: nanoseconds of a step per row or group held; ``live``: sources whose rows happen once, and how
+        (``world.producer.live_source``); ``rows``: rows of sources (``world.given_rows``); ``source_disks``: disks of
+        sources may lose or change data, which is outside the fault model.  Features, each with a number from which its
+        actions follow: ``moves``, ``settings``, ``joins``, ``row_ns`` (cost of a row on a partition over time),
+        ``proofs`` and ``pushes``.
+      faults: the faults; times count from the beginning.
+      heal_us: time at which everything heals.
+      grace_us: time after that to become complete and quiet.
     """
 
     seed: int
@@ -59,9 +59,9 @@ class Scenario:
     grace_us: int = 20_000_000
 
     def deployed(self) -> Deployed:
-        """The plan, and its directory of simulated hosts.  Raises ConfigError."""
+        """Returns the plan, and its directory of simulated hosts.  Raises ConfigError."""
         plan, directory = load_data(self.config)
-        # Without a tail a client that turns to another replica finds only what rule A2 promises it.
+        # Without a tail, a client that changes to another replica gets only what rule A2 guarantees.
         limits, timing = {"tail_bytes": 0} | self.options.get("limits", {}), self.options.get("timing", {})
         plan = replace(
             plan,
@@ -71,31 +71,33 @@ class Scenario:
         )
         directory = replace(
             directory,
-            nodes={n: replace(one, address=f"{n}:1") for n, one in directory.nodes.items()},
+            nodes={n: replace(node, address=f"{n}:1") for n, node in directory.nodes.items()},
             sources={n: f"source-{n}:1" for n in directory.sources},
         )
         return Deployed(plan, directory)
 
     def newcomers(self) -> dict[str, Node]:
-        """Nodes that join, as they do so first.  Raises ConfigError."""
-        found: dict[str, Node] = {}
+        """Returns the nodes that join, with their first settings.  Raises ConfigError."""
+        nodes: dict[str, Node] = {}
         for entry in self.joins():
-            if entry["do"] == "join" and entry["node"] not in found:
-                found[entry["node"]] = self.newcomer(entry)
-        return found
+            if entry["do"] == "join" and entry["node"] not in nodes:
+                nodes[entry["node"]] = self.newcomer(entry)
+        return nodes
 
     def newcomer(self, entry: Mapping[str, Any]) -> Node:
-        """A node that joins: what is said of it, with the defaults of the configuration.  Raises ConfigError."""
+        """Returns a node that joins: its own settings, with the defaults of the configuration.  Raises ConfigError."""
         name = entry["node"]
-        given = {**named_nodes(self.config), name: {**entry.get("own", {}), "spare": True}}
-        return replace(load_data({**self.config, "nodes": given}).directory.nodes[NodeId(name)], address=f"{name}:1")
+        configured = {**named_nodes(self.config), name: {**entry.get("own", {}), "spare": True}}
+        return replace(
+            load_data({**self.config, "nodes": configured}).directory.nodes[NodeId(name)], address=f"{name}:1"
+        )
 
     def processes(self) -> list[str]:
-        """Everybody to whom a fault can happen.  Raises ConfigError."""
+        """Returns all processes that faults can target.  Raises ConfigError."""
         return processes_of(self._known())
 
     def with_faults(self, entries: Any) -> Scenario:
-        """With the faults of plain data, and no others.  Raises ConfigError."""
+        """Returns the scenario with only the faults in plain data.  Raises ConfigError."""
         problems = Problems()
         faults = read_faults(entries, ("faults",), self._known(), problems, source_disks=self.source_disks())
         if problems:
@@ -109,13 +111,13 @@ class Scenario:
         return directory
 
     def plan(self) -> Plan:
-        """The plan alone.  Raises ConfigError."""
+        """Returns the plan alone.  Raises ConfigError."""
         return self.deployed().plan
 
     def _lively(self, source: Source, name: str) -> Source:
-        given = self.options.get(_ROWS, {}).get(name)
-        if given is not None:
-            return with_rows(source, given)
+        rows = self.options.get(_ROWS, {}).get(name)
+        if rows is not None:
+            return with_rows(source, rows)
         if name in self.pushes():
             return pushed_source(source)
         how = self.options.get(_LIVE, {}).get(name)
@@ -131,34 +133,34 @@ class Scenario:
         return int(self.options.get("state_ns", 0))
 
     def moves(self) -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
-        return found
+        entries: Sequence[Mapping[str, Any]] = self.options.get("moves", ())
+        return entries
 
     def pushes(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self.options.get("pushes", {})
-        return found
+        entries: Mapping[str, int] = self.options.get("pushes", {})
+        return entries
 
     def proofs(self) -> Sequence[int] | None:
-        found: Sequence[int] | None = self.options.get("proofs")
-        return found
+        times: Sequence[int] | None = self.options.get("proofs")
+        return times
 
     def source_disks(self) -> bool:
         return bool(self.options.get("source_disks", False))
 
     def row_ns(self) -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = self.options.get("row_ns", ())
-        return found
+        entries: Sequence[Mapping[str, Any]] = self.options.get("row_ns", ())
+        return entries
 
     def joins(self) -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = self.options.get("joins", ())
-        return found
+        entries: Sequence[Mapping[str, Any]] = self.options.get("joins", ())
+        return entries
 
     def settings(self) -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = self.options.get("settings", ())
-        return found
+        entries: Sequence[Mapping[str, Any]] = self.options.get("settings", ())
+        return entries
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, the same for the same scenario."""
+        """Returns plain data, the same for the same scenario."""
         return {
             "version": VERSION,
             "seed": self.seed,
@@ -171,9 +173,9 @@ class Scenario:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Scenario:
-        """Raises ConfigError: it is no scenario."""
+        """Reads plain data.  Raises ConfigError: not a scenario."""
         try:
-            one = cls(
+            scenario = cls(
                 int(data["seed"]),
                 data["config"],
                 data.get("options", {}),
@@ -181,13 +183,13 @@ class Scenario:
                 int(data["heal_us"]),
                 int(data["grace_us"]),
             )
-            one.deployed()
+            scenario.deployed()
             if data.get("version", VERSION) != VERSION:
                 raise ConfigError([f"a scenario of version {data['version']}; this software plays version {VERSION}"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError([f"no scenario: {error!r}"]) from error
-        return one.with_faults(data.get("faults", []))
+        return scenario.with_faults(data.get("faults", []))
 
     def dump(self) -> str:
-        """As JSON."""
+        """Returns JSON."""
         return json.dumps(self.to_data(), indent=1, sort_keys=True) + "\n"

@@ -1,6 +1,6 @@
-"""Makes a failing scenario small: fewer faults first (ddmin), then a simpler configuration and a shorter run.
+"""Shrinks a failing scenario: fewer faults first (ddmin), then a simpler configuration and a shorter run.
 
-A candidate counts when the same property fails in it.  Every try is a whole run, so there is a budget.
+A candidate counts if the same property fails in it.  Every try is a whole run, so there is a budget.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from spe.stream.times import SECOND, parse_duration
 Fails = Callable[[Scenario], bool]
 T = TypeVar("T")
 
-#: A run goes on for so long after its last fault.
+#: Time that a run goes on after its last fault.
 _AFTER_US: Final = 2 * SECOND
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smallest scenario found that still fails, and how many runs it took."""
+    """The smallest failing scenario found, and the number of runs it took."""
 
     scenario: Scenario
     runs: int
 
 
 def shrink(scenario: Scenario, fails: Fails, *, budget: int = 150, faults_only: bool = False) -> Shrunk:
-    """See the module; ``scenario`` itself fails.
+    """Shrinks ``scenario``, which fails; see the module.
 
     Args:
-      faults_only: the configuration stays as it is (it is a user's own).
+      faults_only: the configuration stays unchanged (it is a user's own).
     """
     tries = _Budget(fails, budget)
     while True:
@@ -55,44 +55,46 @@ def _fewer_faults(scenario: Scenario, fails: Fails) -> Scenario:
 
 
 def _fewer_orders(scenario: Scenario, fails: Fails) -> Scenario:
-    """With fewer moves, changes of settings, things done to nodes that join, and loads."""
+    """Tries fewer moves, changes of settings, actions on joining nodes, and loads."""
     for what in ("moves", "settings", "joins", "row_ns"):
-        if given := scenario.options.get(what):
+        if orders := scenario.options.get(what):
             having = partial(_having, scenario, what)
-            scenario = having(ddmin(given, lambda some, having=having: fails(having(some))))  # type: ignore[misc]
+            scenario = having(ddmin(orders, lambda some, having=having: fails(having(some))))  # type: ignore[misc]
     return scenario
 
 
 def _having(scenario: Scenario, what: str, orders: Sequence[Any]) -> Scenario:
-    others = {name: one for name, one in scenario.options.items() if name != what}
+    others = {name: option for name, option in scenario.options.items() if name != what}
     return _with_options(scenario, {**others, what: list(orders)} if orders else others)
 
 
 def _with_options(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
-    """Without the faults of nodes that do not join any more."""
+    """Replaces the options; drops faults of nodes that no longer join."""
     fewer = replace(scenario, options=options)
     return replace(fewer, faults=_left_of(fewer.faults, {*fewer.processes(), "all"}))
 
 
 def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A part of ``items``, in order, that still fails and of which no single item can be left out (Zeller's ddmin)."""
-    found, parts = list(items), 2
-    while found:
-        size = -(-len(found) // parts)
-        for start in range(0, len(found), size):
-            rest = found[:start] + found[start + size :]
+    """Returns a part of ``items``, in order, that still fails and from which no single item can be removed (Zeller's
+    ddmin).
+    """
+    smallest, parts = list(items), 2
+    while smallest:
+        size = -(-len(smallest) // parts)
+        for start in range(0, len(smallest), size):
+            rest = smallest[:start] + smallest[start + size :]
             if fails(rest):
-                found, parts = rest, max(2, parts - 1)
+                smallest, parts = rest, max(2, parts - 1)
                 break
         else:
             if size == 1:
                 break
-            parts = min(len(found), 2 * parts)
-    return found
+            parts = min(len(smallest), 2 * parts)
+    return smallest
 
 
 class _Budget:
-    """Tries candidates while there are runs left; none fails afterwards."""
+    """Tries candidates while runs are left; afterwards no candidate fails."""
 
     def __init__(self, fails: Fails, budget: int) -> None:
         self._fails = fails
@@ -106,14 +108,14 @@ class _Budget:
 
 
 def _simplified(scenario: Scenario, fails: Fails) -> Scenario:
-    """Simpler and simpler, until no simplification fails any more."""
+    """Simplifies step by step, until no simplification fails."""
     while (simpler := next((s for s in _simpler(scenario) if fails(s)), None)) is not None:
         scenario = simpler
     return scenario
 
 
 def _simpler(scenario: Scenario) -> Iterator[Scenario]:
-    """One step simpler in one respect; only scenarios that can be run."""
+    """Yields valid scenarios that are simpler in one respect."""
     if scenario.options:
         yield _with_options(scenario, {})
         for name in scenario.options:
@@ -134,17 +136,17 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _left_of(faults: Sequence[Fault], known: set[str]) -> tuple[Fault, ...]:
-    """The faults without processes that are no more."""
+    """Returns the faults without processes that no longer exist."""
 
     def there(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(n for n in names if n in known or n.partition(":")[0] in ("reads", "state"))
 
-    kept = []
+    remaining = []
     for fault in faults:
         first, second = there(fault.first), there(fault.second)
         if bool(first) == bool(fault.first) and bool(second) == bool(fault.second):
-            kept.append(replace(fault, first=first, second=second))
-    return tuple(kept)
+            remaining.append(replace(fault, first=first, second=second))
+    return tuple(remaining)
 
 
 def _shorter(scenario: Scenario, heal_us: int) -> Scenario:

@@ -1,7 +1,7 @@
-"""Configurations of a swarm with one thing less, to try whether a failure is still there.
+"""Simplified configurations of a swarm, each with one thing less, to try whether they still fail.
 
-They are laid out as :mod:`replicas.simulation.scenarios.topologies` writes them.  Not all of them can be run: validate
-each before you try it.
+They have the layout of :mod:`replicas.simulation.scenarios.topologies`.  Not all of them are valid: validate each
+before running it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Configuration = Mapping[str, Any]
 
 
 def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
-    """The configuration with one thing less; not all of them are right."""
+    """Yields configurations with one thing less; not all of them are valid."""
     for key in ("limits", "timing", "coordinator"):
         if config.get(key):
             yield {k: v for k, v in config.items() if k != key}
@@ -42,7 +42,9 @@ def simpler_configurations(config: Configuration) -> Iterator[dict[str, Any]]:
 
 
 def _with_plainer_nodes(config: Configuration) -> Iterator[dict[str, Any]]:
-    """Nodes without anything of their own; then without one thing of one of them, or without a spare one."""
+    """Yields configurations without settings of single nodes; then without one setting of one node, or without a spare
+    one.
+    """
     nodes = config["nodes"]
     if not isinstance(nodes, Mapping):
         return
@@ -55,14 +57,14 @@ def _with_plainer_nodes(config: Configuration) -> Iterator[dict[str, Any]]:
 
 
 def _with_plainer_coordinator(config: Configuration) -> Iterator[dict[str, Any]]:
-    """One thing that is said of it less."""
+    """Yields configurations with one setting of the coordinator less."""
     own = config.get("coordinator") or {}
     for key in own:
         yield {**config, "coordinator": {k: v for k, v in own.items() if k != key}}
 
 
 def _without_rejections(config: Configuration) -> Iterator[dict[str, Any]]:
-    """Without a stream of rejections; an operator that rejects no late rows, or one that none make fail."""
+    """Yields configurations without a rejection stream; with operators that reject no late rows, or that never fail."""
     for stream in [name for name, entry in config["query"].items() if "rejected" in entry]:
         query = {n: e for n, e in config["query"].items() if n != stream}
         outputs = [o for o in config["outputs"] if o != stream]
@@ -77,7 +79,7 @@ def _without_rejections(config: Configuration) -> Iterator[dict[str, Any]]:
 
 
 def _without_an_operator(config: Configuration) -> Iterator[dict[str, Any]]:
-    """An output less; then each operator left out, so that its readers read what it reads."""
+    """Yields configurations without an output; then without each operator, whose readers read its input instead."""
     query, outputs = config["query"], config["outputs"]
     for output in outputs if len(outputs) > 1 else ():
         yield _without_the_unused({**config, "outputs": [o for o in outputs if o != output]})
@@ -91,8 +93,8 @@ def _without_an_operator(config: Configuration) -> Iterator[dict[str, Any]]:
 
 def _inputs_of(entry: Any) -> list[str]:
     (body,) = entry.values()
-    given = [body["from"]] if "from" in body else [body["left"], body["right"]]
-    return [name for one in given for name in ([one] if isinstance(one, str) else one)]
+    streams = [body["from"]] if "from" in body else [body["left"], body["right"]]
+    return [name for stream in streams for name in ([stream] if isinstance(stream, str) else stream)]
 
 
 def _renamed(entry: Any, old: str, new: str) -> Any:
@@ -104,9 +106,9 @@ def _renamed(entry: Any, old: str, new: str) -> Any:
 
 
 def _without_the_unused(config: dict[str, Any]) -> dict[str, Any]:
-    """Without operators, fragments, nodes and sources that no output needs any more."""
+    """Removes operators, fragments, nodes and sources that no output needs any more."""
     needed = set(config["outputs"])
-    for name, entry in reversed(config["query"].items()):  # as written, what reads comes after what is read
+    for name, entry in reversed(config["query"].items()):  # entries are written before their readers
         if name in needed:
             needed |= set(_inputs_of(entry))
     fragments = {}
@@ -132,7 +134,7 @@ def _without_the_unused(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_idle_nodes(config: dict[str, Any]) -> dict[str, Any]:
-    """Without nodes that had something to do; a spare one has not, and there is a coordinator for its sake."""
+    """Removes nodes that have lost their work; a spare node had none, and stays with its coordinator."""
     fragments = config["fragments"].values()
     rows = [row for fragment in fragments for row in (*fragment["replicas"], *fragment.get("standby", ()))]
     hosts = {node for row in rows for node in ([row] if isinstance(row, str) else row)}
@@ -143,7 +145,7 @@ def _without_idle_nodes(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _simpler_fragments(fragment: Any) -> Iterator[dict[str, Any]]:
-    """No standbys; one partition instead of many; one replica less."""
+    """Yields fragments without standbys; with one partition instead of several; with one replica less."""
     replicas = fragment.get("replicas")
     if "standby" in fragment:
         yield {k: v for k, v in fragment.items() if k not in ("standby", "checkpoint")}
@@ -152,7 +154,7 @@ def _simpler_fragments(fragment: Any) -> Iterator[dict[str, Any]]:
         first = {k: rest[k][0] for k in ("replicas", "standby") if isinstance(rest.get(k), list)}
         yield {**rest, **first}
     elif isinstance(replicas, list) and len(replicas) > 1 and all(isinstance(r, str) for r in replicas):
-        yield from ({**fragment, "replicas": [r for r in replicas if r != one]} for one in reversed(replicas))
+        yield from ({**fragment, "replicas": [r for r in replicas if r != dropped]} for dropped in reversed(replicas))
 
 
 def _with_fragment(config: Configuration, name: str, fragment: dict[str, Any]) -> dict[str, Any]:

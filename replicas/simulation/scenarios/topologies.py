@@ -1,6 +1,6 @@
-"""Random configurations: what a swarm runs its faults on.  Everything follows from the random numbers passed in.
+"""Random configurations, on which a swarm runs its faults.  Everything follows from the random numbers passed in.
 
-All streams carry ``key`` (int64), ``v`` (int64) and ``p`` (float64), so that any operator can stand behind any other.
+All streams have ``key`` (int64), ``v`` (int64) and ``p`` (float64), so that any operator can follow any other.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from replicas.simulation.scenarios.feature_set import NONE, Feature, Features
 
 #: Replicas of a whole cluster: a run should cost about a second of computing.
 MOST_REPLICAS: Final = 14
-#: Share of the clusters in which the counts of two neighbours divide each other.
+#: Share of the clusters in which the partition counts of two neighbours divide each other.
 _RELATED: Final = 0.5
 #: Partitions of two neighbours: they read each other one-to-one, split or merged.
 _RELATED_COUNTS: Final = ((2, 2), (2, 4), (2, 4), (4, 2), (4, 2))
 #: Share of the clusters with several nodes per partition in which only the first one runs it.
 _PASSIVE: Final = 0.3
-#: Share of those in which some standbys run all the same, chosen by the planner.
+#: Share of those in which some standbys run anyway, chosen by the planner.
 _ACTIVES: Final = 0.5
 HASH_CHAIN: Final = "replicas.simulation.features.hash_chain:HashChain"
 
-#: Of sources with extreme values: every type, and everything may be null.
+#: Schema of sources with extreme values: every type, and everything may be null.
 _EXTREME_SCHEMA: Final = {
     "ts": "timestamp!",
     "key": "int64",
@@ -35,34 +35,35 @@ _EXTREME_SCHEMA: Final = {
     "flag": "bool",
     "stamp": "timestamp",
 }
-#: How many times as long windows of time are in runs that have long ones; their keys.
+#: Factors of the lengths of time windows in runs with long ones; and the keys of windows.
 _LONG_WINDOWS: Final = (10, 20, 40)
 _LENGTHS: Final = frozenset(("tumbling", "sliding", "slide"))
 _FAILURE_POLICIES: Final = ("process", "process", "delay", "suspend")
 _X_MS: Final = (400, 700, 1000, 2000)
 _BUCKET_MS: Final = 40
 _BOUNDARY_MS: Final = 40
-#: Of clusters whose nodes differ.  Bucket and heartbeat belong to the whole cluster: there clusters differ.
+#: Settings of clusters with differing nodes.  Bucket and heartbeat belong to the whole cluster, so they differ between
+#: clusters.
 _BUCKETS_MS: Final = (20, 40, 80, 160)
-#: Of clusters whose corrections take long: few steps, each of which takes its time.
+#: Bucket of clusters with long corrections: few steps, each of which takes long.
 LONG_BUCKET_MS: Final = 100
 _HEARTBEATS: Final = (None, "50ms", "200ms")
 #: X of nodes whose replicas are to notice the same failure at different times.
 _FAR_APART_X_MS: Final = (400, 700, 2000, 4000, 6000)
-#: Clusters in which replicas read replicas, each fragment on nodes of its own.
+#: Clusters in which replicas read replicas, each fragment on its own nodes.
 _IN_SEQUENCE: Final = frozenset((Feature.CHANGING_FEEDS, Feature.OLD_CHECKPOINTS))
 #: Rows of all sources per second in clusters of changing feeds: with ten in a step each bucket takes one.
 _ROWS_PER_S: Final = 100
-#: Share of the clusters of changing feeds whose operators take rows one by one: a row that counts twice is seen there.
+#: Share of the clusters of changing feeds whose operators take rows one by one, which shows rows that count twice.
 _ROW_BY_ROW: Final = 0.75
-#: Clusters in which each step of a correction takes its time.
+#: Clusters in which each step of a correction takes long.
 SLOW: Final = frozenset((Feature.LONG_CORRECTIONS, Feature.CHANGING_FEEDS))
 #: Interval of checkpoints in memory, in multiples of X.
 _LONG_CHECKPOINTS: Final = (1.5, 3.0)
 
 
 def random_configuration(random: Random, seconds: int, features: Features = NONE) -> dict[str, Any]:
-    """A configuration, as of a YAML file, whose sources last ``seconds``."""
+    """Returns a configuration, as in a YAML file, whose sources last ``seconds``."""
     names = "abc"[: random.choice([1, 2, 2, 3])]
     disorder_ms = random.choice([0, 0, 60])
     sources = {name: _source(random, name, seconds, disorder_ms) for name in names}
@@ -79,7 +80,7 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
     while features & _IN_SEQUENCE and not 1 < len(query.groups) <= most:
         query = _Query(random, sources, single)
         query.draw()
-    if Feature.CHANGING_FEEDS in features:  # what a replica has too often is seen by who reads it, further on seldom
+    if Feature.CHANGING_FEEDS in features:  # extra rows of a replica show at its reader, seldom further on
         query.outputs = [group[-1] for group in query.groups]
     bucket_ms = random.choice(_BUCKETS_MS) if Feature.MIXED_NODES in features else _BUCKET_MS
     if features & SLOW:
@@ -122,7 +123,7 @@ def random_configuration(random: Random, seconds: int, features: Features = NONE
 
 
 def _own(random: Random, alpha: float, bare_ms: int) -> dict[str, Any]:
-    """What one node has of its own, in place of the defaults."""
+    """Returns the settings of one node, in place of the defaults."""
     drawn: dict[str, Any] = {
         "x": _x(random, alpha, bare_ms),
         "policy": {"failure": random.choice(_FAILURE_POLICIES), "stabilization": random.choice(_FAILURE_POLICIES)},
@@ -143,7 +144,7 @@ def _x(random: Random, alpha: float, bare_ms: int, of_ms: Sequence[int] = _X_MS)
 
 def _defaults(random: Random, bare_ms: int, features: Features) -> dict[str, Any]:
     alpha = random.choice([0.6, 0.9])
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "x": _x(random, alpha, bare_ms),
         "alpha": alpha,
         "policy": {"failure": random.choice(_FAILURE_POLICIES), "stabilization": random.choice(_FAILURE_POLICIES)},
@@ -151,15 +152,15 @@ def _defaults(random: Random, bare_ms: int, features: Features) -> dict[str, Any
     }
     checkpoint = random.choice([None, None, {"every": "300ms"}, {"every": "1s", "disk": True}])
     if Feature.LONG_CHECKPOINTS in features:
-        x_ms = int(found["x"].removesuffix("ms"))
+        x_ms = int(settings["x"].removesuffix("ms"))
         checkpoint = {"every": f"{round(random.choice(_LONG_CHECKPOINTS) * x_ms)}ms"}
     elif Feature.DISKS in features:
         checkpoint = {"every": random.choice(["300ms", "1s"]), "disk": True}
-    return found if checkpoint is None else found | {"checkpoint": checkpoint}
+    return settings if checkpoint is None else settings | {"checkpoint": checkpoint}
 
 
 def _limits(random: Random) -> dict[str, int]:
-    """Half of the configurations have room for everything; the others block, evict and redo for lack of it."""
+    """Returns limits: half of the configurations have room for everything; the others block, evict and redo."""
     if random.random() < 0.5:
         return {}
     drawn = {
@@ -171,7 +172,7 @@ def _limits(random: Random) -> dict[str, int]:
 
 
 def _source(random: Random, name: str, seconds: int, disorder_ms: int) -> dict[str, Any]:
-    """Ordered or out of order; even, in bursts, almost silent, or over early."""
+    """Returns a source: ordered or out of order; even, in bursts, almost silent, or over early."""
     generator: dict[str, Any] = {
         "name": random.choice(["orders", "orders", "sequence"]),
         "seed": random.randrange(1000),
@@ -192,7 +193,7 @@ def _source(random: Random, name: str, seconds: int, disorder_ms: int) -> dict[s
 
 
 def with_long_windows(random: Random, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in which windows of time are many times as long; not of joins, whose pairs grow faster."""
+    """Returns the configuration with longer time windows; except those of joins, whose pairs grow faster."""
     times = random.choice(_LONG_WINDOWS)
 
     def longer(window: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,14 +208,14 @@ def with_long_windows(random: Random, config: Mapping[str, Any]) -> dict[str, An
 
 
 def _make_steady(source: dict[str, Any], rate: int, seconds: int) -> None:
-    """As many rows in each moment, to the end: of any failure there is something to correct."""
+    """Spreads the rows evenly to the end, so that any failure needs corrections."""
     generator = source["from"]["generator"]
     generator.pop("burst", None)
     generator |= {"rate": rate, "duration": f"{seconds}s"}
 
 
 def _with_extremes(random: Random, source: dict[str, Any]) -> None:
-    """Rows of every type instead, some of whose cells are null or at the end of their type."""
+    """Replaces the rows by rows of every type, with nulls and values at the ends of their types."""
     generator = source["from"]["generator"]
     generator |= {"name": "rows", "keys": 6, "extremes": random.choice([0.02, 0.2])}
     source |= {"schema": _EXTREME_SCHEMA, "time": "ts"}
@@ -222,12 +223,12 @@ def _with_extremes(random: Random, source: dict[str, Any]) -> None:
 
 @dataclass
 class _Query:
-    """A query as it grows, fragment by fragment.
+    """A query that grows fragment by fragment.
 
     Attributes:
       single: operators take rows one by one.
       groups: operators of each fragment.
-      keys: per fragment, the attribute that divides each stream that it reads from outside.
+      keys: per fragment, the partitioning attribute of each stream that it reads from outside.
     """
 
     random: Random
@@ -239,7 +240,7 @@ class _Query:
     outputs: list[str] = field(default_factory=list)
 
     def draw(self) -> None:
-        """One of the shapes: a chain, a diamond, one fragment of two paths that share nothing."""
+        """Draws a shape: a chain, a diamond, or one fragment with two independent paths."""
         names = list(self.sources)
         shape = self.random.choice(["chain", "chain", "chain", "diamond", "paths"])
         if shape == "paths" and len(names) > 1:
@@ -268,7 +269,7 @@ class _Query:
             self.outputs.insert(0, self.groups[0][-1])
 
     def _open(self, inputs: Sequence[str]) -> None:
-        """A new fragment."""
+        """Begins a new fragment."""
         self.groups.append([])
         self.keys.append({name: self._key_of(name) for name in inputs})
 
@@ -290,7 +291,7 @@ class _Query:
         return self._add("map", from_=source, compute={"key": "key", "v": "qty", "p": "price"})
 
     def _of_every_type(self, source: str) -> str:
-        """From rows of every type: their numbers, or what an operator makes of the other attributes."""
+        """Reads rows of every type: their numbers, or results of an operator on the other attributes."""
         match self.random.choice(["numbers", "numbers", "texts", "grouped", "stamps"]):
             case "texts":
                 where = "flag or text is null or text >= 'value 2' or length(text) > 100"
@@ -347,7 +348,7 @@ class _Query:
                 order: Any = random.choice(["v desc, key", "p desc, v", "v"]).split(", ")
                 return self._again(self._add("topk", from_=stream, k=2, order_by=order, **ranked))
             case "chain":
-                # By the name, and not by a draw: what else a seed gives stays as it was.
+                # By the name, not by a draw: the other draws of a seed stay the same.
                 skips = zlib.crc32(stream.encode()) % 2
                 failing: dict[str, Any] = {"arguments": {"bad": 5}, "on_error": "skip"} if skips else {}
                 return self._add("custom", from_=[stream], **{"class": HASH_CHAIN}, **failing)
@@ -365,13 +366,13 @@ class _Query:
 def _placed(
     random: Random, query: _Query, shared: bool, features: Features
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """Nodes, and fragments on them: each on nodes of its own, or all on the same few."""
+    """Returns nodes, and the placement of fragments: each on its own nodes, or all on the same few."""
     replicas = random.choice([1, 2, 2, 2, 3])
     if features & {Feature.LEFT_DEAD, Feature.LASTING_LINKS, *SLOW}:
         replicas = max(2, replicas)  # otherwise nothing would be promised
     passive = replicas > 1 and random.random() < _PASSIVE and not features & SLOW
     if Feature.OLD_CHECKPOINTS in features:
-        replicas, passive = 2, True  # a third one would have the state
+        replicas, passive = 2, True  # a third replica would have the state
     counts = _partitions(random, query, replicas)
     nodes: list[str] = []
     fragments: dict[str, dict[str, Any]] = {}
@@ -392,10 +393,10 @@ def _placed(
 
 
 def _partitions(random: Random, query: _Query, replicas: int) -> list[int]:
-    """How many each fragment has.
+    """Returns the number of partitions of each fragment.
 
-    Of two fragments that divide a stream by the same key one reads the other one-to-one, merged or split where one
-    count divides the other: that takes two neighbours with several partitions, so such counts are drawn on purpose.
+    Of two fragments that divide a stream by the same key, one reads the other one-to-one, merged or split if one count
+    divides the other: that takes two neighbours with several partitions, so such counts are drawn on purpose.
     """
     fragments = len(query.groups)
     if fragments == 1 or random.random() >= _RELATED:

@@ -1,4 +1,4 @@
-"""Virtual time: it stands still while any task can run, and jumps to the next deadline when none can."""
+"""Virtual time: it stands still while a task can run, and jumps to the next deadline when none can."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import trio.lowlevel
 from replicas.link.signal import WOKEN
 from spe.runtime.env import Awaited
 
-#: What the wall clock of every host shows at the beginning.
+#: Wall clock of every host at the beginning.
 EPOCH_US: Final = 1_700_000_000_000_000
-#: How often, and how long in real time, there may be no deadline at all before that counts as a fault.
+#: Number of rounds without a deadline, and their length in real time, before that counts as a fault.
 _IDLE_MAX: Final = 100
 _IDLE_S: Final = 0.01
-#: Jumps from one look at the CPU time to the next: the kernel takes longer to say it than a jump takes.
+#: Jumps between two checks of the CPU time: the kernel call takes longer than a jump.
 _CPU_JUMPS: Final = 64
 
 
 class JumpClock(trio.abc.Clock):
-    """trio's clock in a simulation.
+    """The clock of trio in a simulation.
 
-    Everything that waits, waits on a deadline or an alarm of this clock: messages under way and disks as well, so
-    nothing has to be pumped.  A run in which nobody waits for anything can only be waiting for ever.
+    All waits are for a deadline or an alarm of this clock, including messages under way and disks, so nothing has to be
+    polled. A run without any deadline can only wait forever.
 
     Attributes:
-      cpu_s: seconds of computing after which the run is broken off (checked at every 64th jump of time);
-        real time says nothing, for others may use the machine.
+      cpu_s: seconds of computing after which the run is broken off (checked at every 64th jump of time); real time is
+        no measure, because other processes use the machine.
       now, now_us: seconds and microseconds since the run began.
     """
 
@@ -41,19 +41,19 @@ class JumpClock(trio.abc.Clock):
         self._idle = 0
         self._jumps = 0
         self._began = time.process_time()
-        #: A heap: when, a number that keeps their order, and what is done then, if it still is to be.
+        #: A heap: the time, a number that keeps the order, and the action, unless it is over by then.
         self._alarms: list[tuple[float, int, _Alarm]] = []
         self._alarm_count = 0
 
     def wake_at(self, when: float, signal: Awaited) -> None:
-        """Wakes whoever waits for a signal at ``when``, unless he is woken before.
+        """Wakes the waiters of a signal at ``when``, unless it is woken before.
 
-        For the many that wait for what is under way: a deadline of trio's would be a cancelled scope for each of them.
+        For the many waits for messages under way: a trio deadline would need a cancelled scope for each.
         """
         self._add(when, _Wake(signal))
 
     async def sleep(self, seconds: float) -> None:
-        """As ``trio.sleep``, without a scope that is cancelled, and an exception, for each time."""
+        """Sleeps as ``trio.sleep``, without a cancelled scope and an exception each time."""
         if seconds <= 0:
             await trio.lowlevel.checkpoint()
             return
@@ -72,7 +72,7 @@ class JumpClock(trio.abc.Clock):
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Asked only when nobody is runnable: so we are at the deadline, or at the next alarm, at once."""
+        """Advances to the deadline, or to the next alarm; called only when no task is runnable."""
         alarms = self._alarms
         while alarms and alarms[0][2].is_over():
             heapq.heappop(alarms)
@@ -96,7 +96,7 @@ class JumpClock(trio.abc.Clock):
 
 
 class _Wake:
-    """Wakes who waits for a signal."""
+    """Wakes the waiters of a signal."""
 
     __slots__ = ("_signal", "_token")
 
@@ -112,7 +112,7 @@ class _Wake:
 
 
 class _Sleep:
-    """Wakes a task that sleeps."""
+    """Wakes a sleeping task."""
 
     __slots__ = ("_task",)
 
@@ -142,14 +142,14 @@ class SimClock:
     """The clocks of one host; its wall clock may be off.
 
     Attributes:
-      computed_ns: what its processes have computed, as far as somebody says what that takes.
+      computed_ns: computing time of its processes, as far as it is modelled.
     """
 
     def __init__(self) -> None:
         self.skew_us = 0
         self.computed_ns = 0
         self._clock = trio.lowlevel.current_clock()
-        #: Where it is one of ours: it is asked what time it is at nearly every step.
+        #: The JumpClock, if it is one: it is asked for the time at nearly every step.
         self._jumping = self._clock if isinstance(self._clock, JumpClock) else None
 
     def monotonic_us(self) -> int:
@@ -182,7 +182,7 @@ class SimClock:
 
 
 def current_clock() -> JumpClock:
-    """The clock of the simulation in which this is called.  Raises TypeError where it is another."""
+    """Returns the clock of the current simulation.  Raises TypeError: it is another clock."""
     clock = trio.lowlevel.current_clock()
     if not isinstance(clock, JumpClock):
         raise TypeError(f"a simulation needs the clock JumpClock, found {type(clock).__name__}")
@@ -190,10 +190,10 @@ def current_clock() -> JumpClock:
 
 
 async def sleep_until_us(at_us: int) -> None:
-    """Until a virtual time; one that has passed is a checkpoint."""
+    """Sleeps until a virtual time; one that has passed is a checkpoint."""
     await trio.sleep(max(0.0, at_us / 1e6 - trio.current_time()))
 
 
 def now_us() -> int:
-    """Microseconds since the run began."""
+    """Returns the microseconds since the run began."""
     return round(trio.current_time() * 1e6)

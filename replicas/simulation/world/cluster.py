@@ -4,8 +4,8 @@
         await cluster.start()
         cluster.kill("n1"); await trio.sleep(5); cluster.restart("n1")
 
-Run it with the clock that jumps (:class:`~replicas.simulation.world.clock.JumpClock`): an hour costs what happens in
-it.  With :func:`~replicas.simulation.world.host.seeded_scheduling` a run is its seed.
+Run it with the clock that jumps (:class:`~replicas.simulation.world.clock.JumpClock`): an hour costs only its events.
+With :func:`~replicas.simulation.world.host.seeded_scheduling` a run follows from its seed.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ Pair = tuple[str, str]
 
 
 class SimCluster:
-    """Sources, nodes and clients of a plan, as its directory places them; see the module.
+    """Sources, nodes and clients of a plan, placed as in its directory; see the module.
 
     Args:
-      seed: of everything random in the run but the order of tasks.
-      link: what every link is like while nothing is wrong with it.
-      turn_us: what each slice of a replica's work takes.
-      state_ns: what a step takes for each row or group that the node holds, nanoseconds (``.work``).
-      row_ns: CPU that each row takes which a replica receives, nanoseconds, by partition; 0 where it has no entry.  It
-        is measured as load (L1), and takes no virtual time.  It may be changed while the cluster runs.
-      newcomers: nodes that may join (:meth:`joins`): faults know of them before they do.
+      seed: seed of all random choices of the run except the order of tasks.
+      link: state of every link while nothing is wrong with it.
+      turn_us: duration of each slice of a replica's work.
+      state_ns: duration of a step per row or group that the node holds, nanoseconds (``.work``).
+      row_ns: CPU time per row that a replica receives, nanoseconds, by partition; 0 without an entry.  It is measured
+        as load (L1), and takes no virtual time.  It may be changed while the cluster runs.
+      newcomers: nodes that may join (:meth:`joins`), and that faults may target before they do.
 
     Attributes:
-      changes: what each client's application was given.
+      changes: changes that each client's application received.
       nodes: the node processes that run now.
-      disks: by host.
+      disks: disks by host.
       lag_s: seconds that a client's application spends on each change.
     """
 
@@ -114,39 +114,39 @@ class SimCluster:
         #: Plans and directories of processes that were started with others than ours.
         self.plans: dict[str, Plan] = {}
         self.directories: dict[str, Directory] = {}
-        #: The last one that began.
+        #: The last coordinator that began.
         self.coordinator: Coordinator | None = None
-        #: Who has run what, or could have, up to now: roles as they are, and as standbys those that had one before.
+        #: The directory with all past roles: nodes that had a role before are standbys.
         self.over_time = directory
-        #: All that were issued.
+        #: All issued directories, by version.
         self.versions = {directory.version: directory}
         self.disks: dict[str, SimDisk] = {}
-        #: Nodes that have not been started yet, for no configuration names them.
+        #: Unconfigured nodes that have not been started yet.
         self.absent = set(newcomers)
-        #: Nodes that somebody has taken out of the cluster since they were started last.
+        #: Nodes that were removed from the cluster since their last start.
         self.taken_out: set[str] = set()
-        #: As they join, if they are started now.
+        #: Settings of nodes that join, for their next start.
         self._newcomers: dict[NodeId, Node] = {}
         self.lag_s: dict[str, float] = {}
-        #: The longest step of anybody's work, virtual seconds, that was for the state that a node holds.
+        #: The longest step for the state that a node holds, virtual seconds.
         self.longest_step_s = 0.0
-        #: Processes that have ended by themselves; somebody has to start them again.
+        #: Processes that have ended by themselves, and must be restarted.
         self.ended_alone: set[str] = set()
-        #: Clients whose disk may have lost what it said that it had synced; those of them that could not go on.
+        #: Clients whose disk may have lost synced data; those of them that could not go on.
         self.forgetful: set[str] = set()
         self.given_up: set[str] = set()
         #: Clients and sources whose disk has lied, and then lost power: recordings and logs may have holes.
         self.lied_to: set[str] = set()
-        #: Disks of these sources, as they were before the first such failure.
+        #: Disks of these sources before the first such failure.
         self.before_lies: dict[str, SimDisk] = {}
-        #: Sources that lost their logs: the first disk that was lost, and when.
+        #: Sources that lost their logs: the first lost disk, and the time.
         self.lost_logs: dict[StreamId, tuple[SimDisk, int]] = {}
-        #: What sources and clients delete goes there first, where their configuration says so.
+        #: Archive for deleted segments of sources and clients, if configured.
         self.archive = SimDisk()
         #: Sources that run now, or ran last.
         self.sources: dict[StreamId, SourceProcess] = {}
         self._readers: dict[str, Live | Replay] = {**producers_of(plan.sources), **givers_of(plan.sources)}
-        #: How many disks a host has lost: on another disk it draws other random numbers.
+        #: Number of disks that a host has lost: with another disk it draws other random numbers.
         self._lost: dict[str, int] = {}
         self._stuck = ""
         self._hosts = [*processes_of(directory), *sorted(self.absent)]
@@ -186,7 +186,7 @@ class SimCluster:
         return handled
 
     def env(self, host: str) -> Env:
-        """What a host's processes are given; after the run, too, of a host that took part in it."""
+        """Returns the environment of a host's processes; after the run, too, for a host that took part in it."""
         if host not in self._clocks:
             self._clocks[host] = SimClock()
         return Env(
@@ -207,7 +207,7 @@ class SimCluster:
         return disk
 
     def _happened(self, clock: SimClock, row_ns: Mapping[PartitionId, int], event: Event) -> None:
-        """Takes an event of a host; rows that its replicas receive are what it computes."""
+        """Takes an event of a host; rows that its replicas receive count as computing."""
         if isinstance(event, Received) and isinstance(event.element, Batch):
             unit, _, number = event.consumer.partition("@")[0].rpartition("/")
             if number.isdecimal():
@@ -225,7 +225,7 @@ class SimCluster:
         return StateCompute(self._turn_us, self._state_ns, running, partial(self._occupy, host))
 
     def _occupy(self, host: str, seconds: float) -> None:
-        """Lets nothing else run on a host for the length of a step of its work."""
+        """Blocks all other tasks of a host for the length of a step of its work."""
         assert self._nursery is not None
         self.longest_step_s = max(self.longest_step_s, seconds)
         if seconds and host not in self._processors.frozen:
@@ -260,49 +260,51 @@ class SimCluster:
         self._begin(host)
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> None:
-        """Runs somebody who is no process of the cluster, until it ends."""
+        """Runs a task outside of the cluster's processes, until it ends."""
         assert self._nursery is not None
         self._nursery.start_soon(main)
 
     def joins(self, node: Node) -> None:
-        """A node that no configuration names is started; one that was before is as ``node`` from its next start on."""
+        """Starts an unconfigured node; one that joined before has the settings of ``node`` from its next start on."""
         self._newcomers[node.id] = node
         if node.id in self.absent:
             self.absent.discard(node.id)
             self.launch(node.id, partial(self._newcomer, node.id))
 
     def hosts(self) -> list[str]:
-        """Everybody to whom a fault can happen."""
+        """Returns all processes that faults can target."""
         return list(self._hosts)
 
     def replicas(self) -> dict[str, Replica]:
-        """Those that run now, by name."""
+        """Returns the replicas that run now, by name."""
         return {name: replica for node in self.nodes.values() for name, replica in node.replicas().items()}
 
     def expected(self) -> set[str]:
-        """Replicas that run when nothing fails: those of the directory, and standbys that are wanted."""
+        """Returns the replicas that run when nothing fails: those of the directory, and requested standbys."""
         directory = self.current
         placed = {str(id) for node in directory.nodes for id in directory.replicas_on(node)}
         wanted = {} if self.coordinator is None else self.coordinator.activation.wanted()
         return placed | {f"{id}@{node}" for id, nodes in wanted.items() for node in nodes}
 
     def in_force(self) -> InForce:
-        """X and policies of nodes, and when."""
+        """Returns X and policies of nodes over time."""
         return InForce.applied(self.history, self.plan, self.over_time, self.versions)
 
     @property
     def current(self) -> Directory:
-        """Who is to run what now."""
+        """The current directory."""
         return self.directory if self.coordinator is None else self.coordinator.directories.current
 
     def unsettled(self) -> str:
-        """A move under way, a role lent in vain, somebody outside, or standbys that run and were not chosen; or ""."""
+        """Returns a move under way, a useless lent role, an external reader, or an unplanned standby that runs; or
+        "".
+        """
         if self.coordinator is None:
             return ""
         activation, running = self.coordinator.activation, self.replicas().keys()
         if not activation.settled or len(activation.active) > activation.budget:
             return f"standbys that run: {activation.status()}"
-        if lent := [str(one) for one in self.coordinator.recovery.lending.lent if str(one) not in running]:
+        if lent := [str(role) for role in self.coordinator.recovery.lending.lent if str(role) not in running]:
             return f"the role of {lent[0]} is lent in vain"
         if outside := sorted(self._newcomers.keys() - self.current.nodes.keys() - self.taken_out):
             return f"{outside[0]} has not joined"
@@ -310,13 +312,13 @@ class SimCluster:
         return f"{moves[0]} has not ended: {moves[0].why}" if moves else ""
 
     def open_moves(self) -> int:
-        """Moves that have not ended, as far as a coordinator knows."""
+        """Returns the number of moves under way, as far as a coordinator knows."""
         return 0 if self.coordinator is None else len(self.coordinator.mover.moves.open())
 
     def kill(self, host: str, *, power: bool = False) -> None:
-        """kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
+        """Kills a host as kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.
 
-        Without power no connection is closed, and any part of what was not synced may be lost.
+        With ``power`` no connection is closed, and any part of the unsynced bytes may be lost.
         """
         self.note(f"{'power off' if power else 'kill'} {host}")
         self._look_at_logs(host)
@@ -335,11 +337,11 @@ class SimCluster:
             )
 
     def _look_at_logs(self, host: str) -> None:
-        """What the replicas of a host that is killed now could be made again from."""
+        """Records the logs from which the replicas of a killed host could be rebuilt."""
         if (node := self.nodes.get(host)) is None or self._nursery is None:
             return
-        for of, running in node.hosting.running.items():
-            if of in node.hosting.directory.logs and running.replica.recovery.logs:
+        for partition, running in node.hosting.running.items():
+            if partition in node.hosting.directory.logs and running.replica.recovery.logs:
                 folder = node.hosting.log(running.replica.id).folder
                 whole = node.hosting.store(running.replica.id).folder
                 left = LeftLog(running.replica, folder, whole, self.disks[host], now_us())
@@ -350,7 +352,7 @@ class SimCluster:
         self.history(await left.look())
 
     def wipe(self, host: str) -> None:
-        """Killed, and its disk is another, empty one when it is started again."""
+        """Kills a host, and replaces its disk by an empty one for the next start."""
         self.kill(host)
         if host.startswith("source:"):
             self.lost_logs.setdefault(StreamId(host.removeprefix("source:")), (self.disks[host], now_us()))
@@ -367,7 +369,7 @@ class SimCluster:
         self._begin(host)
 
     def freeze(self, host: str) -> None:
-        """SIGSTOP: its tasks stand still, its sockets fill, the time goes on."""
+        """Stops a host as SIGSTOP: its tasks stand still, its sockets fill, time goes on."""
         self.note(f"freeze {host}")
         self._processors.freeze(host)
         self.began("freeze", (host,))
@@ -378,11 +380,11 @@ class SimCluster:
         self._processors.thaw(host)
 
     def frozen(self) -> list[str]:
-        """Hosts that stand still by a fault (a slow one stands still now and then)."""
+        """Returns hosts that stand still by a fault (a slow one stands still at times)."""
         return sorted({host for f in self._lasting if f.kind == "freeze" for host in f.hosts})
 
     def slow(self, host: str, times: float) -> None:
-        """The host runs ``times`` slower; 1 ends it."""
+        """Runs the host ``times`` slower; 1 ends it."""
         assert self._nursery is not None
         self.note(f"slow {host} {times:g}x")
         if (old := self._slow.pop(host, None)) is not None:
@@ -404,14 +406,14 @@ class SimCluster:
                             self._processors.thaw(host)
 
     def skew(self, host: str, skew_us: int) -> None:
-        """The wall clock of a host is off by this much."""
+        """Sets the wall clock of a host off by this much."""
         self.note(f"skew {host} {skew_us / 1e6:g} s")
         self._clocks[host].skew_us = skew_us
 
     # --- the story ---
 
     def began(self, kind: str, hosts: Sequence[str], links: Sequence[Pair] = (), amount: float = 0.0) -> FaultBegan:
-        """Tells the history of a fault that somebody else makes."""
+        """Adds a fault that is caused elsewhere to the history."""
         fault = FaultBegan(now_us(), len(self.history), kind, tuple(hosts), tuple(links), amount)
         self._lasting.append(fault)
         self.history(fault)
@@ -427,38 +429,38 @@ class SimCluster:
             self.ended(fault)
 
     def runs(self, host: str) -> bool:
-        """Is its process there, and not frozen?"""
+        """Returns whether a process runs, and is not frozen."""
         scope = self._scopes.get(host)
         return scope is not None and not scope.cancel_called and host not in self._processors.frozen
 
     def note(self, text: str) -> None:
-        """A line of the story."""
+        """Adds a line to the story."""
         self.log.append(f"{trio.current_time():9.3f} ------------ {text}")
 
     def _is_stuck(self, why: str) -> None:
-        """The run makes no progress: it ends here (a task may not be cancelled from an instrument)."""
+        """Ends the run, which makes no progress (a task may not be cancelled from an instrument)."""
         if not self._stuck:
             self._stuck = f"busy loop: {why}"
             assert self._nursery is not None
             trio.lowlevel.current_trio_token().run_sync_soon(self._nursery.cancel_scope.cancel)
 
     def observe(self) -> None:
-        """Tells the history what every replica holds now."""
+        """Adds the buffers of every replica to the history."""
         for replica in self.replicas().values():
             self.history(buffers(replica, now_us()))
 
-    def reference(self, kept: Kept | None = None, rejected: Rejected | None = None) -> dict[Channel, ChannelRows]:
-        """What a run without failures gives, by the sources' logs.
+    def reference(self, masks: Kept | None = None, rejected: Rejected | None = None) -> dict[Channel, ChannelRows]:
+        """Returns the results of a run without failures, by the sources' logs.
 
         Args:
-          kept: of some of their rows only.
-          rejected: is told of the rows that operators go on without.
+          masks: select rows of the sources; None: all.
+          rejected: called with the rows that operators reject.
         """
         inputs = self.logged()
-        return reference_rows(self.plan, inputs if kept is None else some_of(inputs, kept), rejected=rejected)
+        return reference_rows(self.plan, inputs if masks is None else some_of(inputs, masks), rejected=rejected)
 
     def logged(self) -> dict[StreamId, Iterator[Element]]:
-        """What each source has logged; of a log that was lost, what it had."""
+        """Returns the logged elements of each source; of a lost log, its former ones."""
         return {
             s: read_source_log(
                 whole(
@@ -471,10 +473,10 @@ class SimCluster:
             for s in self.plan.sources
         }
 
-    # --- what runs ---
+    # --- processes ---
 
     def _begin(self, host: str) -> None:
-        """The scope is there at once: what is killed in the moment of its start does not run."""
+        """Starts a process; its scope exists at once, so that a kill at the moment of its start takes effect."""
         assert self._nursery is not None
         self._scopes[host] = scope = trio.CancelScope()
         self._nursery.start_soon(self._process, host, scope)
@@ -493,7 +495,7 @@ class SimCluster:
         await process.run()
 
     async def _newcomer(self, name: NodeId) -> None:
-        """As ``spe node --join`` does."""
+        """Runs an unconfigured node, as ``spe node --join`` does."""
         self.taken_out.discard(name)
         try:
             await join(self.env(name), *self._deployed(name), self._newcomers[name], "")
@@ -521,7 +523,7 @@ class SimCluster:
         await process.run()
 
     async def _damaged_source(self, stream: str) -> None:
-        """One whose disk may be damaged: it names what it cannot read, and does not go on."""
+        """Runs a source whose disk may be damaged: it reports what it cannot read, and stops."""
         host = f"source:{stream}"
         try:
             await self._source(stream)
@@ -541,7 +543,7 @@ class SimCluster:
                 self.coordinator = Coordinator(env, self.plan, self.directory, store)
                 self.coordinator.directories.on_change(self._redirected)
                 await self.coordinator.run()
-        except (Superseded, OSError) as error:  # the disk failed: it cannot keep an epoch
+        except (Superseded, OSError) as error:  # the disk failed: it cannot store an epoch
             self.note(f"{COORDINATOR} ended: {error}")
             self.ended_alone.add(COORDINATOR)
             self.kill(COORDINATOR)
@@ -563,15 +565,15 @@ class SimCluster:
                     self.changes[name].append(change)
                     if lag := self.lag_s.get(name):
                         await trio.sleep(lag)
-            # All streams have ended; what it holds goes on being acknowledged.
+            # All streams have ended; the client still acknowledges its rows.
 
     async def _client_process(self, name: str) -> None:
-        """One with sinks records as well, and goes on from its disk."""
+        """Runs a client with sinks, which also records, and continues from its disk."""
         host = f"client:{name}"
         scope = self._scopes[host]
 
         def history(event: Event) -> None:
-            """Of a process that was killed nothing is told, though its tasks end after the next one has begun."""
+            """Adds an event; none of a killed process, whose tasks may end after the next one has begun."""
             if not scope.cancel_called:
                 self.history(event)
 
@@ -591,7 +593,7 @@ class SimCluster:
             if host in self.forgetful:
                 self.given_up.add(host)
             elif self.plans.get(host, self.plan).fingerprint != self.plan.fingerprint:
-                # Its folders hold results of the right plan, with which it will be started again.
+                # Its folders hold results of the right plan, with which it will be restarted.
                 self.ended_alone.add(host)
             else:
                 raise
@@ -600,5 +602,5 @@ class SimCluster:
 
 
 def sink_folder(path: Path) -> PurePosixPath:
-    """Where the sink of a client lies on its simulated disk."""
+    """Returns the folder of a client's sink on its simulated disk."""
     return PurePosixPath("sinks", *path.parts)

@@ -1,7 +1,7 @@
-"""A simulated disk: storage in memory that fails on demand, as a disk may.
+"""A simulated disk: storage in memory that fails on demand.
 
-A file has bytes that are written and bytes that are synced.  :meth:`SimDisk.power_loss` keeps the synced ones
-and, of the rest, whatever the test says.
+A file has written bytes and synced bytes.  :meth:`SimDisk.power_loss` keeps the synced ones and, of the rest, what the
+test chooses.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from spe.errors import LogError
 
 
 def torn(random: Random, synced: bytes, written: bytes) -> bytes:
-    """What a power loss leaves of a file: any part of what was not synced, its last bytes perhaps garbage."""
+    """Returns a file after a power loss: it keeps any part of the unsynced bytes, with garbage at the end at times."""
     tail = written[len(synced) :]
-    kept = tail[: random.randint(0, len(tail))]
-    if kept and random.random() < 0.3:
-        cut = random.randint(0, len(kept) - 1)
-        kept = kept[:cut] + random.randbytes(len(kept) - cut)
-    return synced + kept
+    remaining = tail[: random.randint(0, len(tail))]
+    if remaining and random.random() < 0.3:
+        cut = random.randint(0, len(remaining) - 1)
+        remaining = remaining[:cut] + random.randbytes(len(remaining) - cut)
+    return synced + remaining
 
 
 class _File:
-    """Contents shared by every handle on a path."""
+    """Contents shared by all handles of a path."""
 
     def __init__(self, contents: bytes = b"", synced_size: int | None = None) -> None:
         self.written = bytearray(contents)
-        #: So many bytes are on disk whatever happens.
+        #: Number of bytes that survive any failure.
         self.synced_size = len(contents) if synced_size is None else synced_size
-        #: So many bytes were written when the last sync began.
+        #: Number of bytes written when the last sync began.
         self.untouched_size = len(contents)
 
     @property
@@ -67,7 +67,7 @@ class _AppendFile:
     async def sync(self) -> None:
         self._check()
         file = self._file
-        file.untouched_size = len(file.written)  # this sync does not cover what is appended meanwhile
+        file.untouched_size = len(file.written)  # this sync does not cover later appends
         await trio.lowlevel.checkpoint()
         self._storage.syncs += 1
         try:
@@ -91,7 +91,7 @@ class _AppendFile:
         self._check()
         freed = len(self._file.written) - size
         del self._file.written[size:]
-        self._file.synced_size = min(self._file.synced_size, size)  # what is written there next is not synced
+        self._file.synced_size = min(self._file.synced_size, size)  # later bytes at these offsets are not synced
         self._file.untouched_size = min(self._file.untouched_size, size)
         if self._storage.space_left is not None:
             self._storage.space_left += freed
@@ -111,12 +111,12 @@ class SimDisk:
       space_left: bytes until the disk is full; None: never.
       sync_fails: every sync raises EIO from now on.
       sync_gate: a sync waits for this event before it counts, while appends go on.
-      sync_s: how long a sync takes.
-      lies: a sync returns, and nothing is safer than it was; of what is written so a power loss leaves any part.
-      syncs: how many syncs were asked for.
+      sync_s: duration of a sync.
+      lies: a sync returns without effect; a power loss keeps any part of the bytes written so.
+      syncs: number of requested syncs.
       honest: it never lied, and no bit of it was flipped.
-      ended: the process that used it has ended, and leaves what it has written.
-      removed: what the files held that were removed, for whoever judges the run; None: that is not kept.
+      ended: the process that used it has ended, and leaves its written data.
+      removed: contents of removed files, for checkers; None: not recorded.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class SimDisk:
         self.syncs = 0
         self.honest = True
         self.ended = False
-        #: Bits that were turned: file, byte, bit.
+        #: Flipped bits: file, byte, bit.
         self.flipped: list[tuple[PurePosixPath, int, int]] = []
         self.part_files = SimPartFiles(self)
 
@@ -181,19 +181,21 @@ class SimDisk:
         self.locks.remove(path)
 
     def restarted(self) -> SimDisk:
-        """The same disk after the process ended: everything written is there, locks are free, faults are mended."""
+        """Returns the disk after the end of the process: written data exists, locks are free, faults are mended."""
         other = SimDisk()
         for path, file in self.files.items():
-            other.files[path] = _File(bytes(file.written), file.synced_size)  # the rest is in the page cache still
+            other.files[path] = _File(bytes(file.written), file.synced_size)  # the rest is still in the page cache
         other.honest, other.removed, other.flipped = self.honest, self.removed, self.flipped
         return other
 
     def power_loss(self, remains: Callable[[PurePosixPath, bytes, bytes], bytes]) -> SimDisk:
-        """The disk after the power failed: ``remains(path, synced, written)`` says what each file holds."""
+        """Returns the disk after a power failure: ``remains(path, synced, written)`` returns the contents of each
+        file.
+        """
         return self._copy(lambda path, file: remains(path, file.synced, bytes(file.written)))
 
     def with_file(self, path: PurePosixPath, data: bytes) -> SimDisk:
-        """The same disk after a restart, with other bytes in one file."""
+        """Returns the disk after a restart, with other bytes in one file."""
         return self._copy(lambda p, file: data if p == path else bytes(file.written))
 
     def _copy(self, contents: Callable[[PurePosixPath, _File], bytes]) -> SimDisk:
@@ -204,7 +206,7 @@ class SimDisk:
         return other
 
     def stall(self, stalled: bool) -> None:
-        """From now on syncs wait, or go on."""
+        """Stalls syncs from now on, or lets them continue."""
         if stalled and self.sync_gate is None:
             self.sync_gate = trio.Event()
         elif not stalled and self.sync_gate is not None:
@@ -212,7 +214,7 @@ class SimDisk:
             self.sync_gate = None
 
     async def moving(self) -> None:
-        """What a sync takes, and whether it works."""
+        """Waits for the duration of a sync; raises if it fails."""
         if self.sync_s:
             await trio.sleep(self.sync_s)
         if self.sync_fails:
@@ -221,19 +223,19 @@ class SimDisk:
             await self.sync_gate.wait()
 
     def flip(self, random: Random, folder: PurePosixPath) -> PurePosixPath | None:
-        """Turns one bit of one file below a folder; which file, or None where there is none with bytes in it."""
-        found = sorted(p for p, f in self.files.items() if f.written and folder in p.parents)
-        if not found:
+        """Flips one bit of a file below a folder; returns the file, or None if there is none with bytes in it."""
+        candidates = sorted(p for p, f in self.files.items() if f.written and folder in p.parents)
+        if not candidates:
             return None
         self.honest = False
-        path = random.choice(found)
+        path = random.choice(candidates)
         at = random.randrange(len(self.files[path].written))
         self.flipped.append((path, at, 1 << random.randrange(8)))
         self.files[path].written[at] ^= self.flipped[-1][2]
         return path
 
     def mended(self) -> SimDisk:
-        """A copy on which no bit was turned."""
+        """Returns a copy without flipped bits."""
         if not self.flipped:
             return self
         other = self.restarted()
@@ -244,13 +246,13 @@ class SimDisk:
 
 
 class SimPartFiles:
-    """The files of Parquet parts, as ``replicas.connectors.files.part_files`` has them on a real disk."""
+    """Files of Parquet parts, with the interface of ``replicas.connectors.files.part_files``."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
 
     def make_folder(self, folder: Path) -> None:
-        """Folders are made by their files."""
+        """Does nothing: folders are made by their files."""
 
     def names(self, folder: Path) -> list[str]:
         return self._disk.list(PurePosixPath(folder))
@@ -288,10 +290,10 @@ class SimPartFiles:
         self._disk.files[PurePosixPath(other)] = self._disk.files.pop(PurePosixPath(path))
 
     def close(self, file: _File) -> None:
-        """Nothing is held."""
+        """Does nothing: no resource is held."""
 
     def sync_folder(self, folder: Path) -> None:
-        """A name is durable at once."""
+        """Does nothing: a name is durable at once."""
 
     def _check(self) -> None:
         if self._disk.ended:

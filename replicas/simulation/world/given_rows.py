@@ -1,4 +1,4 @@
-"""Rows that somebody gives to a simulated source, in place of what its configuration reads: plain data."""
+"""Rows given to a simulated source, in place of its configured input: plain data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spe.plan.timing import speed_of
 from spe.stream.batch import Rows
 from spe.stream.schema import Schema
 
-#: The kind of reader whose rows are given, and where it has them.
+#: Kind of the reader of given rows, and key of its rows.
 _GIVEN: Final = "given"
 
 
 class GivenRows(Replay):
-    """A reader of rows that are there already.
+    """A reader of given rows.
 
     Args:
       rows: event time in microseconds, then the value of each attribute, in order of arrival.
@@ -39,18 +39,18 @@ class GivenRows(Replay):
             yield RowChunk(first, len(taken), np.array(events, np.int64), columns, [])
 
 
-def with_rows(source: Source, given: Mapping[str, Any]) -> Source:
-    """The source, which replays given rows at its own pace.
+def with_rows(source: Source, replayed: Mapping[str, Any]) -> Source:
+    """Returns the source with given rows, which it replays at its own pace.
 
     Args:
-      given: ``rows``, as :class:`GivenRows` takes them, and ``origin_us``: event time at which the replay begins.
+      given: ``rows`` for :class:`GivenRows`, and ``origin_us``: event time at which the replay begins.
     """
     speed = speed_of(source)
     by_speed = speed is not None and speed < math.inf
-    replay = {"speed": speed, "origin_us": given["origin_us"]} if by_speed else dict(source.replay)
+    replay = {"speed": speed, "origin_us": replayed["origin_us"]} if by_speed else dict(source.replay)
     return replace(
         source,
-        reader={"kind": _GIVEN, _GIVEN: given["rows"]},
+        reader={"kind": _GIVEN, _GIVEN: replayed["rows"]},
         replay=replay,
         ahead_us=None,
         watermark=Watermark.CLOCK,
@@ -60,7 +60,7 @@ def with_rows(source: Source, given: Mapping[str, Any]) -> Source:
 
 
 def givers_of(sources: Mapping[Any, Source]) -> dict[str, GivenRows]:
-    """A reader for each source that :func:`with_rows` has made."""
+    """Returns a reader for each source that :func:`with_rows` has made."""
     return {
         str(name): GivenRows(source.schema, source.reader[_GIVEN])
         for name, source in sources.items()

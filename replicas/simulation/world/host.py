@@ -15,7 +15,7 @@ from replicas.simulation.world.clock import current_clock, now_us
 from replicas.simulation.world.loop import fits, make_loop
 from spe.stream.history import History, Note, SchedulerRounds
 
-#: Which host a task belongs to.
+#: Host of the current task.
 HOST: ContextVar[str] = ContextVar("host", default="")
 
 #: Rounds of the scheduler in one second of virtual time beyond which a run is broken off.
@@ -24,7 +24,7 @@ ROUNDS_PER_SECOND: Final = 100_000
 
 @contextmanager
 def seeded_scheduling(seed: int) -> Iterator[None]:
-    """trio's task order as a function of ``seed`` (its own, private, switch for Hypothesis), and a cheaper loop."""
+    """Makes trio's task order a function of ``seed`` (trio's private switch for Hypothesis), with a cheaper loop."""
     switches, changed = vars(trio._core._run), ("_ALLOW_DETERMINISTIC_SCHEDULING", "unrolled_run")
     before = {name: switches[name] for name in changed}
     switches["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
@@ -38,15 +38,15 @@ def seeded_scheduling(seed: int) -> Iterator[None]:
 
 
 def _run_queue() -> deque[trio.lowlevel.Task]:
-    """The runnable tasks, in trio's own queue."""
+    """Returns trio's queue of runnable tasks."""
     return trio._core._run.GLOBAL_RUN_CONTEXT.runner.runq
 
 
 class Processors(trio.abc.Instrument):
-    """Lets hosts stand still.
+    """Stops and continues hosts.
 
-    SIGSTOP: what becomes runnable on a frozen host waits, with the time going on, until it is thawed.  Trio asks us for
-    each step of each task only as long as somebody is frozen.
+    As with SIGSTOP, runnable tasks of a frozen host wait until it is thawed, while time goes on.  Trio calls this
+    instrument for each step of each task only while a host is frozen.
     """
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class Processors(trio.abc.Instrument):
 
 
 class Rounds(trio.abc.Instrument):
-    """Counts the rounds of the scheduler: whoever goes in circles makes them without any time going on.
+    """Counts the rounds of the scheduler: an endless loop makes rounds without advancing time.
 
     Args:
-      busy: called once when a second of virtual time has more rounds than it may.
+      busy: called once when a second of virtual time exceeds its rounds.
     """
 
     def __init__(self, history: History, busy: Callable[[str], None]) -> None:
@@ -96,7 +96,7 @@ class Rounds(trio.abc.Instrument):
 
 
 class SimCompute:
-    """What computing takes in virtual time: in threads nothing, each slice of work on the loop ``turn_us``."""
+    """Computing in virtual time: in threads it takes none, each slice of work on the loop ``turn_us``."""
 
     def __init__(self, turn_us: int = 0) -> None:
         self._turn_s = turn_us / 1e6
@@ -110,7 +110,7 @@ class SimCompute:
 
 
 class StoryTrace:
-    """Keeps what happened, for checkers and for people reading a failure."""
+    """Records events, for checkers and for people who read a failure."""
 
     def __init__(self, story: list[str], history: History, host: str) -> None:
         self._story = story

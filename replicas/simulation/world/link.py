@@ -1,4 +1,4 @@
-"""What the links between simulated hosts are like at the moment."""
+"""The current state of the links between simulated hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-#: A lost segment is sent again after this; each further time after twice as long.
+#: A lost segment is sent again after this time, which doubles with each further loss.
 RETRANSMIT_S: Final = 0.2
 
 
@@ -17,9 +17,9 @@ class LinkState:
     """One direction of a link.
 
     Attributes:
-      cut: holds what is sent.
-      delay_us, jitter_us: everything is late by the delay and up to the jitter.
-      bytes_per_s: bandwidth; None: no bound.
+      cut: holds all data.
+      delay_us, jitter_us: all data is late by the delay and up to the jitter.
+      bytes_per_s: bandwidth; None: unlimited.
       loss: share of sends that have to be repeated.
     """
 
@@ -39,7 +39,7 @@ class SimLinks:
 
     Args:
       random: draws jitter and loss.
-      base: a link of which nothing else is said.
+      base: default state of a link.
 
     Attributes:
       without_power: hosts that neither send nor answer.
@@ -61,7 +61,7 @@ class SimLinks:
         return states.get((source, target), self._base) if states else self._base
 
     def passes(self, source: str, target: str) -> bool:
-        """Does anything arrive there?"""
+        """Returns whether data arrives."""
         power = self.without_power
         return not (self.state(source, target).cut or (power and (source in power or target in power)))
 
@@ -69,13 +69,13 @@ class SimLinks:
         return (source, target) in self._refused
 
     def delay(self, source: str, target: str) -> tuple[float, float | None]:
-        """How late something is that is sent now, and its bandwidth."""
+        """Returns how late data is that is sent now, and its bandwidth."""
         if self._plain and not self._states:  # the usual case
             return 0.0, None
         return self.late_s(source, target), self.state(source, target).bytes_per_s
 
     def late_s(self, source: str, target: str) -> float:
-        """How late something is that is sent now."""
+        """Returns how late data is that is sent now."""
         link = self.state(source, target)
         late = (link.delay_us + (self._random.random() * link.jitter_us if link.jitter_us else 0)) / 1e6
         wait = RETRANSMIT_S

@@ -1,8 +1,8 @@
-"""trio's run loop without what a simulation has no use for.
+"""A run loop for trio without the parts that a simulation does not need.
 
-trio's own asks the kernel, in each round, for sockets that nobody has, and instruments, in each step, for hooks that
-they do not have: a good part of what a simulated run costs.  Tasks, scopes and nurseries stay trio's.  Where trio is a
-version whose insides were not looked at, its own loop runs: slower, to the same end.
+In each round trio's own loop asks the kernel for sockets, of which there are none, and in each step instruments for
+hooks that they lack: a good part of the cost of a simulated run.  Tasks, scopes and nurseries stay trio's.  With an
+unknown version of trio, its own loop runs: slower, with the same result.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from outcome import Error, Value
 from replicas.link.signal import WOKEN
 from replicas.simulation.world.clock import JumpClock
 
-#: Versions of trio whose insides are as expected here.
+#: Versions of trio with the expected internals.
 KNOWN: Final = ("0.35.",)
-#: Rounds between two looks at what other threads and signals have for us.
+#: Rounds between two checks for other threads and signals.
 _ROUNDS: Final = 64
 
 _run: Any = trio._core._run
@@ -33,10 +33,10 @@ def fits() -> bool:
 
 
 def make_loop(original: Any, order: Random) -> Any:
-    """A loop to put in the place of trio's; for other clocks than ours it is the ``original``.
+    """Returns a loop that replaces trio's; for other clocks than ours it runs ``original``.
 
     Args:
-      order: draws the order in which tasks run that are runnable at one time.
+      order: draws the order of tasks that are runnable at one time.
     """
 
     @trio.lowlevel.enable_ki_protection
@@ -95,7 +95,7 @@ def _rounds(runner: Any, clock: JumpClock, order: Random) -> Generator[float, An
 
 
 def _shuffle(batch: MutableSequence[Any], draw: Callable[[], float]) -> None:
-    """As ``Random.shuffle``, of which this would be most of the cost of a round."""
+    """Shuffles as ``Random.shuffle``, which would be most of the cost of a round."""
     for last in range(len(batch) - 1, 0, -1):
         at = int(draw() * (last + 1))
         batch[last], batch[at] = batch[at], batch[last]
@@ -103,7 +103,7 @@ def _shuffle(batch: MutableSequence[Any], draw: Callable[[], float]) -> None:
 
 @trio.lowlevel.enable_ki_protection
 def _steps(runner: Any, batch: list[Any], hooked: bool) -> None:
-    """A step of each task."""
+    """Runs a step of each task."""
     context, shielded, waits = _run.GLOBAL_RUN_CONTEXT, _run.CancelShieldedCheckpoint, _run.WaitTaskRescheduled
     for task in batch:
         context.task = task
@@ -116,7 +116,7 @@ def _steps(runner: Any, batch: list[Any], hooked: bool) -> None:
         except StopIteration as stop:
             ended: Any = Value(stop.value)
         except BaseException as error:
-            # Without the frame of this function, and those of Context.run: they are of no interest.
+            # Leaves out the frame of this function, and those of Context.run.
             trace = error.__traceback__
             for _ in range(1 + _run.CONTEXT_RUN_TB_FRAMES):
                 trace = trace and trace.tb_next
@@ -137,5 +137,5 @@ def _steps(runner: Any, batch: list[Any], hooked: bool) -> None:
                 raise TypeError(f"{task.name} waits for {message!r}, which is not of trio")
             continue
         runner.task_exited(task, ended)
-        del ended  # it may hold a traceback, and with it all that the task had
+        del ended  # it may hold a traceback, and with it all objects of the task
     context.__dict__.pop("task", None)

@@ -1,9 +1,9 @@
 """A simulated network: byte streams between hosts, over links that are late, slow, lossy, cut or refused.
 
-A connection is two pipes between two ends.  Loss is a retransmission, hence a delay, as it is to whoever uses TCP.  A
-cut holds what is sent, in order; a sender that is not acknowledged for ``USER_TIMEOUT_S`` gives up.  An end that is
-gone says so where its kernel can, and answers later what arrives for it with an RST; where the power failed nobody says
-anything until the host is back.
+A connection is two pipes between two ends.  Loss is a retransmission, so a delay, as for any user of TCP.  A cut holds
+data, in order; a sender that is not acknowledged for ``USER_TIMEOUT_S`` gives up.  When an end closes, its kernel
+reports that if it can, and answers later data with an RST; after a power failure no answer comes until the host is
+back.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class SimNetwork:
 
     Args:
       random: draws jitter and loss.
-      base: a link of which nothing else is said.
+      base: default state of a link.
     """
 
     def __init__(self, random: Random | None = None, base: LinkState = GOOD) -> None:
-        #: By address: whose it is, and who accepts; None where whoever listened is gone.
+        #: Host and acceptor by address; the acceptor is None when the listener is gone.
         self._listeners: dict[str, tuple[str, Accept | None]] = {}
         self._links = SimLinks(random if random is not None else Random(0), base)
         self._ends: list[SimStream] = []
@@ -44,7 +44,7 @@ class SimNetwork:
     # --- links ---
 
     def set_links(self, links: Mapping[Pair, LinkState], refused: AbstractSet[Pair] = frozenset()) -> None:
-        """From now on exactly these hold, by (sender, receiver); every other link is as at the beginning."""
+        """Sets the states of links, by (sender, receiver); every other link gets its initial state."""
         self._links.set(links, refused)
         self._links_changed()
 
@@ -59,14 +59,16 @@ class SimNetwork:
                 pipe.go()
                 if pipe.waits_for_room(now) and self._links.state(pipe.source, pipe.target).bytes_per_s is None:
                     pipe.widen(now, self._links.late_s(pipe.source, pipe.target))
-        for end in self._ends:  # after all links that open are open: an answer takes the other pipe
+        for end in self._ends:  # after all links are open: an answer takes the other pipe
             end.answer()
             end.changed.wake()
 
-    # --- what happens to connections ---
+    # --- connections ---
 
     def half_open(self, a: str, b: str, random: Random) -> bool:
-        """One connection that two hosts have now becomes half open; the others, and new ones, go on.  False: none."""
+        """Makes one current connection of two hosts half open; others, and new ones, go on.  Returns False if there is
+        none.
+        """
         alive = [
             end
             for end in self._ends
@@ -80,13 +82,13 @@ class SimNetwork:
         return bool(alive)
 
     def reset(self, *hosts: str) -> None:
-        """Connections break at both ends: all of one host, or those between two."""
+        """Breaks connections at both ends: all of one host, or those between two."""
         for end in self._ends:
             if not end.over and set(hosts) <= {end.outgoing.source, end.outgoing.target}:
                 end.end(RESET)
 
     def gone(self, host: str, *, silently: bool = False) -> None:
-        """A host's process has ended: its kernel closes the connections, or, without power, nothing does."""
+        """Ends a host's process: its kernel closes the connections; silently, as without power, none is closed."""
         now = trio.current_time()
         if silently:
             self._links.without_power.add(host)
@@ -104,7 +106,7 @@ class SimNetwork:
         self._links_changed()
 
     def back(self, host: str) -> None:
-        """A host has power again; it knows nothing of the connections it had."""
+        """Restores a host's power; it knows nothing of its former connections."""
         if host in self._links.without_power:
             self._links.without_power.discard(host)
             self._links_changed()
@@ -113,7 +115,7 @@ class SimNetwork:
 
     @contextmanager
     def listening(self, address: str, host: str, accept: Accept) -> Iterator[None]:
-        """Raises PortInUse."""
+        """Listens while the block lasts.  Raises PortInUse."""
         if self._listeners.get(address, _NOBODY)[1] is not None:
             raise PortInUse(f"cannot listen on {address}: in use")
         mine = self._listeners[address] = (host, accept)
@@ -148,7 +150,7 @@ class SimNetwork:
 
 
 class HostNetwork:
-    """One host's view: an env.Network."""
+    """The network as one host sees it: an env.Network."""
 
     def __init__(self, network: SimNetwork, host: str) -> None:
         self._network = network
@@ -164,7 +166,7 @@ class HostNetwork:
         *,
         task_status: trio.TaskStatus[str],
     ) -> None:
-        """What a handler raises ends the run: it is a bug, where production would go on."""
+        """Serves; an error of a handler ends the run, because it is a bug, where production would go on."""
 
         async def handle(stream: SimStream) -> None:
             try:
@@ -172,7 +174,7 @@ class HostNetwork:
             finally:
                 await trio.aclose_forcefully(stream)
 
-        context = copy_context()  # whoever connects, the handler is a task of this host
+        context = copy_context()  # the handler is a task of this host, whichever host connects
 
         def accept(stream: SimStream) -> None:
             context.copy().run(nursery.start_soon, handle, stream)

@@ -1,4 +1,4 @@
-"""One direction of a simulated connection: what was sent, when it arrives, and what ends it.  Time is passed in."""
+"""One direction of a simulated connection: its data with arrival times, and its end.  Time is passed in."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import math
 from collections import deque
 from typing import Final
 
-#: What production sets as TCP_USER_TIMEOUT.
+#: TCP_USER_TIMEOUT in production.
 USER_TIMEOUT_S: Final = 30.0
 
-#: In a pipe's chunks: whoever sent has closed.
+#: End mark in a pipe's chunks: the sender has closed.
 _END: Final = b""
 
 
 class Pipe:
-    """Bytes on their way, in order.
+    """Bytes under way, in order.
 
-    While a pipe is stopped nothing arrives; what had arrived before can be taken all the same, as from a socket.
+    While a pipe is stopped nothing arrives; earlier arrivals can still be taken, as from a socket.
 
     Attributes:
       source, target: hosts.
       size: bytes sent and, as far as the sender knows, not taken.
-      lost: stopped for ever, whatever becomes of the link.
+      lost: stopped forever, whatever the state of the link.
       reset_at: seconds; when an RST arrives.
       stopped_at: seconds; since when nothing arrives.
-      troubled: it is stopped, or will be reset; while it is not, there is only what was sent.
-      chunks: (when it arrives, bytes), oldest first; the times never decrease.
+      troubled: it is stopped, or will be reset; otherwise only sent data arrives.
+      chunks: (arrival time, bytes), oldest first; the times never decrease.
     """
 
     def __init__(self, source: str, target: str) -> None:
@@ -43,7 +43,7 @@ class Pipe:
     # --- the sender's side ---
 
     def send(self, now: float, data: bytes, late_s: float, bytes_per_s: float | None) -> None:
-        """It arrives ``late_s`` after the last of it has left, and never before what was sent earlier."""
+        """Sends data that arrives ``late_s`` after its last byte has left, and never before earlier data."""
         if not (self.troubled or self.chunks or late_s or bytes_per_s) and self._free_at <= now:  # the usual case
             self.chunks.append((now, data))
             self.size += len(data)
@@ -53,20 +53,20 @@ class Pipe:
         self._append(now, data, max(now, self._free_at) + late_s)
 
     def widen(self, now: float, late_s: float) -> None:
-        """The bandwidth has no bound any more: what still waited for it leaves now."""
+        """Removes the limit of bandwidth: data that waits for it leaves now."""
         self._free_at = now
         self.chunks = deque((min(at, now + late_s), data) for at, data in self.chunks)
 
     def waits_for_room(self, now: float) -> bool:
-        """Has something been sent that has not left yet?"""
+        """Returns whether sent data has not left yet."""
         return self._free_at > now
 
     def end(self, now: float, late_s: float) -> None:
-        """Nothing more will be sent."""
+        """Ends the data."""
         self._append(now, _END, max(now, self._free_at) + late_s)
 
     def reset(self, now: float, late_s: float) -> None:
-        """The sender's socket is gone: its kernel sends an RST after all that was sent."""
+        """Resets the sender's socket: its kernel sends an RST after all data."""
         self.reset_at = min(self.reset_at, self._after_all(now + late_s))
         self.troubled = True
 
@@ -77,14 +77,16 @@ class Pipe:
             self._unacked_at = min(self._unacked_at, now)
 
     def _after_all(self, arrives: float) -> float:
-        """Not before what was sent earlier, nor before a stop that is older, were it of the same moment."""
+        """Returns an arrival time that is not before earlier data, nor before an older stop, even one of the same
+        moment.
+        """
         if self.chunks:
             arrives = max(arrives, self.chunks[-1][0])
         return max(arrives, math.nextafter(self.stopped_at, math.inf)) if self.stopped else arrives
 
     @property
     def gives_up_at(self) -> float:
-        """When the sender's kernel takes the connection for dead."""
+        """Returns when the sender's kernel takes the connection for dead."""
         return self._unacked_at + USER_TIMEOUT_S
 
     # --- the link ---
@@ -101,12 +103,12 @@ class Pipe:
                 self._unacked_at = now
 
     def go(self) -> None:
-        """What was held arrives: at once, where it would have arrived by now."""
+        """Continues: held data arrives, at once if it would have arrived by now."""
         self.stopped_at = self._unacked_at = math.inf
         self.troubled = self.reset_at < math.inf
 
     def drop(self, now: float) -> None:
-        """What has not arrived never will."""
+        """Drops all data that has not arrived."""
         while self.chunks and self.chunks[-1][0] > min(now, self.stopped_at):
             self.size -= len(self.chunks.pop()[1])
         self._unacked_at = math.inf
@@ -114,7 +116,7 @@ class Pipe:
     # --- the receiver's side ---
 
     def take(self, now: float, max_bytes: int) -> bytes | None:
-        """What has arrived; b"" at the end, None where there is nothing."""
+        """Takes arrived data; b"" at the end, None if there is none."""
         chunks = self.chunks
         if not chunks:
             return None
@@ -144,7 +146,7 @@ class Pipe:
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def lose_arrived(self, now: float) -> None:
-        """The receiver lost power with what it had not taken; nobody tells the sender that there is room again."""
+        """Drops data that the receiver lost with its power; the sender is not told of the room."""
         not_taken = self.size
         self.take(now, not_taken)
         self.size = not_taken
@@ -153,7 +155,7 @@ class Pipe:
         return self.reset_at <= min(now, self.stopped_at)
 
     def next_after(self, now: float) -> float:
-        """When the receiver may find something new, as things are now."""
+        """Returns when the receiver may find something new, by the current state."""
         if self.stopped:
             return math.inf
         first, reset = self.first_at, self.reset_at
@@ -163,5 +165,5 @@ class Pipe:
 
     @property
     def first_at(self) -> float:
-        """When the first of what was not taken arrives."""
+        """Returns the arrival time of the first data that was not taken."""
         return self.chunks[0][0] if self.chunks else math.inf

@@ -1,6 +1,6 @@
-"""Producers of live input: they send generated rows whether or not somebody takes them (rule S7).
+"""Producers of live input: they send generated rows whether or not they are taken (rule S7).
 
-What nobody has taken waits, as in a pipe; what was taken and not yet logged when a source dies is gone.
+Untaken rows wait, as in a pipe; rows that were taken and not yet logged are lost when a source dies.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
 from spe.stream.times import MILLISECOND, SECOND
 
-#: Where a live source has the reader that its producer's rows come from.
+#: Key of the reader of a producer's rows, in a live source.
 _ROWS: Final = "rows"
-#: The writer of a pushed source, and where it has the reader that its rows come from.
+#: The writer of a pushed source, and key of the reader of its rows.
 WRITER: Final = "writer"
 PUSHED: Final = "pushed"
 _PUSH_IDLE_US: Final = SECOND
@@ -32,11 +32,12 @@ _PAUSES_US: Final = (300 * MILLISECOND, SECOND, 3 * SECOND)
 
 
 def live_source(source: Source, how: Mapping[str, Any]) -> Source:
-    """The source, whose rows happen once.
+    """Returns the source as a live one, whose rows happen once.
 
     Args:
-      how: ``watermark``, ``idle_us``, ``idle_to_now``: of the source; and of its producer ``behind_us``: how far event
-        times are behind the clock; ``pauses_us``: when nothing is sent, from the beginning of the run on, and how long.
+      how: ``watermark``, ``idle_us``, ``idle_to_now`` of the source; and of its producer ``behind_us``: how far event
+        times are behind the clock; ``pauses_us``: times without rows, from the beginning of the run on, and their
+        lengths.
     """
     return replace(
         source,
@@ -49,7 +50,7 @@ def live_source(source: Source, how: Mapping[str, Any]) -> Source:
 
 
 def pushed_source(source: Source) -> Source:
-    """The source, whose rows somebody pushes (replicas.simulation.features.pushed_sources)."""
+    """Returns the source as one with pushed rows (replicas.simulation.features.pushed_sources)."""
     return replace(
         source,
         reader={"kind": "push", "writers": (WRITER,), PUSHED: source.reader},
@@ -62,7 +63,9 @@ def pushed_source(source: Source) -> Source:
 
 
 def random_live(random: Random, names: list[str], seconds: int) -> dict[str, Any]:
-    """For each source ``how`` it is live.  All are as far behind the clock: else they would not be in step (S5)."""
+    """Returns settings of live sources.  All are equally far behind the clock: otherwise they would not be in step
+    (S5).
+    """
     behind_us = random.choice(_BEHIND_US)
     return {
         name: {
@@ -106,14 +109,14 @@ class LiveProducer(Live):
             await accept(chunk)
 
     def _more(self) -> bool:
-        """Is there another row?  It may not be due yet."""
+        """Returns whether there is another row, which may not be due yet."""
         while self._at == len(self._due):
             self._chunk = next(self._chunks, None)
             if self._chunk is None:
                 self._due = self._due[:0]
                 self._at = 0
                 return False
-            assert self._chunk.events is not None  # generated rows have them
+            assert self._chunk.events is not None  # generated rows have event times
             self._at = 0
             self._due = np.maximum.accumulate(self._chunk.events) - self._start_us
             for at, length in self._pauses:
@@ -129,5 +132,5 @@ class LiveProducer(Live):
 
 
 def producers_of(sources: Mapping[Any, Source]) -> dict[str, LiveProducer]:
-    """A producer for each source that :func:`live_source` has made."""
+    """Returns a producer for each source that :func:`live_source` has made."""
     return {str(name): LiveProducer(source) for name, source in sources.items() if _ROWS in source.reader}

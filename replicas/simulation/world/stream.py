@@ -17,7 +17,7 @@ from spe.runtime.network import RECEIVE_BYTES
 #: Bytes under way that a sender may be ahead of its receiver.
 WINDOW_BYTES: Final = 1 << 20
 
-#: Reasons for which an end is gone.
+#: Reasons for the end of a socket.
 CLOSED: Final = "closed"
 KILLED: Final = "killed"
 RESET: Final = "reset by peer"
@@ -29,7 +29,7 @@ class SimStream(trio.abc.Stream):
     Attributes:
       incoming, outgoing: its pipes.
       other: the other end.
-      over: why its socket is gone; "" while it is not.
+      over: why its socket is gone; "" while it exists.
     """
 
     other: SimStream
@@ -42,7 +42,7 @@ class SimStream(trio.abc.Stream):
         self._clock = current_clock()
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
-        """As TcpStream.send_now: all of it, or, while too much is under way, nothing."""
+        """Sends as TcpStream.send_now: all of the data, or, while too much is under way, nothing."""
         now, pipe = self._clock.now, self.outgoing
         if self._troubled():
             self._look(now)
@@ -56,7 +56,7 @@ class SimStream(trio.abc.Stream):
                 self.answer()
             self.other.changed.wake()
             if pipe.troubled:
-                self.changed.wake()  # whoever waits here has a deadline now
+                self.changed.wake()  # a task that waits here has a deadline now
         return len(data)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -68,7 +68,7 @@ class SimStream(trio.abc.Stream):
                 break
             await self._wait(token)
             waited = True
-        if not waited:  # as a socket of trio's does
+        if not waited:  # as a trio socket does
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -109,26 +109,26 @@ class SimStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
     def end(self, why: str) -> None:
-        """The socket is gone; who waits hears of it."""
+        """Ends the socket; wakes waiting tasks."""
         self.over = why
         self.changed.wake()
 
     def answer(self) -> None:
-        """What arrives at the other end is answered with an RST, where no socket is any more."""
+        """Answers data that arrives at the other end with an RST, if its socket is gone."""
         pipe, back = self.outgoing, self.incoming
         if self.other.over and not pipe.stopped and pipe.first_at < math.inf and back.reset_at == math.inf:
             back.reset(max(self._clock.now, pipe.first_at), self._links.late_s(back.source, back.target))
             self.changed.wake()
 
     def give_up(self, now: float) -> None:
-        """The kernel does, where nothing was acknowledged for too long."""
+        """Gives up, as the kernel does, if nothing was acknowledged for too long."""
         if not self.over and now >= self.outgoing.gives_up_at:
             self.outgoing.drop(now)
             self.end("timed out")
             self.other.answer()
 
     def _troubled(self) -> bool:
-        """Is there anything but what was sent?"""
+        """Returns whether anything but sent data may happen."""
         return bool(self.over) or self.incoming.troubled or self.outgoing.troubled
 
     def _hear_reset(self, now: float) -> None:
@@ -137,7 +137,7 @@ class SimStream(trio.abc.Stream):
             self._look(now)
 
     def _look(self, now: float) -> None:
-        """Raises what an operation on this end raises now."""
+        """Raises the error of an operation on this end now."""
         self.give_up(now)
         if self.over == CLOSED:
             raise trio.ClosedResourceError
@@ -145,7 +145,7 @@ class SimStream(trio.abc.Stream):
             raise trio.BrokenResourceError(self.over)
 
     async def _wait(self, token: int) -> None:
-        """Until something changes, or something is due."""
+        """Waits until something changes, or something is due."""
         until = min(self.incoming.next_after(self._clock.now), self.outgoing.gives_up_at)
         if until < math.inf:
             self._clock.wake_at(until, self.changed)

@@ -1,7 +1,7 @@
-"""What computing takes in virtual time where it is proportional to the state that is held.
+"""Computing in virtual time, proportional to the state held.
 
-A node's step of work holds up the whole process, as a synchronous step does: no task of its host runs meanwhile.  A
-computation in a thread (encoding a snapshot, say) takes as long, and others go on.
+A node's step of work blocks the whole process, as a synchronous step does: no task of its host runs during it.  A
+computation in a thread (such as encoding a snapshot) takes as long, and other tasks go on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from spe.stream.batch import Rows
 from spe.stream.frozen import FrozenArray
 from spe.stream.times import MILLISECOND
 
-#: No step takes longer, whatever is held: what a node promises of its own steps.
+#: Longest step, whatever the state: as guaranteed by a node's own limits.
 STEP_MAX_US: Final = 50 * MILLISECOND
-#: Rows and groups that are held are counted again after this time.
+#: Rows and groups held are counted again after this time.
 _COUNTED_US: Final = 100 * MILLISECOND
 
 
@@ -27,10 +27,10 @@ class StateCompute:
     """Implements spe.runtime.env.Compute for one host.
 
     Args:
-      turn_us: what each slice of work takes in any case.
-      state_ns: what it takes for each row or group that is held, nanoseconds.
-      replicas: those that run on the host.
-      occupy: lets nothing else on the host run for so many seconds.
+      turn_us: fixed duration of each slice of work.
+      state_ns: duration per row or group held, nanoseconds.
+      replicas: returns the replicas on the host.
+      occupy: blocks all other tasks of the host for so many seconds.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class StateCompute:
 
 
 def held(replica: Replica) -> int:
-    """Rows that wait in a replica's inputs, and rows and groups in its operators."""
-    waiting = sum(len(chunk) for one in replica.sunion.inputs for chunk in one.stable)
+    """Returns the number of rows that wait in a replica's inputs, and of rows and groups in its operators."""
+    waiting = sum(len(chunk) for input in replica.sunion.inputs for chunk in input.stable)
     return waiting + sum(_largest(state) for state in replica.core.operator_states())
 
 
 def _largest(state: Any) -> int:
-    """Length of the longest array, pieces of one list together: the rows or groups of an operator."""
+    """Returns the length of the longest array, with pieces of one list together: the rows or groups of an operator."""
     if isinstance(state, np.ndarray | FrozenArray | Rows):
         return len(state)
     if isinstance(state, Mapping):
