@@ -1,14 +1,14 @@
 """Tests of queries, operators and aggregates, without processes and in virtual time.
 
-* :func:`results`, :class:`QueryDriver`: a query without failures, of whole streams or step by step.
+* :func:`results`, :class:`QueryDriver`: a query without failures, for whole streams or step by step.
 * :func:`run`: all its replicas and clients under faults, with every promise checked.
-* :class:`OperatorHarness`, :func:`check_aggregate`: an operator or aggregate of one's own, and what it promises.
-* :func:`check_reader`, :func:`check_receiver`, :func:`check_sink`: a connector of one's own, crashed at each await.
+* :class:`OperatorHarness`, :func:`check_aggregate`: a user-defined operator or aggregate, and its contract.
+* :func:`check_reader`, :func:`check_receiver`, :func:`check_sink`: a user-defined connector, crashed at each await.
 * :func:`rows`, :func:`faults`: Hypothesis strategies.
 
 Rows are a table as text, dicts, or tuples.  A text begins with a line of names; ``-`` is null, ``"…"`` a text with
 spaces.  A time is ``2026-01-01T12:00:00``, ``12:00:00.5`` or ``1.5s`` (both of 2026-01-01), a datetime, or microseconds
-since the epoch.  Where no attribute has the tuple time, a column ``_time`` before all others does.
+since the epoch.  If no attribute has the tuple time, a column ``_time`` precedes all others.
 """
 
 from replicas.testing.blame import PromiseBroken

@@ -1,4 +1,4 @@
-"""What is wrong in a test, with the line of the test that says it."""
+"""Errors of a test, with the line of the test that causes them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HERE: Final = str(Path(__file__).parent)
 
 
 class PromiseBroken(AssertionError):
-    """The code under test did not keep a promise; the text says which, where, and how to see it again."""
+    """The code under test broke a promise; the text says which, where, and how to repeat it."""
 
 
 def caller() -> LineMark:
-    """The line that is being executed, of the innermost frame outside of this package."""
+    """Returns the current line of the innermost frame outside of this package."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_HERE) and frame.f_back is not None:
         frame = frame.f_back
@@ -26,5 +26,5 @@ def caller() -> LineMark:
 
 
 def wrong(message: str) -> ConfigError:
-    """A mistake in a call of this package, with the line of the call."""
+    """Returns an error about a call of this package, with the line of the call."""
     return mistake(caller(), message)

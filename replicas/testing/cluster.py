@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time, under faults, with every promise checked."""
+"""Runs a whole cluster in virtual time, under faults, with every promise checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spe.stream.times import SECOND
 #: Faults of a fault file: its text, or its data.
 GivenFaults = str | Sequence[Mapping[str, Any]]
 
-#: How long a run without given rows is, and the shortest one with random faults.
+#: Length of a run without given rows, and the shortest length with random faults.
 _LENGTH_US: Final = 30 * SECOND
 _SHORTEST_US: Final = 10 * SECOND
 _SEEDS: Final = 1 << 32
@@ -45,25 +45,25 @@ def run(
     """Runs a query with all its replicas and clients in virtual time, in this thread, and checks every promise.
 
     The code is that of production; clocks, network and disks are simulated.  The same arguments give the same run.
-    Time 0 is when the sources begin.  Rows come at the pace of their event times, beginning with the first of all
-    sources, unless the configuration has another ``replay``.
+    Time 0 is the beginning of the sources.  Rows come at the pace of their event times, from the first of all sources,
+    unless the configuration has another ``replay``.
 
     Args:
       query: an Environment, a file, YAML as text, or its data.
-      sources: the rows of each source, in order of arrival; those that are not named have none.  None: what the
-        configuration reads; rows are made up where a file is not there or input is live.
+      sources: the rows of each source, in order of arrival; other sources have none.  None: the configured input; rows
+        are generated if a file is missing or an input is live.
       faults: as in a fault file; ``"random"``: faults that follow from the seed.
-      seed: of the order of tasks, delays, and random faults.  None: another one each time.
+      seed: seed of the order of tasks, delays, and random faults.  None: another one each time.
       length: the least time until everything heals, such as ``"20s"``.  Faults without an end last so long.
-      must_happen: a fault that is not possible where it is due is a mistake, such as to kill the last replica that has
-        the state of a partition.  False, and where faults are random: it is left out.
+      must_happen: a fault that is impossible when it is due is an error, such as killing the last replica with the
+        state of a partition.  False, and for random faults: it is skipped.
 
     Returns:
-      What the clients received, and when.
+      the changes that the clients received, with times.
 
     Raises:
       PromiseBroken: an AssertionError that says which promise, with the seed that repeats the run.
-      ConfigError: query, rows or faults have mistakes, or a fault was not possible where it was due.
+      ConfigError: query, rows or faults have mistakes, or a fault was impossible when it was due.
       OperatorFailed: an operator raised; its notes have the line.
     """
     document, deployed = read_query(query)
@@ -74,7 +74,7 @@ def run(
         least_us = least_us or _LENGTH_US
         config, _ = configuration_to_simulate(document, deployed, least_us)
     else:
-        results(query, sources or {})  # an operator that raises does so here, with the caller above it
+        results(query, sources or {})  # an operator that raises does so here, with the caller in the traceback
         config = {k: v for k, v in document.data.items() if k != "faults"}
         least_us = max(least_us, _length_us(deployed, rows))
     options = {} if rows is None else {"rows": _given(rows)}
@@ -118,23 +118,23 @@ def _again(scenario: Scenario) -> str:
 
 
 def _length_us(deployed: Deployed, rows: Mapping[str, Sequence[Timed]]) -> int:
-    """Until the last row has come, at the pace of the slowest source."""
-    times = [row[0] for given in rows.values() for row in given]
+    """Returns the time until the last row has come, at the pace of the slowest source."""
+    times = [row[0] for table in rows.values() for row in table]
     speeds = [float(s.replay.get("speed") or 1.0) for s in deployed.plan.sources.values()]
     return SECOND + round((max(times) - min(times)) / min(speeds)) if times else SECOND
 
 
 def _given(rows: Mapping[str, Sequence[Timed]]) -> dict[str, Any]:
-    origin_us = min((row[0] for given in rows.values() for row in given), default=0)
-    return {name: {"rows": [list(row) for row in given], "origin_us": origin_us} for name, given in rows.items()}
+    origin_us = min((row[0] for table in rows.values() for row in table), default=0)
+    return {name: {"rows": [list(row) for row in table], "origin_us": origin_us} for name, table in rows.items()}
 
 
-def _read_faults(given: GivenFaults, deployed: Deployed) -> tuple[Fault, ...]:
-    if isinstance(given, str):
+def _read_faults(entries: GivenFaults, deployed: Deployed) -> tuple[Fault, ...]:
+    if isinstance(entries, str):
         mark = caller()
-        return tuple(load_faults_text(given, f"{mark.file}:{mark.line}: the faults", deployed.directory))
+        return tuple(load_faults_text(entries, f"{mark.file}:{mark.line}: the faults", deployed.directory))
     problems = Problems()
-    found = read_faults(list(given), ("faults",), deployed.directory, problems)
+    faults = read_faults(list(entries), ("faults",), deployed.directory, problems)
     if problems:
         raise wrong("\n".join(f"{show_path(p.path)}: {p.message}" for p in problems.found))
-    return tuple(found)
+    return tuple(faults)

@@ -1,4 +1,4 @@
-"""What connectors state, checked: crashes at every await, against a server in memory or a real one."""
+"""Checks the guarantees of connectors: with crashes at every await, against a server in memory or a real one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from spe.stream.ids import Channel
 
 __all__ = ["SCHEMA", "PlayedServer", "SentRows", "check_reader", "check_receiver", "check_sink"]
 
-#: Between two changes, and from the end of the story to its being safe.
+#: Time between two changes, and from the end of the story until it is safe.
 _STEP_S: Final = 0.03
-#: Rows in a transaction, in a play: small, so that there are many.
+#: Rows in a transaction in a play: few, so that there are many transactions.
 _ROWS_MAX: Final = 7
 
 
@@ -46,8 +46,8 @@ def check_reader(
 ) -> int:
     """Checks that a reader brings every row exactly once, and in order, into the log of its source.
 
-    At every await it is killed, its machine loses power, its server is killed, or hangs for longer than anybody waits;
-    half of the time once more soon afterwards.  A server that forgets what was acknowledged finds readers that
+    At every await it is killed, its machine loses power, or its server is killed, or hangs longer than any time limit;
+    half of the time once more soon afterwards.  A server that deletes acknowledged rows detects readers that
     acknowledge too early.
 
     ::
@@ -55,16 +55,16 @@ def check_reader(
         check_reader({"schema": {"ts": "timestamp!", "n": "int64"}, "time": "ts", "from": {"redis": {…}}}, ROWS, Redis)
 
     Args:
-      source: an entry of ``sources`` in the configuration; or a function of the server that gives it.
-      rows: what the server has, or a file, in order; or a function of the server.
+      source: an entry of ``sources`` in the configuration; or a function of the server that returns it.
+      rows: the rows of the server, or of a file, in order; or a function of the server.
       server: makes a server for each play; see :class:`PlayedServer`.  One that does not serve needs no method.
-      order: rows for which it is the same are in order; the others may come in any order among each other.
+      order: rows with the same value are in order; others may come in any order among each other.
       virtual: in virtual time, over a network in memory; else in real time, over the real one.
       most: crashes of each kind; None: one at each await.
-      seed: of everything that is random.
+      seed: seed of all random choices.
 
     Returns:
-      How often it was played.
+      the number of plays.
 
     Raises:
       PromiseBroken: says after which crash, and what is wrong.
@@ -86,20 +86,19 @@ def check_receiver(
 ) -> int:
     """Checks a reader that is sent each row once, and cannot ask for it again.
 
-    What may be missing in the log is the end of a connection: what was sent, and not yet synced, as the reader or the
-    sender was killed.  Whatever consumers were given stays there, as the same row; nothing is there twice, in another
-    order, or cut; and of a connection during which nobody was killed everything is there.  Crashes are those of
-    :func:`check_reader`.
+    The log may lack only the end of a connection: rows that were sent and not yet synced when the reader or the sender
+    was killed.  Rows given to consumers stay the same; no row is there twice, out of order, or cut; and of a connection
+    without a kill every row is there.  Crashes are those of :func:`check_reader`.
 
-    The server sends; it keeps what in ``connections``, a list of ``replicas.testing.connectors.SentRows``, one for each
-    that it has opened, and in ``over`` that it has sent all.
+    The server sends; its ``connections`` is a list of ``replicas.testing.connectors.SentRows``, one for each connection
+    that it has opened, and ``over`` says that it has sent all rows.
 
     Args:
-      rows: what it sends; no two are equal.
+      rows: the rows that it sends; no two are equal.
       source, server, virtual, most, seed: as in :func:`check_reader`.
 
     Returns:
-      How often it was played.
+      the number of plays.
 
     Raises:
       PromiseBroken: says after which crash, and what is wrong.
@@ -118,22 +117,22 @@ def check_sink(
     most: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Checks what a sink holds in its mode while results come, fail, are corrected, and come again after crashes.
+    """Checks a sink's contents in its mode while results come, fail, are corrected, and come again after crashes.
 
     *stable*: at the end each stable row exactly once; never a tentative one.  *current*: never two rows of one result,
-    nor a tentative row where there is a final one; at the end the stable rows.  *corrections*: who applies what is
-    there in order holds, at the end, the stable rows.  In each: nothing was acknowledged that was not there after a
-    crash.  Crashes are those of :func:`check_reader`.
+    nor a tentative row with a final one; at the end the stable rows.  *corrections*: a reader that applies them in
+    order holds, at the end, the stable rows.  In each mode: all acknowledged rows exist after a crash.  Crashes are
+    those of :func:`check_reader`.
 
-    The rows are of :data:`SCHEMA`.  The server has a method ``rows()``, plain or async, that gives what somebody reads
-    there, as dicts: ``_partition``, ``_id``, ``_tentative`` (mode current), or ``_kind``, and the attributes.
+    The rows have the schema :data:`SCHEMA`.  The server has a method ``rows()``, plain or async, that returns its
+    current rows as dicts: ``_partition``, ``_id``, ``_tentative`` (mode current), or ``_kind``, and the attributes.
 
     Args:
-      sink: an entry of ``sinks`` in the configuration; or a function of the server that gives it.
+      sink: an entry of ``sinks`` in the configuration; or a function of the server that returns it.
       server, virtual, most, seed: as in :func:`check_reader`.
 
     Returns:
-      How often it was played.
+      the number of plays.
 
     Raises:
       PromiseBroken: says after which crash, and what is wrong.
@@ -145,7 +144,7 @@ def check_sink(
 
 
 class _Writing:
-    """One play of a sink."""
+    """Plays a sink once."""
 
     def __init__(self, sink: Any, server: Any, crash: Crash, seed: int, virtual: bool) -> None:
         entry = sink(server) if callable(sink) else sink
@@ -170,7 +169,7 @@ class _Writing:
         return self._story.over and all(self._safe[c] == len(rows) for c, rows in self._story.expected().items())
 
     async def _process(self, env: Env) -> None:
-        """What a client does with one sink."""
+        """Runs the part of a client that writes one sink."""
         schemas = dict.fromkeys(CHANNELS, SCHEMA)
         sink = open_sink(self._spec, schemas, lambda folder: (env.storage, PurePosixPath(str(folder))))
         try:
@@ -216,16 +215,16 @@ class _Writing:
         await self._look()
 
     async def _look(self) -> None:
-        """What somebody reads there just now; of a real server only at the end."""
+        """Checks the current rows at the server; those of a real server only at the end."""
         if self._virtual and self._mode != CORRECTIONS and not inspect.iscoroutinefunction(self._server.rows):
             self._check_now(self._server.rows())
 
     async def _look_at_all(self) -> None:
-        found = self._server.rows()
-        self._found = list(await found if isinstance(found, Awaitable) else found)
+        rows = self._server.rows()
+        self._found = list(await rows if isinstance(rows, Awaitable) else rows)
 
     def _check_now(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Holds at any time, in modes in which rows are the newest answer."""
+        """Checks what holds at any time, in modes in which rows are the newest answer."""
         ids = Counter((row["_partition"], row["_id"]) for row in rows)
         if twice := [key for key, count in ids.items() if count > 1]:
             raise PromiseBroken(f"row {twice[0][1]} of partition {twice[0][0]} is there twice")
@@ -259,15 +258,15 @@ class _Writing:
                 raise PromiseBroken(f"{channel}: row {id_} is missing, {dict(zip(SCHEMA.names, values, strict=True))}")
             if row.get("_tentative"):
                 raise PromiseBroken(f"{channel}: row {id_} is tentative at the end")
-            found = tuple(_plain(name, row[name]) for name in SCHEMA.names)
-            if row_key(found) != row_key(values):
-                raise PromiseBroken(f"{channel}: row {id_} is {found}, expected {values}")
+            written = tuple(_plain(name, row[name]) for name in SCHEMA.names)
+            if row_key(written) != row_key(values):
+                raise PromiseBroken(f"{channel}: row {id_} is {written}, expected {values}")
         if more := [i for i in there if not 1 <= i <= len(wanted)]:
             raise PromiseBroken(f"{channel}: row {more[0]} is too much, {dict(there[more[0]])}")
 
 
 async def _patiently(env: Env, action: Callable[[], Awaitable[None]]) -> None:
-    """Again and again while the server is away, as a client does."""
+    """Repeats an action while the server is away, as a client does."""
     backoff = Backoff(env)
     while True:
         try:
@@ -279,18 +278,18 @@ async def _patiently(env: Env, action: Callable[[], Awaitable[None]]) -> None:
 
 
 def _applied(changes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What a reader holds who applies corrections in order."""
+    """Returns the rows of a reader that applies corrections in order."""
     held: list[Mapping[str, Any]] = []
-    for one in changes:
-        if one["_kind"] == "insert":
-            held.append(one)
-        elif one["_kind"] == "undo":
-            held = [r for r in held if r["_partition"] != one["_partition"] or r["_id"] <= one["_id"]]
+    for change in changes:
+        if change["_kind"] == "insert":
+            held.append(change)
+        elif change["_kind"] == "undo":
+            held = [r for r in held if r["_partition"] != change["_partition"] or r["_id"] <= change["_id"]]
     return held
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as a row of ours has it: a timestamp may be a text or a datetime, a number a text."""
+    """Converts a value to our type: a timestamp may be a text or a datetime, a number a text."""
     if value is None:
         return None
     return moment(value) if name == "seen" else float(value) if name == "amount" else value

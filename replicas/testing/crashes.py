@@ -1,4 +1,4 @@
-"""Plays a connector again and again, with a crash at each of its awaits, against a server that stays."""
+"""Plays a connector repeatedly, with a crash at each of its awaits, against a server that persists."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from spe.runtime.production import NullTrace, SystemClock, ThreadCompute
 _PROCESS: Final = "process"
 _SERVER: Final = "server"
 _LINK: Final = LinkState(delay_us=1_000)
-#: How long a sync of the disk takes, and how often it is looked whether all is done.
+#: Duration of a disk sync, and interval of checking whether all is done.
 _SYNC_S: Final = 0.01
 _LOOK_S: Final = 0.02
 #: How long a server is down, and how long it hangs: longer than a sink waits for it.
 _DOWN_S: Final = 0.7
 _HANGS_S: Final = ANSWER_S + 5
-#: In virtual time and in real time: after so long a play that is not over will never be.
+#: In virtual time and in real time: a play that is not over after so long never will be.
 _LONGEST_S: Final = 600.0
 _LONGEST_REAL_S: Final = 60.0
 #: Seconds of computing that a play in virtual time may take.
 _CPU_S: Final = 30.0
-#: Steps from one crash to a second one, at most.
+#: Largest number of steps from one crash to a second one.
 _SOON: Final = 40
-#: Task steps that belong to the connector's process.
+#: Marks task steps of the connector's process.
 _INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
 
 
 class How(StrEnum):
-    """What happens at an await."""
+    """An event at an await."""
 
     KILLED = "the process is killed"
     POWER_LOST = "its machine loses power"
@@ -56,19 +56,19 @@ class How(StrEnum):
 
 
 class PlayedServer(Protocol):
-    """What a connector talks to.  Made anew for each play; its attributes are what survives when it is killed.
+    """A server for a connector.  Made anew for each play; its attributes survive when it is killed.
 
-    One with an attribute ``storage`` gets the disk of the connector's process in it: for sinks of files.  One with an
-    attribute ``deployed`` gets the plan and the directory of the source: for who speaks the protocol of the cluster.
+    An attribute ``storage`` is set to the disk of the connector's process: for sinks of files.  An attribute
+    ``deployed`` is set to the plan and the directory of the source: for servers that speak the protocol of the cluster.
     """
 
     async def serve(self, network: Network, *, task_status: trio.TaskStatus[str]) -> None:
-        """Serves until it is cancelled, which is its death, as ``network.serve`` does; called again afterwards."""
+        """Serves until it is cancelled, which kills it, as ``network.serve`` does; called again afterwards."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """At which steps of the connector's tasks, counted from the last one, what happens."""
+    """A crash at steps of the connector's tasks, each counted from the previous one."""
 
     steps: Sequence[int]
     how: How
@@ -78,26 +78,26 @@ class Crash:
 
 
 class Performance(Protocol):
-    """Something that is played on a stage."""
+    """A play on a stage."""
 
     stage: Stage
 
     async def play(self) -> None: ...
 
     def check(self) -> None:
-        """After the play.  Raises PromiseBroken."""
+        """Checks the result after the play.  Raises PromiseBroken."""
 
 
 class Stage(trio.abc.Instrument):
-    """One play: a process that is started again after each crash, and a server.
+    """One play: a process that is restarted after each crash, and a server.
 
     Args:
-      wall_us: what the wall clock shows at the beginning of virtual time, at least.
+      wall_us: least wall clock at the beginning of virtual time.
 
     Attributes:
-      disk: of the process.
-      steps: that the connector's tasks have made, until it was over.
-      unfinished: why it ended though it was not over; "" where it was.
+      disk: disk of the process.
+      steps: number of steps of the connector's tasks, until it was over.
+      unfinished: why it ended without being over; "" if it was over.
     """
 
     def __init__(self, server: Any, crash: Crash, seed: int, *, virtual: bool, wall_us: int = 0) -> None:
@@ -155,13 +155,13 @@ class Stage(trio.abc.Instrument):
     async def play(
         self, process: Callable[[Env], Awaitable[None]], over: Callable[[], bool], look: Callable[[], Awaitable[None]]
     ) -> None:
-        """Until it is over, and for a second more; or for very long, which ``unfinished`` says.
+        """Plays until it is over, and for a second more; or for very long, which sets ``unfinished``.
 
         Args:
-          look: done at the end, while the server is still there.
+          look: called at the end, while the server still runs.
 
         Raises:
-          PromiseBroken: the process ends with an error.
+          PromiseBroken: the process ended with an error.
         """
         with trio.move_on_after(_LONGEST_S if self._virtual else _LONGEST_REAL_S) as limit:
             async with trio.open_nursery() as nursery:
@@ -171,7 +171,7 @@ class Stage(trio.abc.Instrument):
                     await nursery.start(self._serve)
                     nursery.start_soon(self._hang)
                 nursery.start_soon(self._live, process)
-                while not over():  # noqa: ASYNC110 - a server tells nobody when it has everything
+                while not over():  # noqa: ASYNC110 - a server does not report when it has everything
                     await trio.sleep(_LOOK_S)
                 await trio.sleep(1.0 if self._virtual else 0.2)
                 self._over = True
@@ -183,7 +183,7 @@ class Stage(trio.abc.Instrument):
             self.unfinished = f"it does not come to an end within {longest_s:g} s"
 
     async def _hang(self) -> None:
-        """Freezes the server each time it is to be."""
+        """Freezes the server whenever a crash requires it."""
         processors = Processors()
         while True:
             await self._pause.wait(self._pause.token())
@@ -194,7 +194,7 @@ class Stage(trio.abc.Instrument):
                 processors.thaw(_SERVER)
 
     async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """The server, again and again."""
+        """Runs the server, and restarts it."""
         HOST.set(_SERVER)
         network: Network = _ServersNetwork(self._network, _SERVER) if self._virtual else TcpNetwork()
         while True:
@@ -209,7 +209,7 @@ class Stage(trio.abc.Instrument):
             await trio.sleep(_DOWN_S)
 
     async def _live(self, process: Callable[[Env], Awaitable[None]]) -> None:
-        """The process, again and again."""
+        """Runs the process, and restarts it."""
         while True:
             with trio.CancelScope() as scope:
                 self._process_scope = scope
@@ -225,7 +225,7 @@ class Stage(trio.abc.Instrument):
     async def _once(self, process: Callable[[Env], Awaitable[None]]) -> None:
         token = _INSIDE.set(True)
         try:
-            async with trio.open_nursery() as nursery:  # whose tasks are inside
+            async with trio.open_nursery() as nursery:  # its tasks are inside
                 nursery.start_soon(process, self._env())
         except* SpeError as group:
             raise PromiseBroken(f"it ends: {next(leaves(group))}") from group
@@ -235,7 +235,7 @@ class Stage(trio.abc.Instrument):
 
 
 class _ServersNetwork(HostNetwork):
-    """A server goes on where a connection ends, as over a real network."""
+    """A network whose server goes on when a connection ends, as over a real network."""
 
     async def serve(
         self,
@@ -254,12 +254,12 @@ class _ServersNetwork(HostNetwork):
 def play_all(
     perform: Callable[[Crash], Performance], *, serves: bool, virtual: bool, most: int | None, seed: int
 ) -> int:
-    """Plays with a crash at each step, until one does not happen for the play is over; returns the number of plays.
+    """Plays with a crash at each step, until the play is over before the crash; returns the number of plays.
 
     Args:
-      perform: what to play, made anew.
+      perform: makes a new play.
       serves: the server can be killed; in virtual time it can hang, too.
-      most: of each kind; beyond it, steps are left out.
+      most: number of plays of each kind; beyond it, steps are left out.
 
     Raises:
       PromiseBroken: says after which crash.

@@ -1,4 +1,4 @@
-"""A query without a cluster: rows in, final results out, step by step."""
+"""Runs a query without a cluster: rows in, final results out, step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
 
 class QueryDriver:
-    """Runs a query in the calling thread, without failures, processes or a clock: time is what the test says.
+    """Runs a query in the calling thread, without failures, processes or a clock: the test sets the time.
 
     ::
 
@@ -42,7 +42,8 @@ class QueryDriver:
         """Gives rows to a source, in any order of time.
 
         Raises:
-          ConfigError: no such source; rows that do not fit its schema, or lie before the time that it has reached.
+          ConfigError: there is no such source; or rows do not fit its schema, or are before the time that it has
+            reached.
         """
         layout = layout_of_source(self._plan, source)
         timed = layout.read(rows)
@@ -57,13 +58,13 @@ class QueryDriver:
             self._feed(source, Batch(Kind.STABLE, first, first + len(timed), None, made))
 
     def advance(self, to: str | int, source: str | None = None) -> None:
-        """Lets time pass up to ``to`` in one source, or in all: no row before it will come.
+        """Advances time to ``to`` in one source, or in all: no row before it will come.
 
         Args:
           to: a time as in a table, or microseconds since the epoch.
 
         Raises:
-          ConfigError: it is no time.
+          ConfigError: not a time.
           OperatorFailed: an operator raised; its notes have the line.
         """
         try:
@@ -75,20 +76,20 @@ class QueryDriver:
         self._pass(time, self._reached if source is None else [source])
 
     def end(self) -> None:
-        """No source has another row.  Raises OperatorFailed."""
+        """Ends all sources.  Raises OperatorFailed."""
         self._pass(END_OF_TIME, self._reached)
 
     def read(self, output: str) -> list[Record]:
-        """Results that have become final since the last call, in order of time."""
+        """Returns results that have become final since the last call, in order of time."""
         layout = layout_of_output(self._plan, output)
         parts, self._made[output] = self._made[output], []
         return records(concat_rows(parts), layout.schema) if parts else []
 
     def expect(self, output: str, rows: GivenTable) -> None:
-        """Compares what :meth:`read` gives with a table; columns that it does not have may be anything.
+        """Compares the result of :meth:`read` with a table; columns that the table lacks may have any value.
 
         Raises:
-          PromiseBroken: an AssertionError with both.
+          PromiseBroken: an AssertionError with both tables.
         """
         layout = layout_of_output(self._plan, output)
         parts, self._made[output] = self._made[output], []
@@ -117,10 +118,10 @@ class QueryDriver:
 
 
 def results(query: Query, sources: Mapping[str, GivenTable]) -> dict[str, list[Record]]:
-    """The final results of whole streams, by output: what every client holds in the end, whatever fails.
+    """Returns the final results of whole streams, by output: those that every client holds in the end, whatever fails.
 
     Args:
-      sources: the rows of each source; those that are not named have none.
+      sources: the rows of each source; other sources have none.
 
     Raises:
       ConfigError: query or rows have mistakes.

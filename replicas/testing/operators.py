@@ -1,4 +1,4 @@
-"""Custom operators and aggregates by themselves, and what they promise."""
+"""Checks custom operators and aggregates without a cluster."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from spe.wire.state import decode_state, encode_state
 
 #: A schema, or ``"sensor string, value float64!"``.
 GivenSchema = Schema | str
-#: Cuts of an input that are tried one by one and all at once; of more, so many drawn from a seed.
+#: Number of cuts of an input that are tried one by one and all at once; of more, so many are drawn from a seed.
 _CUTS: Final = 24
 
 
 class OperatorHarness:
-    """A custom operator by itself, in the calling thread.
+    """Runs a custom operator alone, in the calling thread.
 
     ::
 
@@ -41,16 +41,16 @@ class OperatorHarness:
     Args:
       operator: the class.
       inputs: schema of each port; a trailing ``!`` of a type means that it is never null.
-      arguments: what the query gives under ``arguments``.
+      arguments: ``arguments`` of the query.
 
     Raises:
-      ConfigError: a schema is none; the operator refuses its inputs or arguments.
+      ConfigError: a schema is invalid; or the operator refuses its inputs or arguments.
     """
 
     def __init__(self, operator: type[CustomOperator], *inputs: GivenSchema, **arguments: Any) -> None:
         self._class = operator
         self._arguments = arguments
-        self._schemas = [read_schema(one) for one in inputs]
+        self._schemas = [read_schema(schema) for schema in inputs]
         self._layouts = [
             Layout(schema, None, f"{operator.__name__}: port {port}" if len(inputs) > 1 else operator.__name__)
             for port, schema in enumerate(self._schemas)
@@ -60,19 +60,20 @@ class OperatorHarness:
 
     @property
     def schema(self) -> Schema:
-        """Of the output."""
+        """Schema of the output."""
         return self._host.schema
 
     def step(self, *rows: GivenTable, upto: str | int) -> list[Record]:
-        """Gives the operator one slice; returns what it releases, with ``_time``.
+        """Gives the operator one slice; returns the rows that it releases, with ``_time``.
 
         Args:
-          rows: of each port, in order of time; ports at the end may be left out.
+          rows: rows of each port, in order of time; ports at the end may be left out.
           upto: the end of the slice, as a time in a table; all rows are before it.
 
         Raises:
-          ConfigError: rows do not fit, or lie outside the slice.
-          ValueError, TypeError: the output of the operator breaks the contract.  What it raises itself comes through.
+          ConfigError: rows do not fit, or are outside of the slice.
+          ValueError, TypeError: the output of the operator breaks the contract.  Errors of the operator are raised
+            unchanged.
         """
         try:
             end = moment(upto)
@@ -81,20 +82,20 @@ class OperatorHarness:
         return self._records(self._slice(self._host, self._read(rows), end))
 
     def end(self) -> list[Record]:
-        """No more rows come; returns what the operator releases."""
+        """Ends the input; returns the rows that the operator releases."""
         return self._records(self._slice(self._host, [[] for _ in self._layouts], END_OF_TIME))
 
     def check(self, *rows: GivenTable, seed: int = 0) -> list[Record]:
-        """Checks on new instances what a custom operator promises, and returns all its output.
+        """Checks the contract of a custom operator on new instances, and returns all its output.
 
         1. The same input gives the same output.
-        2. So does it where it is cut into slices: at each time alone, and at all of them.
+        2. So does input that is cut into slices: at each time alone, and at all of them.
         3. ``restore(snapshot())`` at each cut gives the rest of the output, also from a snapshot that was sent.
         4. A snapshot does not change when the operator goes on.
 
         Args:
-          rows: of each port, in order of time.
-          seed: which cuts are tried where there are more than 24.
+          rows: rows of each port, in order of time.
+          seed: chooses the cuts if there are more than 24.
 
         Raises:
           PromiseBroken: an AssertionError that says which, where, and the seed.
@@ -122,13 +123,13 @@ class OperatorHarness:
     def _read(self, rows: Sequence[GivenTable]) -> list[list[Timed]]:
         if len(rows) > len(self._layouts):
             raise wrong(f"{self._class.__name__} has {len(self._layouts)} ports, got rows of {len(rows)}")
-        given = [*rows, *[()] * (len(self._layouts) - len(rows))]
-        found = [layout.read(one) for layout, one in zip(self._layouts, given, strict=True)]
-        for layout, port in zip(self._layouts, found, strict=True):
+        tables = [*rows, *[()] * (len(self._layouts) - len(rows))]
+        ports = [layout.read(table) for layout, table in zip(self._layouts, tables, strict=True)]
+        for layout, port in zip(self._layouts, ports, strict=True):
             for number, (before, after) in enumerate(pairwise(port), 2):
                 if after[0] < before[0]:
                     raise wrong(f"{layout.name}: row {number} is before row {number - 1}; expected order of time")
-        return found
+        return ports
 
     def _slice(self, host: CustomHost, ports: Sequence[Sequence[Timed]], end: int) -> Rows | None:
         for layout, port in zip(self._layouts, ports, strict=True):
@@ -139,7 +140,7 @@ class OperatorHarness:
         return host.step([self._rows(s, port, end) for s, port in zip(self._schemas, ports, strict=True)], end)
 
     def _rows(self, schema: Schema, port: Sequence[Timed], end: int) -> Rows | None:
-        """Rows whose strings have other codes in each slice, as they may in a cluster."""
+        """Returns rows whose strings have other codes in each slice, as they may in a cluster."""
         if not port:
             return None
         pool = StringPool()
@@ -150,11 +151,11 @@ class OperatorHarness:
         self, ports: Sequence[Sequence[Timed]], cuts: Sequence[int], host: CustomHost | None = None
     ) -> list[Record]:
         host = self._new() if host is None else host
-        found: list[Record] = []
+        output: list[Record] = []
         for end in [*cuts, END_OF_TIME]:
-            given = [[row for row in port if host.previous <= row[0] < end] for port in ports]
-            found += self._records(self._slice(host, given, end))
-        return found
+            slices = [[row for row in port if host.previous <= row[0] < end] for port in ports]
+            output += self._records(self._slice(host, slices, end))
+        return output
 
     def _records(self, rows: Rows | None) -> list[Record]:
         return [] if rows is None else records(rows, self.schema, time=True)
@@ -184,28 +185,28 @@ class OperatorHarness:
             for how, state in (("", snapshot), (" that was sent", decode_state(sent))):
                 other = self._new()
                 other.restore(state)
-                if _differ(found := head + self._play(ports, [], other), whole):
+                if _differ(output := head + self._play(ports, [], other), whole):
                     what = f"makes other output behind a snapshot{how} of {at}"
-                    raise PromiseBroken(self._broken(what, whole, found, seed))
+                    raise PromiseBroken(self._broken(what, whole, output, seed))
 
-    def _broken(self, what: str, expected: list[Record], found: list[Record], seed: int | None = None) -> str:
+    def _broken(self, what: str, expected: list[Record], output: list[Record], seed: int | None = None) -> str:
         at = next(
-            (i for i, (a, b) in enumerate(zip(expected, found)) if _differ([a], [b])), min(len(expected), len(found))
+            (i for i, (a, b) in enumerate(zip(expected, output)) if _differ([a], [b])), min(len(expected), len(output))
         )
-        first = [rows[at] if at < len(rows) else "nothing" for rows in (expected, found)]
+        first = [rows[at] if at < len(rows) else "nothing" for rows in (expected, output)]
         again = "" if seed is None else f"\nthe same cuts again: seed={seed}"
         return f"{self._class.__name__} {what}: row {at + 1} is {first[1]}, was {first[0]}{again}"
 
 
-def _differ(one: list[Record], other: list[Record]) -> bool:
-    """To the last bit, with every NaN the same."""
-    return repr(one) != repr(other)
+def _differ(output: list[Record], other: list[Record]) -> bool:
+    """Returns whether records differ in any bit; all NaNs are equal."""
+    return repr(output) != repr(other)
 
 
 def check_aggregate(aggregator: type[Aggregator], values: Sequence[Any], argument: str = "float64") -> Any:
-    """Checks what an aggregate function of one's own promises, on these values, and returns its result.
+    """Checks the contract of a user-defined aggregate function on these values, and returns its result.
 
-    1. However the values are cut into calls of ``add``, and parts put together by ``merge``, the result is the same.
+    1. The result does not depend on how the values are divided among calls of ``add``, and parts joined by ``merge``.
     2. No state is changed in place, and each can be sent.
 
     Args:
@@ -223,7 +224,7 @@ def check_aggregate(aggregator: type[Aggregator], values: Sequence[Any], argumen
         column = Column.from_list(list(values), kind, StringDictionary())
     except (TypeError, ValueError, OverflowError) as error:
         raise wrong(f"{name}: {error}") from error
-    one = aggregator()
+    function = aggregator()
     array = _array(column)
 
     def sent(*states: Any) -> bytes:
@@ -234,49 +235,51 @@ def check_aggregate(aggregator: type[Aggregator], values: Sequence[Any], argumen
 
     def grown(state: Any, part: Any) -> Any:
         before = sent(state)
-        found = one.add(state, part) if len(part) else state
+        grown_state = function.add(state, part) if len(part) else state
         if sent(state) != before:
             raise PromiseBroken(f"{name}.add has changed a state in place")
-        return found
+        return grown_state
 
-    whole = grown(one.create(), array)
-    expected = one.result(whole)
+    whole = grown(function.create(), array)
+    expected = function.result(whole)
     for cut in range(1, len(array)):
-        head = grown(one.create(), array[:cut])
+        head = grown(function.create(), array[:cut])
         parts = {"add": grown(head, array[cut:]), "merge": None}
-        tail = grown(one.create(), array[cut:])
+        tail = grown(function.create(), array[cut:])
         before = sent(head, tail)
-        parts["merge"] = one.merge(head, tail)
+        parts["merge"] = function.merge(head, tail)
         if sent(head, tail) != before:
             raise PromiseBroken(f"{name}.merge has changed a state in place")
         for how, state in parts.items():
-            if not _same(found := one.result(state), expected):
+            if not _same(result := function.result(state), expected):
                 raise PromiseBroken(
-                    f"{name}.{how} after {cut} of {len(array)} values gives {found!r}, not {expected!r}"
+                    f"{name}.{how} after {cut} of {len(array)} values gives {result!r}, not {expected!r}"
                 )
     return expected
 
 
 def _array(column: Column) -> Any:
-    """What ``add`` is given: no nulls; texts as objects."""
+    """Returns the argument of ``add``: no nulls; texts as objects."""
     if column.dictionary is not None:
         return np.array([t for t in column.to_list() if t is not None], np.object_)
     return column.values if column.valid is None else column.values[column.valid]
 
 
-def _same(one: Any, other: Any) -> bool:
-    return repr(one) == repr(other)
+def _same(value: Any, other: Any) -> bool:
+    return repr(value) == repr(other)
 
 
-def read_schema(given: GivenSchema | Mapping[str, str]) -> Schema:
-    """The schema that a text names: ``"sensor string, value float64!"``.  Raises ConfigError."""
-    if isinstance(given, Schema):
-        return given
+def read_schema(declaration: GivenSchema | Mapping[str, str]) -> Schema:
+    """Parses a schema such as ``"sensor string, value float64!"``.  Raises ConfigError."""
+    if isinstance(declaration, Schema):
+        return declaration
     attributes = []
-    for part in given.split(",") if isinstance(given, str) else [f"{n} {t}" for n, t in given.items()]:
+    for part in (
+        declaration.split(",") if isinstance(declaration, str) else [f"{n} {t}" for n, t in declaration.items()]
+    ):
         words = part.split()
         if len(words) != 2:
-            raise wrong(f"expected a schema such as 'sensor string, value float64!', got {given!r}")
+            raise wrong(f"expected a schema such as 'sensor string, value float64!', got {declaration!r}")
         name, kind = words
         if kind.rstrip("!") not in list(AttributeType):
             hint = did_you_mean(kind, [*AttributeType])

@@ -1,4 +1,4 @@
-"""What happened in a simulated run, as a test reads it."""
+"""The events of a simulated run, for tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from spe.stream.names import Kind, NodeState, StreamId
 
 @dataclass(frozen=True)
 class ClientChange:
-    """What a client was given.
+    """A change that a client received.
 
     Attributes:
       at_s: seconds since the sources began.
-      rows: stable or tentative tuples; those that an undo withdraws.
+      rows: stable or tentative tuples; or those that an undo withdraws.
     """
 
     at_s: float
@@ -38,7 +38,7 @@ class ClientChange:
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """A replica entered a state.
+    """A change of a replica's state.
 
     Attributes:
       at_s: seconds since the sources began.
@@ -57,8 +57,8 @@ class SimulatedRun:
     Rows are dicts; timestamps are ISO text, null is None.  Times of the run are ``"5s"`` or seconds.
 
     Attributes:
-      seed: that repeats it.
-      faults: that happened.
+      seed: seed that repeats it.
+      faults: faults that happened.
     """
 
     seed: int
@@ -73,48 +73,48 @@ class SimulatedRun:
         return self._history.end_us / 1e6
 
     def stable(self, output: str, *, at: str | float | None = None, client: str | None = None) -> list[Record]:
-        """Final results that a client holds, in order of time.
+        """Returns the final results that a client holds, in order of time.
 
         Args:
-          at: when; None: in the end.
-          client: the first that reads the output by default.
+          at: time; None: the end.
+          client: by default the first one that reads the output.
 
         Raises:
-          ConfigError: no such output or client.
+          ConfigError: there is no such output or client.
         """
         return self._held(output, at, client, tentative=False)
 
     def tentative(self, output: str, *, at: str | float | None = None, client: str | None = None) -> list[Record]:
-        """Results that a client holds and that will be withdrawn; none in the end.  As :meth:`stable`."""
+        """Returns the results that a client holds and that will be withdrawn; none in the end.  As :meth:`stable`."""
         return self._held(output, at, client, tentative=True)
 
     def expect(self, output: str, rows: GivenTable, *, at: str | float | None = None) -> None:
-        """Compares final results with a table; columns that it does not have may be anything.
+        """Compares final results with a table; columns that the table lacks may have any value.
 
         Raises:
-          PromiseBroken: an AssertionError with both.
+          PromiseBroken: an AssertionError with both tables.
         """
         layout = layout_of_output(self._plan, output)
         compare(self._held(output, at, None, tentative=False, time=True), rows, layout)
 
     def changes(self, output: str, *, client: str | None = None) -> list[ClientChange]:
-        """Everything that a client was given of an output, in order."""
+        """Returns all changes of an output that a client received, in order."""
         layout, live = layout_of_output(self._plan, output), dict[object, list[Record]]()
-        found = []
+        received = []
         for at_us, change in self._delivered(layout, client):
             element, channel = change.element, change.channel
             if isinstance(element, Undo):
-                found.append(ClientChange(at_us / 1e6, output, "undone", live.pop(channel, [])))
+                received.append(ClientChange(at_us / 1e6, output, "undone", live.pop(channel, [])))
             elif isinstance(element, Batch) and len(element):
                 rows = records(element.rows, layout.schema)
                 if element.kind is Kind.TENTATIVE:
                     live.setdefault(channel, []).extend(rows)
                 kind: Literal["stable", "tentative"] = "stable" if element.kind is Kind.STABLE else "tentative"
-                found.append(ClientChange(at_us / 1e6, output, kind, rows))
-        return found
+                received.append(ClientChange(at_us / 1e6, output, kind, rows))
+        return received
 
     def states(self, node: str | None = None) -> list[ReplicaState]:
-        """The states of replicas, of one node or of all, in order."""
+        """Returns the states of replicas, of one node or of all, in order."""
         known = [str(n) for n in self._directory.nodes]
         if node is not None and node not in known:
             raise wrong(f"no node {node!r}{did_you_mean(node, known)}; expected {one_of(known)}")

@@ -1,4 +1,4 @@
-"""The query of a test, wherever it comes from."""
+"""Reads the query of a test, in any of its forms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Query = _HasDocument | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def read_query(query: Query) -> tuple[Document, Deployed]:
-    """What a query is, and means.  Raises ConfigError."""
+    """Returns the document and the deployed plan of a query.  Raises ConfigError."""
     if isinstance(query, Mapping):
         document = Document(_place(), dict(query))
     elif isinstance(query, str) and "\n" in query:
@@ -52,7 +52,7 @@ def _place() -> str:
 
 
 def layout_of_source(plan: Plan, name: str) -> Layout:
-    """How rows of a source are written.  Raises ConfigError: there is no such source."""
+    """Returns the layout of a source's rows.  Raises ConfigError: there is no such source."""
     source = plan.sources.get(StreamId(name))
     if source is None:
         known = [str(s) for s in plan.sources]
@@ -61,14 +61,14 @@ def layout_of_source(plan: Plan, name: str) -> Layout:
 
 
 def layout_of_output(plan: Plan, name: str) -> Layout:
-    """How results are written.  Raises ConfigError: clients cannot read such a stream."""
+    """Returns the layout of an output's rows.  Raises ConfigError: clients cannot read such a stream."""
     if name not in plan.query.outputs:
         known = [str(s) for s in plan.query.outputs]
         raise wrong(f"no output {name!r}{did_you_mean(name, known)}; expected {one_of(known)}")
     return Layout(plan.query.schema_of(StreamId(name)), None, name)
 
 
-def read_sources(plan: Plan, given: Mapping[str, GivenTable]) -> dict[str, list[Timed]]:
-    """The tuples of every source; those that are not given have none.  Raises ConfigError."""
-    found: dict[str, list[Timed]] = {str(name): [] for name in plan.sources}
-    return found | {name: layout_of_source(plan, name).read(rows) for name, rows in given.items()}
+def read_sources(plan: Plan, tables: Mapping[str, GivenTable]) -> dict[str, list[Timed]]:
+    """Returns the tuples of every source; those without given rows have none.  Raises ConfigError."""
+    nothing: dict[str, list[Timed]] = {str(name): [] for name in plan.sources}
+    return nothing | {name: layout_of_source(plan, name).read(rows) for name, rows in tables.items()}

@@ -1,4 +1,4 @@
-"""What a client receives, as a story that is the same each time: results, failures, corrections (rules V1-V5)."""
+"""A repeatable story of a client's changes: results, failures, corrections (rules V1-V5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import SECOND, parse_timestamp
 
-#: Of the results: ``result`` is another one for each, and the same for a tentative result and its correction.
+#: Schema of the results: ``result`` differs for each, but is the same for a tentative result and its correction.
 SCHEMA: Final = Schema.of(result="int64!", name="string", amount="float64", sure="bool", seen="timestamp")
 STREAM: Final = StreamId("results")
 CHANNELS: Final = (Channel(STREAM, 0), Channel(STREAM, 1))
@@ -34,7 +34,7 @@ class _Producer:
 
     Attributes:
       stable: rows; row n has the id n + 1.
-      suffix: tentative rows behind them.
+      suffix: tentative rows after them.
     """
 
     def __init__(self) -> None:
@@ -43,17 +43,17 @@ class _Producer:
 
 
 class ResultStory:
-    """Plays the story to one client after the other: each goes on where it says, and gets what follows.
+    """Plays the story to one client after the other: each continues at its own position.
 
     Attributes:
-      over: the whole story was told.
+      over: the whole story was played.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._results = 0
         self._producers = {channel: _Producer() for channel in CHANNELS}
-        #: Ids up to which the nodes have forgotten the rows: the client said that they are safe.
+        #: Ids up to which the nodes have forgotten the rows, because the client acknowledged them.
         self._forgotten = dict.fromkeys(CHANNELS, 0)
         self._story = list(self._told())
         self._held = dict.fromkeys(CHANNELS, False)
@@ -62,18 +62,18 @@ class ResultStory:
         self.over = False
 
     def expected(self) -> dict[Channel, list[tuple[int, tuple[Any, ...]]]]:
-        """(time, values) of each stable row, by channel."""
-        return {c: [(row.time, row.values) for row in one.stable] for c, one in self._producers.items()}
+        """Returns (time, values) of each stable row, by channel."""
+        return {c: [(row.time, row.values) for row in producer.stable] for c, producer in self._producers.items()}
 
     def safe(self, channel: Channel, position: int) -> None:
-        """The client acknowledges: stable rows up to this id are not needed any more."""
+        """Acknowledges stable rows up to this id, which are not needed any more."""
         self._forgotten[channel] = max(self._forgotten[channel], position)
 
     def begin(self, positions: Mapping[Channel, int]) -> Iterator[Change]:
-        """What a client gets at first that has all stable rows up to these ids, and nothing tentative.
+        """Yields the first changes for a client that has all stable rows up to these ids, and nothing tentative.
 
         Raises:
-          PromiseBroken: it has acknowledged more than it has, or has what there never was.
+          PromiseBroken: it has acknowledged more than it has, or has rows that never existed.
         """
         for channel, position in positions.items():
             producer, forgotten = self._producers[channel], self._forgotten[channel]
@@ -87,7 +87,7 @@ class ResultStory:
                 yield self._tentative(channel, producer.suffix)
 
     def more(self) -> list[Change] | None:
-        """The next part of the story; None: there is none."""
+        """Returns the next part of the story; None at its end."""
         if self._step == len(self._story):
             self.over = True
             return None
@@ -99,10 +99,10 @@ class ResultStory:
             return [self._tentative(channel, rows)]
         producer.suffix = []
         producer.stable += rows
-        found = list(self._stable(channel))
+        changes = list(self._stable(channel))
         if what == "corrected":
-            found.append(Change(channel, RecDone(NodeState.STABLE), 0))
-        return found
+            changes.append(Change(channel, RecDone(NodeState.STABLE), 0))
+        return changes
 
     def _stable(self, channel: Channel) -> Iterator[Change]:
         position, stable = self._positions[channel], self._producers[channel].stable
@@ -120,14 +120,16 @@ class ResultStory:
         return Change(channel, _batch(Kind.TENTATIVE, self._positions[channel], rows), 0)
 
     def _told(self) -> Iterator[tuple[Channel, str, list[_Row]]]:
-        """Each channel by itself, at random: stable rows, then failures with their corrections between others."""
+        """Yields the parts of each channel, at random: stable rows, then failures with their corrections between
+        others.
+        """
         random = self._random
         open_: dict[Channel, list[int]] = {c: [] for c in CHANNELS}
         for _ in range(16):
             channel = random.choice(CHANNELS)
             if open_[channel] and random.random() < 0.5:
                 results, open_[channel] = open_[channel], []
-                # Tentative results were right or wrong, or should not have been at all; others were missing.
+                # Tentative results are right or wrong, or should not exist at all; others are missing.
                 right = results[random.randint(0, len(results)) :] + self._new(random.randint(0, 1))
                 yield channel, "corrected", [self._row(r, random.random() < 0.5) for r in right]
             elif random.random() < 0.5:
@@ -146,9 +148,9 @@ class ResultStory:
     def _row(self, result: int, guessed: bool) -> _Row:
         random = Random(f"{result}/{guessed}")
         time = _BEGIN_US + result * SECOND
-        seen = None if result % 5 == 4 else time - 1 - result
+        seen_us = None if result % 5 == 4 else time - 1 - result
         sure = None if result % 7 == 6 else not guessed
-        return _Row(time, (result, random.choice(_NAMES), random.choice(_AMOUNTS), sure, seen))
+        return _Row(time, (result, random.choice(_NAMES), random.choice(_AMOUNTS), sure, seen_us))
 
 
 def _batch(kind: Kind, after: int, rows: list[_Row]) -> Element:

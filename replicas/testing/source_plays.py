@@ -1,4 +1,4 @@
-"""Plays of the reader of a source: of what can be asked for again, and of what is sent only once."""
+"""Plays of a source's reader: one that can ask for rows again, and one that gets each row once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUERY: Final = {"query": {"q": {"filter": {"from": SOURCE, "where": "true"}}}, "
 
 
 class _SourcePlay(ABC):
-    """A source whose process is killed and started again."""
+    """Plays a source whose process is killed and restarted."""
 
     def __init__(self, source: Any, rows: Any, server: Any, crash: Crash, seed: int, virtual: bool) -> None:
         entry = source(server) if callable(source) else source
@@ -47,10 +47,10 @@ class _SourcePlay(ABC):
 
     @abstractmethod
     def _is_over(self) -> bool:
-        """Has all come that is to come?"""
+        """Returns whether all expected rows have come."""
 
     async def _run(self, env: Env) -> None:
-        """The process of a source; as it is where writers push, and else without those who subscribe."""
+        """Runs the process of a source; complete if writers push, otherwise without subscribers."""
         self._proxy = self._process = None
         if self._source.writers:
             plan, directory = self._deployed
@@ -63,10 +63,10 @@ class _SourcePlay(ABC):
 
     @abstractmethod
     def _publish(self, elements: list[Element]) -> None:
-        """These have just become durable."""
+        """Takes elements that have just become durable."""
 
     def _logged(self) -> int:
-        """Rows that the log has.  Raises PromiseBroken: the source has stopped."""
+        """Returns the number of logged rows.  Raises PromiseBroken: the source has stopped."""
         if self._process is not None and (log := self._process.status().log) is not None:
             if log.fault is not None:
                 raise PromiseBroken(f"it ends: {log.fault}")
@@ -74,7 +74,7 @@ class _SourcePlay(ABC):
         return 0 if self._proxy is None else self._proxy.last_id
 
     def _found(self) -> list[tuple[Any, ...]]:
-        """What the log has at the end."""
+        """Returns the logged rows at the end."""
         disk, schema = self.stage.disk.restarted(), self._source.schema
         elements = read_source_log(disk, source_folder(self._source.stream), schema)
         return [row for element in elements if isinstance(element, Batch) for row in element.rows.to_tuples()]
@@ -84,7 +84,7 @@ class _SourcePlay(ABC):
 
 
 class ReaderPlay(_SourcePlay):
-    """Of a reader that goes on behind what the log has, or counts its rows: each is there once, and in order."""
+    """Plays a reader that continues after the log, or counts its rows: each row is logged once, and in order."""
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class ReaderPlay(_SourcePlay):
         return self._logged() >= len(self._expected)
 
     def _publish(self, elements: list[Element]) -> None:
-        """The log is compared at the end."""
+        """Does nothing: the log is compared at the end."""
 
     def check(self) -> None:
-        found = self._found()
-        wanted, got = Counter(map(row_key, self._expected)), Counter(map(row_key, found))
+        logged = self._found()
+        wanted, got = Counter(map(row_key, self._expected)), Counter(map(row_key, logged))
         for what, there in (("is missing in the log", wanted - got), ("is in the log too often", got - wanted)):
             if there:
-                row = next(r for r in [*self._expected, *found] if row_key(r) in there)
+                row = next(r for r in [*self._expected, *logged] if row_key(r) in there)
                 raise PromiseBroken(f"{self._shown(row)} {what}; {there.total()} such rows")
         lines: dict[Any, list[tuple[Any, ...]]] = {}
-        for row in found:
+        for row in logged:
             lines.setdefault(self._order(self._shown(row)), []).append(row_key(row))
         for row in reversed(self._expected):
             if lines[self._order(self._shown(row))].pop() != row_key(row):
@@ -122,11 +122,11 @@ class ReaderPlay(_SourcePlay):
 
 @dataclass
 class SentRows:
-    """What a sender has sent over one connection, or into one pipe.
+    """Rows that a sender has sent over one connection, or into one pipe.
 
     Attributes:
-      rows: their numbers, from 0, each before the first byte of it has left.
-      whole: the sender has closed it, behind the last row and its end.
+      rows: their numbers, from 0, each noted before its first byte has left.
+      whole: the sender has closed it, after the complete last row.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -137,7 +137,7 @@ class RowSender(Protocol):
     """Sends each row once, to a reader that cannot ask for it again; see :class:`PlayedServer`.
 
     Attributes:
-      connections: all of them, in the order in which they were opened.
+      connections: all connections, in the order of opening.
       over: nothing more will be sent.
     """
 
@@ -146,16 +146,16 @@ class RowSender(Protocol):
 
 
 class ReceiverPlay(_SourcePlay):
-    """Of a reader that loses what was sent and not yet synced as it, or the sender, was killed, and nothing else."""
+    """Plays a reader that may lose only rows that were sent and not yet synced when it, or the sender, was killed."""
 
     def __init__(self, source: Any, rows: Any, server: Any, crash: Crash, seed: int, virtual: bool) -> None:
         super().__init__(source, rows, server, crash, seed, virtual)
         if not self._source.live:
             raise wrong(f"nobody sends rows to {self._source.reader['kind']}: expected a live reader, or check_reader")
         self._sender: RowSender = server
-        #: Connections that were open when the process was last started: it does not know them.
+        #: Number of connections that were open when the process was last started, which does not know them.
         self._earlier = 0
-        #: What consumers may have, by id.
+        #: Rows that consumers may have, by id.
         self._published: dict[int, tuple[Any, ...]] = {}
         self._numbers = {row_key(row): number for number, row in enumerate(self._expected)}
 
@@ -170,34 +170,34 @@ class ReceiverPlay(_SourcePlay):
 
     def _is_over(self) -> bool:
         there = {self._numbers.get(row_key(row)) for row in self._published.values()}
-        return self._sender.over and all(there.issuperset(one.rows) for one in self._undisturbed())
+        return self._sender.over and all(there.issuperset(connection.rows) for connection in self._undisturbed())
 
     def _undisturbed(self) -> list[SentRows]:
-        """Those during which nobody was killed."""
-        return [one for one in self._sender.connections[self._earlier :] if one.whole]
+        """Returns the connections during which no process was killed."""
+        return [connection for connection in self._sender.connections[self._earlier :] if connection.whole]
 
     def check(self) -> None:
-        found = self._found()
+        logged = self._found()
         for id_, row in self._published.items():
-            if id_ > len(found) or row_key(found[id_ - 1]) != row_key(row):
+            if id_ > len(logged) or row_key(logged[id_ - 1]) != row_key(row):
                 raise PromiseBroken(f"{self._shown(row)} was given to consumers as row {id_}, and is not in the log")
         places: dict[int, int] = {}
-        for place, row in enumerate(found):
+        for place, row in enumerate(logged):
             number = self._numbers.get(row_key(row))
             if number is None:
                 raise PromiseBroken(f"{self._shown(row)} is in the log, and was never sent")
             if number in places:
                 raise PromiseBroken(f"{self._shown(row)} is in the log twice, and was sent once")
             places[number] = place
-        for one in self._undisturbed():
-            if missing := [number for number in one.rows if number not in places]:
+        for undisturbed in self._undisturbed():
+            if missing := [number for number in undisturbed.rows if number not in places]:
                 first = self._shown(self._expected[missing[0]])
                 raise PromiseBroken(f"{first} is missing in the log, and nobody was killed since it was sent")
-        for one in self._sender.connections:
-            self._check_beginning(one, places)
+        for connection in self._sender.connections:
+            self._check_beginning(connection, places)
 
     def _check_beginning(self, connection: SentRows, places: Mapping[int, int]) -> None:
-        """The log has the first rows of a connection, in order."""
+        """Checks that the log has the first rows of a connection, in order."""
         there = [places[number] for number in connection.rows if number in places]
         missing = [number for number in connection.rows if number not in places]
         if missing and missing[0] != connection.rows[len(there)]:

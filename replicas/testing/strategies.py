@@ -1,4 +1,4 @@
-"""Hypothesis strategies for rows of a schema, and for faults of a cluster.  Hypothesis is imported when one is made."""
+"""Hypothesis strategies for rows of a schema, and for faults of a cluster.  Hypothesis is imported on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.stream.schema import Attribute, AttributeType
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-#: Few texts, so that keys come again; one is empty, one beyond ASCII, one as long as a line.
+#: Few texts, so that keys repeat; one is empty, one beyond ASCII, one as long as a line.
 _TEXTS: Final = ("a", "b", "c", "", "ü", "x" * 80)
 _SHORTEST_US: Final = 100_000
 
@@ -28,15 +28,15 @@ def rows(
     span: str | float = "10s",
     values: Mapping[str, SearchStrategy[Any]] | None = None,
 ) -> SearchStrategy[list[Timed]]:
-    """Rows for :class:`OperatorHarness`: a time in microseconds, then a value per attribute, in order of time.
+    """Returns rows for :class:`OperatorHarness`: a time in microseconds, then a value per attribute, in order of time.
 
-    Several rows of one time are frequent, as are nulls where a schema allows them, equal texts, and numbers at the ends
+    Rows with the same time are frequent, as are nulls where a schema allows them, equal texts, and numbers at the ends
     of their types.  Floats are finite.
 
     Args:
-      schema: of the rows.
-      most: number of rows.
-      span: times lie within so much.
+      schema: schema of the rows.
+      most: largest number of rows.
+      span: range of the times.
       values: strategies for some attributes.
 
     Raises:
@@ -45,21 +45,21 @@ def rows(
     st = _hypothesis()
     step_us = 250_000
     times = st.integers(0, max(0, round(seconds(span) * 1e6) // step_us - 1)).map(lambda n: DAY_US + n * step_us)
-    given = values or {}
-    cells = [given[a.name] if a.name in given else _values(st, a) for a in read_schema(schema)]
-    found: SearchStrategy[list[Timed]] = st.lists(st.tuples(times, *cells), max_size=most).map(
+    strategies = values or {}
+    cells = [strategies[a.name] if a.name in strategies else _values(st, a) for a in read_schema(schema)]
+    table: SearchStrategy[list[Timed]] = st.lists(st.tuples(times, *cells), max_size=most).map(
         lambda made: sorted(made, key=lambda row: row[0])
     )
-    return found
+    return table
 
 
 def faults(query: Query, *, most: int = 3, within: str | float = "10s") -> SearchStrategy[list[dict[str, Any]]]:
-    """Faults for :func:`run` with ``must_happen=False``: processes killed and frozen, links cut, all for a time.
+    """Returns faults for :func:`run` with ``must_happen=False``: processes killed and frozen, links cut, all temporary.
 
     Args:
-      query: whose processes they befall.
-      most: number of faults.
-      within: all have ended then.
+      query: query whose processes are the targets.
+      most: largest number of faults.
+      within: time by which all have ended.
 
     Raises:
       SpeError: Hypothesis is not installed.
@@ -78,24 +78,24 @@ def faults(query: Query, *, most: int = 3, within: str | float = "10s") -> Searc
         fault: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({**when, "kind": kinds, "target": targets})
         return fault
 
-    found: SearchStrategy[list[dict[str, Any]]] = st.lists(at.flatmap(one), max_size=most)
-    return found
+    entries: SearchStrategy[list[dict[str, Any]]] = st.lists(at.flatmap(one), max_size=most)
+    return entries
 
 
 def _values(st: Any, attribute: Attribute) -> Any:
     match attribute.type:
         case AttributeType.INT64:
             ends = st.sampled_from([0, -1, 2**63 - 1, -(2**63)])
-            found = st.one_of(st.integers(-3, 3), st.integers(-(10**6), 10**6), ends)
+            strategy = st.one_of(st.integers(-3, 3), st.integers(-(10**6), 10**6), ends)
         case AttributeType.FLOAT64:
-            found = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False, allow_infinity=False))
+            strategy = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False, allow_infinity=False))
         case AttributeType.BOOL:
-            found = st.booleans()
+            strategy = st.booleans()
         case AttributeType.STRING:
-            found = st.sampled_from(_TEXTS)
+            strategy = st.sampled_from(_TEXTS)
         case AttributeType.TIMESTAMP:
-            found = st.integers(0, 10_000).map(lambda n: DAY_US + n * 1_000)
-    return st.one_of(found, st.none()) if attribute.nullable else found
+            strategy = st.integers(0, 10_000).map(lambda n: DAY_US + n * 1_000)
+    return st.one_of(strategy, st.none()) if attribute.nullable else strategy
 
 
 def _hypothesis() -> Any:

@@ -1,4 +1,4 @@
-"""Rows as tests write them, text or lists, and results as tests read them."""
+"""Rows as tests write them, as text or lists, and results as tests read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import iso_timestamp, parse_duration, parse_timestamp
 from spe.text_table import text_table
 
-#: The column of tuple times, where no attribute has them; sinks call it so as well.
+#: The column of tuple times if no attribute has them; sinks use the same name.
 TIME: Final = "_time"
 #: Rows of a stream: a table as text, or dicts, or tuples in the order of the attributes.
 GivenTable = str | Sequence[Mapping[str, Any]] | Sequence[Sequence[Any]]
@@ -28,20 +28,20 @@ Record = dict[str, Any]
 _WORD: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\S+')
 _TIME_OF_DAY: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: The day of times that name none.
+#: The day of times without a date.
 DAY: Final = "2026-01-01"
 DAY_US: Final = parse_timestamp(DAY)
-#: Floats of a table are written in decimal, with fewer digits than they have.
+#: Relative precision: floats in a table are decimal, with fewer digits than they have.
 _PRECISION: Final = 1e-9
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of a stream are written.
+    """The layout of a stream's rows.
 
     Attributes:
       time: the attribute with the tuple time; None: a column ``_time`` has it, before all others.
-      name: of the stream, for messages.
+      name: name of the stream, for messages.
     """
 
     schema: Schema
@@ -52,17 +52,17 @@ class Layout:
         stamp = (Attribute(TIME, AttributeType.TIMESTAMP, nullable=False),) if self.time is None else ()
         return (*stamp, *self.schema)
 
-    def read(self, given: GivenTable) -> list[Timed]:
-        """The tuples.  Raises ConfigError with the line of the call and the row."""
+    def read(self, table: GivenTable) -> list[Timed]:
+        """Returns the tuples.  Raises ConfigError with the line of the call and the row."""
         columns = self.columns()
-        rows = [self._row(columns, number, row) for number, row in enumerate(_split(given, columns, self.name), 1)]
+        rows = [self._row(columns, number, row) for number, row in enumerate(_split(table, columns, self.name), 1)]
         at = 0 if self.time is None else self.schema.index(self.time)
-        found = []
+        tuples = []
         for number, row in enumerate(rows, 1):
             if row[at] is None:
                 raise wrong(f"{self.name}: row {number}: {columns[at].name} is null; a tuple needs its time")
-            found.append(row if self.time is None else (row[at], *row))
-        return found
+            tuples.append(row if self.time is None else (row[at], *row))
+        return tuples
 
     def _row(self, columns: Sequence[Attribute], number: int, row: Mapping[str, Any] | Sequence[Any]) -> Timed:
         where = f"{self.name}: row {number}"
@@ -77,11 +77,11 @@ class Layout:
         return tuple(_value(value, column, where) for value, column in zip(row, columns, strict=True))
 
 
-def _split(given: GivenTable, columns: Sequence[Attribute], what: str) -> Iterable[Mapping[str, Any] | Sequence[Any]]:
-    """Rows of a text by column, with values as text; other rows as they are."""
-    if not isinstance(given, str):
-        return given
-    lines = [_WORD.findall(line) for line in given.splitlines() if line.strip()]
+def _split(table: GivenTable, columns: Sequence[Attribute], what: str) -> Iterable[Mapping[str, Any] | Sequence[Any]]:
+    """Splits a text into rows by column, with values as text; returns other rows unchanged."""
+    if not isinstance(table, str):
+        return table
+    lines = [_WORD.findall(line) for line in table.splitlines() if line.strip()]
     if not lines:
         return []
     head, names = lines[0], [c.name for c in columns]
@@ -101,13 +101,13 @@ class _Word(str):
 
 def _value(value: Any, column: Attribute, where: str) -> Any:
     try:
-        found = _parsed(value, column.type) if isinstance(value, _Word) else _plain(value, column.type)
+        parsed = _parsed(value, column.type) if isinstance(value, _Word) else _plain(value, column.type)
     except (ValueError, TypeError, KeyError):
         expected = "a time such as 12:00:01.5, 2026-01-01T12:00:00 or 1.5s" if _is_time(column) else str(column.type)
         raise wrong(f"{where}: {column.name}: expected {expected}, got {value!r}") from None
-    if found is None and not column.nullable:
+    if parsed is None and not column.nullable:
         raise wrong(f"{where}: {column.name} is null, and is declared not null")
-    return found
+    return parsed
 
 
 def _is_time(column: Attribute) -> bool:
@@ -115,7 +115,7 @@ def _is_time(column: Attribute) -> bool:
 
 
 def _parsed(word: str, type_: AttributeType) -> Any:
-    """A value of a text.  Raises ValueError, KeyError."""
+    """Parses a value of a text.  Raises ValueError, KeyError."""
     if word == "-":
         return None
     match type_:
@@ -132,7 +132,7 @@ def _parsed(word: str, type_: AttributeType) -> Any:
 
 
 def _plain(value: Any, type_: AttributeType) -> Any:
-    """A value of a list.  Raises ValueError, TypeError."""
+    """Converts a value of a list.  Raises ValueError, TypeError."""
     if value is None:
         return None
     match type_:
@@ -149,10 +149,11 @@ def _plain(value: Any, type_: AttributeType) -> Any:
 
 
 def moment(value: Any) -> int:
-    """Microseconds since the epoch: ISO text, a time of day or since midnight (of :data:`DAY`), datetime, or int.
+    """Returns microseconds since the epoch: of ISO text, a time of day or since midnight (of :data:`DAY`), datetime, or
+    int.
 
     Raises:
-      ValueError, TypeError: it is none of these.
+      ValueError, TypeError: another value.
     """
     if isinstance(value, datetime):
         stamp = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
@@ -170,7 +171,7 @@ def moment(value: Any) -> int:
 
 
 def seconds(value: str | float) -> float:
-    """A time of a run: ``"5s"``, or a number of seconds.  Raises ConfigError."""
+    """Returns a time of a run, given as ``"5s"`` or a number of seconds.  Raises ConfigError."""
     try:
         return parse_duration(value) / 1e6 if isinstance(value, str) else float(value)
     except (ValueError, TypeError):
@@ -178,12 +179,12 @@ def seconds(value: str | float) -> float:
 
 
 def row_key(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Equal for equal rows; every NaN is the same."""
+    """Returns a key that is equal for equal rows; every NaN is the same."""
     return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in row)
 
 
 def records(rows: Rows, schema: Schema, *, time: bool = False) -> list[Record]:
-    """Rows as dicts; timestamps as ISO text, null is None.  ``time``: with the tuple time as ``_time``."""
+    """Returns rows as dicts; timestamps as ISO text, null is None.  ``time``: with the tuple time as ``_time``."""
     columns: dict[str, Sequence[Any]] = {TIME: [_iso(t) for t in rows.time.tolist()]} if time else {}
     for attribute, column in zip(schema, rows.columns, strict=True):
         values = column.to_list()
@@ -195,8 +196,8 @@ def _iso(us: int | None) -> str | None:
     return None if us is None else iso_timestamp(us)
 
 
-def compare(found: Sequence[Record], expected: GivenTable, layout: Layout) -> None:
-    """Raises PromiseBroken where the rows are others than expected; columns that are not expected may be anything.
+def compare(actual: Sequence[Record], expected: GivenTable, layout: Layout) -> None:
+    """Raises PromiseBroken if the rows differ from the expected ones; columns that are not expected may have any value.
 
     Floats are equal to nine digits.
     """
@@ -215,32 +216,32 @@ def compare(found: Sequence[Record], expected: GivenTable, layout: Layout) -> No
             name: _shown(_value(value, Attribute(name, columns[name].type), where), columns[name])
             for name, value in row.items()
         }
-    if len(found) == len(wanted) and all(map(_same, found, wanted)):
+    if len(actual) == len(wanted) and all(map(_same, actual, wanted)):
         return
-    raise PromiseBroken(_difference(layout.name, found, wanted, shown))
+    raise PromiseBroken(_difference(layout.name, actual, wanted, shown))
 
 
 def _shown(value: Any, column: Attribute) -> Any:
     return _iso(value) if _is_time(column) else value
 
 
-def _same(found: Record, wanted: Mapping[str, Any]) -> bool:
-    return all(_equal(found[name], value) for name, value in wanted.items())
+def _same(actual: Record, wanted: Mapping[str, Any]) -> bool:
+    return all(_equal(actual[name], value) for name, value in wanted.items())
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_PRECISION) or (math.isnan(one) and math.isnan(other))
-    return bool(one == other)
+def _equal(actual: Any, other: Any) -> bool:
+    if isinstance(actual, float) and isinstance(other, float):
+        return math.isclose(actual, other, rel_tol=_PRECISION) or (math.isnan(actual) and math.isnan(other))
+    return bool(actual == other)
 
 
-def _difference(name: str, found: Sequence[Record], wanted: Sequence[Mapping[str, Any]], shown: list[str]) -> str:
-    """Both tables side by side in lines: what is the same, missing (−) and too much (+)."""
-    at = next((i for i, (a, b) in enumerate(zip(found, wanted)) if not _same(a, b)), min(len(found), len(wanted)))
+def _difference(name: str, actual: Sequence[Record], wanted: Sequence[Mapping[str, Any]], shown: list[str]) -> str:
+    """Formats both tables as one: equal lines, missing lines (−) and surplus lines (+)."""
+    at = next((i for i, (a, b) in enumerate(zip(actual, wanted)) if not _same(a, b)), min(len(actual), len(wanted)))
     lines = [["", *shown]]
-    lines += [[" ", *_words(row, shown)] for row in found[:at]]
+    lines += [[" ", *_words(row, shown)] for row in actual[:at]]
     lines += [["-", *_words(row, shown)] for row in wanted[at:]]
-    lines += [["+", *_words(row, shown)] for row in found[at:]]
+    lines += [["+", *_words(row, shown)] for row in actual[at:]]
     table = "\n".join(text_table(lines, indent="  "))
     return f"{name}: row {at + 1} is not as expected (- expected, + found)\n{table}"
 
@@ -250,7 +251,7 @@ def _words(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _word(value: Any) -> str:
-    """As in a text."""
+    """Formats a value as in a text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
