@@ -1,4 +1,4 @@
-"""The proof of a run within a Spark session of the caller's: ``prove(spark, run)`` of the package ``spe``."""
+"""Proves a run within a Spark session of the caller: ``prove(spark, run)`` of the package ``spe``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _silent(step: str) -> None:
 
 
 def prove(spark: SparkSession, run: str | Path, *, tell: Callable[[str], None] = _silent) -> Report:
-    """The report on a run, which is also written into its directory, as ``spe report`` does.
+    """Returns the report on a run, and writes it into the run's directory, as ``spe report`` does.
 
     Args:
-      spark: any session but one of Spark Connect; its settings and its cache stay as they are.
+      spark: any session except Spark Connect; its settings and its cache stay unchanged.
       run: path of the directory, which every executor sees, or a URI that Spark reads.
-      tell: is told each step as it begins.
+      tell: called with each step as it begins.
 
     Raises:
       SpeError: the run cannot be judged, the session cannot be used, or Spark fails.
@@ -40,10 +40,10 @@ def prove(spark: SparkSession, run: str | Path, *, tell: Callable[[str], None] =
 
     with explained():
         own = within(spark)
-        with opened(own, run) as one:
-            found = judged(own, one, tell)
-            write_report(own, found, one)
-            return found
+        with opened(own, run) as opened_run:
+            report = judged(own, opened_run, tell)
+            write_report(own, report, opened_run)
+            return report
 
 
 def judged(
@@ -55,18 +55,18 @@ def judged(
     tables: str | None = None,
     sinks_known: list[SinkFacts] | None = None,
 ) -> Report:
-    """The report on a run that is open; see ``consistency.proof.judge``."""
+    """Returns the report on an open run; see ``consistency.proof.judge``."""
     from consistency.proof.judge import judge_run
 
     steps = {"start-up of Spark": started_s} if started_s else {}
-    fidelity, value = (partial(of, run.plan, run.directory) for of in (fidelity_of, value_of))
+    fidelity, value = (partial(figure, run.plan, run.directory) for figure in (fidelity_of, value_of))
     return judge_run(spark, run, tell, steps, fidelity, value, tables=tables, sinks_known=sinks_known)
 
 
-def again(spark: SparkSession, run: Run, kept: Report, tell: Callable[[str], None]) -> Report:
-    """A report on a run, computed once more, but for its sinks; the run's directory is left as it is.
+def again(spark: SparkSession, run: Run, earlier: Report, tell: Callable[[str], None]) -> Report:
+    """Computes the report on a run once more, except its sinks; the run's directory stays unchanged.
 
-    On a cluster, tables are written beside the run while it takes, since executors see it.
+    On a cluster, temporary tables are written next to the run, which executors see.
     """
     from consistency.proof.session.executors import in_one_process
     from consistency.proof.storage.hadoop import HadoopFolder
@@ -74,10 +74,10 @@ def again(spark: SparkSession, run: Run, kept: Report, tell: Callable[[str], Non
 
     if in_one_process(spark) and not run.origin:
         with TemporaryDirectory(prefix="spe-verify-") as folder:
-            return judged(spark, run, tell, tables=folder, sinks_known=kept.sinks)
-    beside, _, name = (run.origin or str(run.path.absolute())).rpartition("/")
+            return judged(spark, run, tell, tables=folder, sinks_known=earlier.sinks)
+    parent, _, name = (run.origin or str(run.path.absolute())).rpartition("/")
     name = f"{name}.verification"
     try:
-        return judged(spark, run, tell, tables=f"{beside}/{name}", sinks_known=kept.sinks)
+        return judged(spark, run, tell, tables=f"{parent}/{name}", sinks_known=earlier.sinks)
     finally:
-        (folder_of(spark, beside) if run.origin else HadoopFolder(spark, beside)).remove(PurePosixPath(name))
+        (folder_of(spark, parent) if run.origin else HadoopFolder(spark, parent)).remove(PurePosixPath(name))

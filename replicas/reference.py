@@ -1,8 +1,8 @@
-"""The answer of a run without failures, computed in one process: no network, no clock, nothing tentative.
+"""The results of a run without failures, computed in one process: no network, no clock, nothing tentative.
 
 The same plan runs, with the same partitions and the same hash, because ids count per channel and ties in time between
-upstream partitions are ordered by input index (rule U11).  What comes out is what every client must hold in
-the end, bit for bit.
+upstream partitions are ordered by input index (rule U11).  Every client must hold these results in the end, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 #: Rows taken from the sources between two passes over the units.  Bounds memory; the answer does not depend on it (U3).
 STEP_ROWS: Final = 50_000
-#: Is told what the operators of a partition have rejected.
+#: Takes the rows that the operators of a partition have rejected.
 Rejected = Callable[[PartitionId, Sequence[Rejection]], None]
 
 
 class _Partition:
-    """One partition of a unit: what a replica is when nothing fails."""
+    """One partition of a unit: a replica without failures."""
 
     def __init__(self, plan: Plan, unit: Unit, index: int) -> None:
         self.unit = unit
@@ -82,12 +82,12 @@ class _Partition:
 
 
 class ReferenceRun:
-    """All units of a plan, fed by hand.
+    """All units of a plan, driven by the caller.
 
     Args:
       step_rows: rows per input in one slice.
-      lost: partitions whose tuples reach nobody, as if they had failed and all others went on without them.
-      rejected: is told of the rows that operators go on without.
+      lost: partitions whose tuples are dropped, as if they had failed and all others went on without them.
+      rejected: called with the rows that operators reject.
     """
 
     def __init__(
@@ -99,16 +99,18 @@ class ReferenceRun:
     ) -> None:
         self._step_rows = step_rows
         self._rejected = rejected
-        self._lost = {Channel(s, of.partition) for of in lost for s in plan.unit[of.unit].outputs}
+        self._lost = {
+            Channel(s, partition_id.partition) for partition_id in lost for s in plan.unit[partition_id.unit].outputs
+        }
         self._outputs = frozenset(plan.query.outputs)
         self._partitions = [[_Partition(plan, u, p) for p in range(u.partitions)] for u in plan.units]
         self._readers: dict[StreamId, list[tuple[InputStream, list[_Partition]]]] = {}
         for partitions in self._partitions:
-            for one in partitions[0].unit.inputs:
-                self._readers.setdefault(one.stream, []).append((one, partitions))
+            for input in partitions[0].unit.inputs:
+                self._readers.setdefault(input.stream, []).append((input, partitions))
 
     def feed(self, channel: Channel, element: Element) -> Iterator[tuple[Channel, Element]]:
-        """Gives an element of a channel to all who read it; yields it when it is an output of the query."""
+        """Gives an element of a channel to all its readers; yields it if it is an output of the query."""
         if channel in self._lost and isinstance(element, Batch):
             return
         for stream, partitions in self._readers.get(channel.stream, ()):
@@ -130,7 +132,7 @@ class ReferenceRun:
 
 
 def _substreams(stream: InputStream, element: Element, count: int) -> Sequence[Element]:
-    """What each of ``count`` partitions gets: the rows of its hash; boundaries go to all."""
+    """Returns the element for each of ``count`` partitions: the rows of its hash; boundaries go to all."""
     if count == 1 or stream.key is None or not isinstance(element, Batch):
         return [element] * count
     columns = [element.rows.columns[stream.schema.index(name)] for name in stream.key]
@@ -139,7 +141,7 @@ def _substreams(stream: InputStream, element: Element, count: int) -> Sequence[E
 
 
 class _Feed:
-    """A source's elements, and how far they have come."""
+    """A source's elements, and its current frontier."""
 
     def __init__(self, stream: StreamId, elements: Iterable[Element]) -> None:
         self.channel = Channel(stream, 0)
@@ -166,17 +168,17 @@ def run_reference(
     lost: Collection[PartitionId] = (),
     rejected: Rejected | None = None,
 ) -> Iterator[tuple[Channel, Element]]:
-    """The stable elements of every output channel, as they become known.
+    """Yields the stable elements of every output channel, as they become known.
 
-    The source that is furthest behind in tuple time is read next, so what must be held is about one boundary interval
-    per source and one step, however long the inputs are.  A source that ends without END_OF_TIME leaves open what
-    depends on more of it, as in a run that was broken off.
+    The source that is furthest behind in tuple time is read next, so the buffered rows are about one boundary interval
+    per source and one step, however long the inputs are.  A source that ends without END_OF_TIME leaves dependent
+    results open, as in a run that was broken off.
 
     Args:
       inputs: the stable stream of each source of the plan, e.g. of ``read_source_log``.
       step_rows: rows taken in between two passes over the units.
-      lost: partitions whose tuples reach nobody, for experiments.
-      rejected: is told of the rows that operators go on without.
+      lost: partitions whose tuples are dropped, for experiments.
+      rejected: called with the rows that operators reject.
 
     Raises:
       KeyError: a source of the plan has no input.
@@ -202,9 +204,9 @@ def run_reference(
 
 
 def some_of(
-    inputs: Mapping[StreamId, Iterable[Element]], kept: Mapping[StreamId, npt.NDArray[np.bool_]]
+    inputs: Mapping[StreamId, Iterable[Element]], masks: Mapping[StreamId, npt.NDArray[np.bool_]]
 ) -> dict[StreamId, Iterator[Element]]:
-    """Inputs with only some of their rows: ``kept`` tells of each, by its id − 1; later ones are left out."""
+    """Returns inputs with only some of their rows: ``masks`` select them by id − 1; later rows are left out."""
 
     def part(elements: Iterable[Element], wanted: npt.NDArray[np.bool_]) -> Iterator[Element]:
         for element in elements:
@@ -216,11 +218,11 @@ def some_of(
             else:
                 yield element
 
-    return {stream: part(elements, kept[stream]) for stream, elements in inputs.items()}
+    return {stream: part(elements, masks[stream]) for stream, elements in inputs.items()}
 
 
 def collect_rows(plan: Plan, elements: Iterable[tuple[Channel, Element]]) -> dict[Channel, ChannelRows]:
-    """Stable batches of each output channel put together: every channel is there, also one without rows."""
+    """Joins the stable batches of each output channel; channels without rows are included."""
     parts: dict[Channel, list[Batch]] = {
         Channel(stream, p): [] for stream in plan.query.outputs for p in range(plan.partitions_of(stream))
     }
