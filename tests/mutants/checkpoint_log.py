@@ -113,7 +113,7 @@ edited(
 edited(
     "slice-after-a-refused-one-is-taken",
     "a slice follows one that the log lacks (G2)",
-    Edit(StateLog, "write", "if self.lacks and not one.made.complete:", "if False:"),
+    Edit(StateLog, "write", "if self.lacks and not logged.made.complete:", "if False:"),
 )
 
 edited(

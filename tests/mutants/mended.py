@@ -207,7 +207,7 @@ edited(
     Edit(
         simulate,
         "_main",
-        "nursery.cancel_scope.cancel()  # a fault that is due just now would outlive the healing\n"
+        "nursery.cancel_scope.cancel()  # a fault that is due now would outlive the healing\n"
         "            await driver.heal()",
         "await driver.heal()\n                nursery.cancel_scope.cancel()",
     ),

@@ -104,8 +104,8 @@ TEXTS: Final[dict[str, TextMutant]] = {
     "needs-one-record-too-few": TextMutant(
         "the first record that a slice needs may be cut off (G9)",
         "replicas/checkpoint/replica_log.py",
-        "            needs = log.last_sequence + 1 + min(0, one.needs - one.first)",
-        "            needs = log.last_sequence + 1 + min(0, one.needs - one.first + 1)",
+        "            needs = log.last_sequence + 1 + min(0, sent.needs - sent.first)",
+        "            needs = log.last_sequence + 1 + min(0, sent.needs - sent.first + 1)",
         tests=(
             "tests/unit/replicas/checkpoint/test_log_taker.py::test_a_slice_needs_the_same_records_as_in_the_makers_log",
         ),
@@ -113,8 +113,8 @@ TEXTS: Final[dict[str, TextMutant]] = {
     "damaged-checkpoint-is-kept": TextMutant(
         "a damaged checkpoint is one of the two that are kept (A8)",
         "replicas/checkpoint/store.py",
-        "kept = [one for one in [*names, name] if one not in self._refused][-KEPT:]",
-        "kept = [*names, name][-KEPT:]",
+        "newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]",
+        "newest = [*names, name][-KEPT:]",
         tests=("tests/unit/replicas/checkpoint/test_store.py::test_damaged_checkpoint_is_not_one_of_the_two_stored",),
     ),
     "checkpoint-counts-before-it-is-written": TextMutant(
@@ -127,8 +127,8 @@ TEXTS: Final[dict[str, TextMutant]] = {
     "who-recovered-is-not-asked-again": TextMutant(
         "a replica that recovered gets acknowledgements without being asked what it continues (S6)",
         "replicas/client/positions.py",
-        "                if before is None or not _serves(before) or one.last_id < before.last_id:",
-        "                if before is None or one.last_id < before.last_id:",
+        "                if before is None or not _serves(before) or output.last_id < before.last_id:",
+        "                if before is None or output.last_id < before.last_id:",
         tests=("tests/unit/replicas/client/test_positions.py::test_a_replica_that_recovered_is_asked_again",),
     ),
     "answer-of-the-dead-counts": TextMutant(
@@ -272,8 +272,8 @@ TEXTS: Final[dict[str, TextMutant]] = {
     "last-segment-goes": TextMutant(
         "the segment with the last record is let go (E1)",
         "replicas/source/retention.py",
-        "        return [one for one in found if one.last < log.synced_sequence]",
-        "        return [one for one in found if one.last <= log.synced_sequence]",
+        "        return [segment for segment in segments if segment.last < log.synced_sequence]",
+        "        return [segment for segment in segments if segment.last <= log.synced_sequence]",
         tests=("tests/unit/replicas/source/test_retention.py::test_the_segment_with_the_last_record_stays",),
     ),
     "old-counts-stay-below-ids": TextMutant(
