@@ -330,7 +330,7 @@ UNITS: Final[dict[str, Test]] = {
     "short-lived-pieces-are-kept": pauses.test_no_more_come_than_there_are_footprints,
     "what-the-commit-has-is-acknowledged": state_log.test_upstream_may_forget_state_in_both_copies,
     "closings-of-before-a-redo-are-lost": partial(
-        fragment_log.test_a_restored_state_is_behind_the_newest_log_slice, fragment_log.COUNT_3
+        fragment_log.test_a_restored_state_is_behind_the_newest_log_slice, fragment_log.COUNT_3, 10, 20
     ),
     "state-from-before-the-log-goes-on-with-it": (fragment_log.test_state_restored_to_older_slice_is_rewritten),
     "output-is-not-in-the-log": logged.test_results_that_a_client_has_not_read_outlive_all_replicas,
